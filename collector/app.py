@@ -23,6 +23,7 @@ from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.services import CollectorServices, json_answer
+from lagloss.broker.connection import KafkaConnection
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
@@ -117,7 +118,7 @@ def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s
 
 def _health_of(bootstrap: str) -> Callable[[], str | None]:
     """Ask the broker; return the error, or None."""
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient(KafkaConnection.of(bootstrap).client({"log_level": 0}))
 
     def ask() -> str | None:
         try:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import create_topics, kafka_error
 from lagloss.kafka import KafkaNode, NodeConsumer
 
@@ -64,7 +65,7 @@ def make_topics(chosen: Options) -> None:
     create_topics(BOOTSTRAP)
     config = {"message.timestamp.type": "LogAppendTime"}
     topics = [NewTopic(name, 2, config=config) for name in (chosen.orders, chosen.enriched, chosen.dead)]
-    admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
+    admin = AdminClient(KafkaConnection.of(BOOTSTRAP).client())
     for made in admin.create_topics(topics).values():
         try:
             made.result(10)
@@ -78,7 +79,7 @@ def feed(chosen: Options) -> None:
     make_topics(chosen)
     if chosen.feeds:
         with KafkaNode(chosen.pipeline, "shop", first=True) as node:
-            producer = node.producer({"bootstrap.servers": BOOTSTRAP})
+            producer = node.producer(KafkaConnection.of(BOOTSTRAP).client())
             for number in range(chosen.messages):
                 producer.produce(chosen.orders, json.dumps({"number": number}))
                 producer.poll(0)
@@ -86,12 +87,13 @@ def feed(chosen: Options) -> None:
 
 def consumer_config(chosen: Options) -> dict[str, str | int]:
     """Configure a consumer that begins at the oldest order; if it is killed, another takes over after 6 s."""
-    return {
-        "bootstrap.servers": BOOTSTRAP,
-        "group.id": chosen.pipeline,
-        "auto.offset.reset": "earliest",
-        "session.timeout.ms": 6_000,
-    }
+    return KafkaConnection.of(BOOTSTRAP).client(
+        {
+            "group.id": chosen.pipeline,
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+        }
+    )
 
 
 def polled(consumer: NodeConsumer, chosen: Options) -> Iterator[Message]:

@@ -6,6 +6,7 @@ A class's docstring *is* its message: what was expected, what was found, what to
 
 LaglossError
 ├── UsageError                exit 2
+│   └── BadSetting
 └── ServerUnreachable         exit 3
     └── KafkaUnreachable
 """
@@ -52,3 +53,7 @@ class ServerUnreachable(LaglossError):
 
 class KafkaUnreachable(ServerUnreachable):
     """Kafka at {bootstrap} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_KAFKA_BOOTSTRAP."""
+
+
+class BadSetting(UsageError):
+    """{variable} {problem}."""

@@ -5,7 +5,6 @@ orders = emit(orders, "orders", "load", "in", id_column="id", time_column="time"
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,8 +15,8 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
+from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.sdk.emitter import Emitter
-from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE
 
 Kind = Literal["in", "out", "filtered", "dead"]
 CLOSE_S: Final = 10.0
@@ -33,7 +32,7 @@ class SparkObservation:
     kind: Kind
     id_column: str
     time_column: str
-    bootstrap: str | None
+    bootstrap: Cluster | None
     to: str | None = None
     reason: str = ""
     skipped: Accumulator[int] | None = None
@@ -50,7 +49,7 @@ def emit(
     time_column: str,
     to: str | None = None,
     reason: str = "",
-    bootstrap: str | None = None,
+    bootstrap: Cluster | None = None,
     skipped: Accumulator[int] | None = None,
     **options: Any,
 ) -> DataFrame:
@@ -80,7 +79,7 @@ def emit(
         raise ValueError(f'expected kind to be "in", "out", "filtered" or "dead", found {kind!r}')
     _expect(df, id_column, (StringType,), "text")
     _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
-    address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+    address = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
     observation = SparkObservation(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
     return df.mapInArrow(partial(observe_partition, observation), df.schema)
 

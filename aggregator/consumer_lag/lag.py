@@ -12,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
 from aggregator.node_groups import NodeGroup, PartitionLag
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.partition_bounds import Key, PartitionBounds
 from lagloss.broker.topics import kafka_error
 from lagloss_server.queries.consumer_groups import ConsumerGroups
@@ -83,7 +84,7 @@ class ConsumerLags:
     """Reader of consumer lags from the brokers. One that does not answer costs seconds: use it in its own thread."""
 
     def __init__(self, bootstrap: str) -> None:
-        config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}
+        config = KafkaConnection.of(bootstrap).client({"client.id": "lagloss-consumer-lag", "log_level": 0})
         self._admin = AdminClient(config)
         self._groups = ConsumerGroups(bootstrap, "lagloss-consumer-lag")
         self._bounds = PartitionBounds(config)

@@ -15,8 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aggregator.kernel.kernel import INPUT, OUTPUT, BadBlock, Part, Totals, count_partitions, scatter
 from aggregator.kernel.plan import ReadPlan, WindowPlan
+from lagloss.broker.connection import KafkaConnection
 from lagloss.wire.checks import is_in_reach
 from lagloss.wire.format import BadReason, OffsetRange
+from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.queries.offset_ranges import rounds
 from lagloss_server.rules.facts import WindowFacts
 
@@ -81,7 +83,7 @@ class BlockReader:
         ends = {str(item.partition): item.last + 1 for item in ranges}
         return (
             self.spark.read.format("kafka")
-            .option("kafka.bootstrap.servers", self.bootstrap)
+            .options(**java_options(KafkaConnection.of(self.bootstrap)))
             .option("assign", json.dumps({self.topic: sorted(item.partition for item in ranges)}))
             .option("startingOffsets", json.dumps({self.topic: starts}))
             .option("endingOffsets", json.dumps({self.topic: ends}))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.sampling_topic import SampleTable, encode_sample
 from lagloss.broker.topics import SAMPLING
 from lagloss.wire.format import SAMPLE_ALL, share_of
@@ -26,13 +27,14 @@ class SampleAnnouncer:
         self._topic = topic
         self._table = SampleTable(bootstrap, {"fetch.wait.max.ms": HELD_BACK_MS}, topic)
         self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "linger.ms": 0,
-                "message.timeout.ms": int(TIMEOUT_S * 1000),
-                "log_level": 0,
-            }
+            KafkaConnection.of(bootstrap).client(
+                {
+                    "enable.idempotence": True,
+                    "linger.ms": 0,
+                    "message.timeout.ms": int(TIMEOUT_S * 1000),
+                    "log_level": 0,
+                }
+            )
         )
         self._trouble = ""
 

@@ -28,8 +28,10 @@ from aggregator.reports import deferral
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
 from aggregator.reports.undeclared import Name, UndeclaredNames
 from aggregator.set_aside import isolate
+from lagloss.broker.connection import KafkaConnection
 from lagloss.wire.format import RETENTION_MS, pipeline_of_report
 from lagloss_server.model.graph import node_of
+from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.store.partitions import ensure_days
@@ -404,7 +406,7 @@ def following(
     starts = {str(partition): known.get(partition, -2) for partition in partitions}
     reports = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", bootstrap)
+        .options(**java_options(KafkaConnection.of(bootstrap)))
         .option("subscribe", follower.topic)
         .option("startingOffsets", json.dumps({follower.topic: starts}))
         .option("failOnDataLoss", "false")

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.topics import SAMPLING
 from lagloss.wire.format import SAMPLE_ALL
@@ -57,13 +58,13 @@ class SampleTable:
     first that every pipeline takes all.
 
     Args:
-        bootstrap: `HOST:PORT`, several separated by commas.
-        config: more librdkafka properties (security, mostly); they override the ones set here.
+        cluster: its addresses, or a connection.
+        config: more librdkafka properties; they override the ones set here.
     """
 
-    def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None, topic: str = SAMPLING) -> None:
+    def __init__(self, cluster: Cluster, config: Mapping[str, Any] | None = None, topic: str = SAMPLING) -> None:
+        self._cluster = cluster
         self._config: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
             "client.id": "lagloss-sampling",
             "group.id": "lagloss-sampling",  # required by the client; nothing is ever committed or subscribed to
             "enable.auto.commit": False,
@@ -132,7 +133,7 @@ class SampleTable:
         self._begin_at = time.monotonic() + RETRY_S
         if self._consumer is None:
             with fork_gate:
-                self._consumer = Consumer(self._config)
+                self._consumer = Consumer(KafkaConnection.of(self._cluster).client(self._config))
         low, high = self._consumer.get_watermark_offsets(self._place, timeout=QUERY_TIMEOUT_S)
         self._consumer.assign([self._place])
         self._begin_at = time.monotonic() + REREAD_S

@@ -8,6 +8,7 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
+from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import RETENTION_MS
 
@@ -47,7 +48,7 @@ def sampling_config(replication: int) -> dict[str, str]:
 
 
 def create_topics(
-    bootstrap: str,
+    cluster: Cluster,
     beacons_partitions: int = BEACONS_PARTITIONS,
     reports_partitions: int = REPORTS_PARTITIONS,
     replication: int = 1,
@@ -60,8 +61,8 @@ def create_topics(
 
     Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    replication = replication or min(3, broker_count(admin, bootstrap))
+    admin = AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))
+    replication = replication or min(3, broker_count(admin, cluster))
     wanted = [
         NewTopic(name, num_partitions=partitions, replication_factor=replication, config=config)
         for name, partitions, config in (
@@ -73,7 +74,7 @@ def create_topics(
     try:
         create_missing(admin, wanted)
     except KafkaException as error:
-        raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+        raise KafkaUnreachable(bootstrap=cluster, detail=kafka_error(error).str()) from error
 
 
 def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
@@ -85,12 +86,12 @@ def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
             raise error
 
 
-def broker_count(admin: AdminClient, bootstrap: str) -> int:
+def broker_count(admin: AdminClient, cluster: Cluster) -> int:
     """Return the number of brokers in the cluster. Raises KafkaUnreachable."""
     try:
         return len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers)
     except KafkaException as error:
-        raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+        raise KafkaUnreachable(bootstrap=cluster, detail=kafka_error(error).str()) from error
 
 
 def relied_on(topic: str) -> dict[str, str]:

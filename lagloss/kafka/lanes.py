@@ -32,8 +32,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from lagloss.broker.connection import BOOTSTRAP_VARIABLE, properties_of
 from lagloss.broker.partition_bounds import ANSWER_TIMEOUT_S, QUERY_TIMEOUT_S, Key, PartitionBounds
-from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE
 from lagloss.wire.format import Progress
 
 log = logging.getLogger("lagloss")
@@ -141,7 +141,8 @@ class KafkaLanes:
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         config = dict(kafka_config or {})
         address = bootstrap or config.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
-        self._bounds = PartitionBounds({**config, "bootstrap.servers": address}) if address else None
+        secured = {} if bootstrap or "bootstrap.servers" in config else properties_of(os.environ)
+        self._bounds = PartitionBounds({**secured, **config, "bootstrap.servers": address}) if address else None
         self.last_error: str | None = None
         if not address:
             self._note(f"lanes stand still: expected bootstrap, or an address of Kafka in {BOOTSTRAP_VARIABLE}")

@@ -17,6 +17,7 @@ from typing import Any, Final, Self
 
 from confluent_kafka import Message
 
+from lagloss.broker.connection import Cluster
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.consumer import NodeConsumer
@@ -58,7 +59,7 @@ class KafkaNode:
         self,
         pipeline: str,
         node: str,
-        bootstrap: str | None = None,
+        bootstrap: Cluster | None = None,
         *,
         first: bool = False,
         identity: Source = from_headers,

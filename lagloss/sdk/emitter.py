@@ -22,11 +22,12 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from lagloss.broker.connection import BOOTSTRAP_VARIABLE, Cluster
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog
 from lagloss.sdk.buffer import BeaconBuffer, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
-from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
+from lagloss.sdk.outlets.choice import COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, replay_label
 from lagloss.sdk.process_hooks import CLOSE_S, register, unregister
@@ -83,7 +84,8 @@ class Emitter:
     Args:
         pipeline: the pipeline's name.
         node: this node's name.
-        bootstrap: Kafka's HOST:PORT,...; by default LAGLOSS_KAFKA_BOOTSTRAP.
+        bootstrap: Kafka's HOST:PORT,...; by default LAGLOSS_KAFKA_BOOTSTRAP. Other variables LAGLOSS_KAFKA_… say how to
+            be let in there: docs/kafka.md.
         collector: http://HOST:PORT of a collector, which then takes the records instead of Kafka; by default, if no
             Kafka is named, LAGLOSS_COLLECTOR_URL.
         token: for the collector; by default LAGLOSS_COLLECTOR_TOKEN.
@@ -115,7 +117,7 @@ class Emitter:
         self,
         pipeline: str,
         node: str,
-        bootstrap: str | None = None,
+        bootstrap: Cluster | None = None,
         *,
         collector: str | None = None,
         token: str | None = None,

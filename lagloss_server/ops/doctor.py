@@ -20,6 +20,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 import lagloss
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, kafka_error, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.ops import jars, machine
@@ -123,7 +124,7 @@ def check_jars(settings: Settings) -> list[Check]:
 def check_kafka(settings: Settings) -> list[Check]:
     """Check that Kafka answers, its topics have the settings that the arithmetic relies on, and its clock is right."""
     bootstrap = settings.require_kafka()
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    admin = AdminClient(KafkaConnection.of(bootstrap).client({"log_level": 0}))
     try:
         cluster = admin.list_topics(timeout=TIMEOUT_S)
     except KafkaException as error:
@@ -272,7 +273,9 @@ def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
             stamps.append(message.timestamp()[1])
 
     config = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
-    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 4000, "linger.ms": 0, "log_level": 0})
+    producer = Producer(
+        KafkaConnection.of(bootstrap).client({"message.timeout.ms": 4000, "linger.ms": 0, "log_level": 0})
+    )
     try:
         admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(TIMEOUT_S)
         producer.produce(topic, b"what time is it?", on_delivery=delivered)

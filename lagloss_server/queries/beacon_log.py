@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import kafka_error
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.offset_ranges import Watermarks
@@ -43,17 +44,18 @@ class BeaconLog:
         self.topic = topic
         self._timeout_s = timeout_s
         self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "socket.timeout.ms": int(timeout_s * 1000), "log_level": 0}
+            KafkaConnection.of(bootstrap).client({"socket.timeout.ms": int(timeout_s * 1000), "log_level": 0})
         )
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": "lagloss-metadata",
-                "enable.auto.commit": False,
-                # A fetch at the log's end is held back this long, and the next range's waits behind it: by default 500.
-                "fetch.wait.max.ms": 10,
-                "log_level": 0,
-            }
+            KafkaConnection.of(bootstrap).client(
+                {
+                    "group.id": "lagloss-metadata",
+                    "enable.auto.commit": False,
+                    # A fetch at the log's end is held back so long, and the next range's waits behind it; else 500.
+                    "fetch.wait.max.ms": 10,
+                    "log_level": 0,
+                }
+            )
         )
 
     def partitions(self) -> list[int]:

@@ -16,7 +16,9 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as ClientError
 from kafka.net import KafkaNetSocket
 
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.partition_bounds import Key
+from lagloss_server.net.kafka_clients import kafka_python_config
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For one answer; a question needs up to three where nothing is known yet."""
@@ -68,7 +70,7 @@ class ConsumerGroups:
 
     def __init__(self, bootstrap: str, client_id: str = "lagloss-groups") -> None:
         self._config: dict[str, Any] = {
-            "bootstrap_servers": bootstrap.split(","),
+            **kafka_python_config(KafkaConnection.of(bootstrap)),
             "client_id": client_id,
             "request_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),
             "bootstrap_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),

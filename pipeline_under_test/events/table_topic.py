@@ -8,6 +8,8 @@ from typing import Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from lagloss.broker.connection import KafkaConnection
+
 READ_TIMEOUT_S: Final = 30.0
 WRITE_TIMEOUT_S: Final = 15.0
 
@@ -22,12 +24,13 @@ class TableTopic:
         self._bootstrap = bootstrap
         self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
         self._consumer = Consumer(
-            {
-                "bootstrap.servers": bootstrap,
-                "group.id": f"{topic}.nobody",  # the client wants one; nothing is committed
-                "enable.auto.commit": False,
-                "enable.partition.eof": True,
-            }
+            KafkaConnection.of(bootstrap).client(
+                {
+                    "group.id": f"{topic}.nobody",  # the client wants one; nothing is committed
+                    "enable.auto.commit": False,
+                    "enable.partition.eof": True,
+                }
+            )
         )
         self._consumer.assign([self._place])
 
@@ -65,7 +68,7 @@ class TableTopic:
             KafkaException: if the broker does not take it in time.
         """
         failed: list[KafkaError] = []
-        producer = Producer({"bootstrap.servers": self._bootstrap, "acks": "all", "enable.idempotence": True})
+        producer = Producer(KafkaConnection.of(self._bootstrap).client({"acks": "all", "enable.idempotence": True}))
         producer.produce(
             self._place.topic,
             value,

@@ -9,6 +9,7 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from lagloss.broker.connection import KafkaConnection
 from lagloss.kafka.commits import Partition
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from pipeline_under_test.kafka.topics import ADMIN_TIMEOUT_S, PARTITIONS
@@ -32,7 +33,7 @@ class GroupWatcher:
     """Looks at consumer groups from outside. Its methods raise KafkaException if the broker does not answer in time."""
 
     def __init__(self, bootstrap: str, pipeline: str) -> None:
-        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._admin = AdminClient(KafkaConnection.of(bootstrap).client())
         self._groups = ConsumerGroups(bootstrap)
         self._pipeline = pipeline
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.broker.connection import KafkaConnection
 from pipeline_under_test.events.event import Event
 
 log = logging.getLogger(__name__)
@@ -22,14 +23,15 @@ NEVER_TAKEN: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALI
 
 def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
     """Return a producer whose acknowledgement means that every in-sync replica has the record, once and in order."""
-    return {
-        "bootstrap.servers": bootstrap,
-        "client.id": client_id,
-        "acks": "all",
-        "enable.idempotence": True,
-        "linger.ms": 5,
-        "compression.type": "lz4",
-    }
+    return KafkaConnection.of(bootstrap).client(
+        {
+            "client.id": client_id,
+            "acks": "all",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "compression.type": "lz4",
+        }
+    )
 
 
 Content = tuple[Any, Any, Any]

@@ -8,6 +8,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import create_missing
 from pipeline_under_test.topology import CONSUMERS, dead_topic, routes_topic, schemas_topic, tier_topic, topic_of
 
@@ -35,7 +36,7 @@ def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
 
 
 def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mapping[str, str]) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(KafkaConnection.of(bootstrap).client())
     copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
     config = {"min.insync.replicas": str(max(1, copies - 1)), **config}
     topics = [NewTopic(name, partitions, copies, config=config) for name in names]
@@ -49,7 +50,7 @@ def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
         KafkaException: if the broker cannot be reached or refuses.
     """
     names = [*_streams(pipeline, tiers_s), *_tables(pipeline)]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(KafkaConnection.of(bootstrap).client())
     for future in admin.delete_topics(names, operation_timeout=ADMIN_TIMEOUT_S).values():
         future.result(ADMIN_TIMEOUT_S)
 

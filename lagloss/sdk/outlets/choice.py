@@ -6,16 +6,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from lagloss.broker.connection import BOOTSTRAP_VARIABLE, Cluster
 from lagloss.sdk.outlets.kafka import KafkaOutlet, Outlet
 
-BOOTSTRAP_VARIABLE: Final = "LAGLOSS_KAFKA_BOOTSTRAP"
 COLLECTOR_VARIABLE: Final = "LAGLOSS_COLLECTOR_URL"
 TOKEN_VARIABLE: Final = "LAGLOSS_COLLECTOR_TOKEN"
 
 
 def outlet_maker(
     pipeline: str,
-    bootstrap: str | None,
+    cluster: Cluster | None,
     kafka_config: Mapping[str, Any] | None,
     collector: str | None,
     token: str | None,
@@ -27,7 +27,7 @@ def outlet_maker(
     Raises:
         ModuleNotFoundError: a collector is given and httpx is not installed.
     """
-    address = bootstrap or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
+    address = cluster or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
     if address:
         return lambda: KafkaOutlet(address, kafka_config)
     url = collector or os.environ.get(COLLECTOR_VARIABLE)

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.sampling_topic import SampleTable
 from lagloss.broker.topics import BEACONS
@@ -84,13 +85,13 @@ class KafkaOutlet:
     """An idempotent producer that survives its own fatal errors, time-outs and a missing topic.
 
     Args:
-        bootstrap: `HOST:PORT`, several separated by commas.
-        config: more librdkafka properties (security, mostly); they override the ones set here.
+        cluster: its addresses, or a connection. What is wrong with the environment's is noted at each try to connect.
+        config: more librdkafka properties; they override the ones set here.
     """
 
-    def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, cluster: Cluster, config: Mapping[str, Any] | None = None) -> None:
+        self._cluster = cluster
         self._config: dict[str, Any] = {
-            "bootstrap.servers": bootstrap,
             "client.id": "lagloss-emitter",
             "enable.idempotence": True,
             "linger.ms": 5,
@@ -102,7 +103,7 @@ class KafkaOutlet:
             **(config or {}),
             "error_cb": self._on_error,
         }
-        self._samples = SampleTable(bootstrap, config)
+        self._samples = SampleTable(cluster, config)
         self._producer: Producer | None = None
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: dict[Outgoing, None] = {}
@@ -168,7 +169,7 @@ class KafkaOutlet:
     def _connected(self) -> Producer:
         if self._producer is None:
             with fork_gate:
-                self._producer = Producer(self._config)
+                self._producer = Producer(KafkaConnection.of(self._cluster).client(self._config))
         return self._producer
 
     def _disconnect(self) -> None:

@@ -1,0 +1,123 @@
+"""The connection to a Kafka cluster: its addresses, and the properties by which a client is let in.
+
+Properties have librdkafka's names; the server translates them for its other clients
+(lagloss_server/net/kafka_clients.py). From the environment, LAGLOSS_KAFKA_… sets them for every process:
+docs/kafka.md lists the variables.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from lagloss.errors import BadSetting
+
+PREFIX: Final = "LAGLOSS_KAFKA_"
+BOOTSTRAP_VARIABLE: Final = f"{PREFIX}BOOTSTRAP"
+PROPERTIES: Final = {
+    name: name.lower().replace("_", ".")
+    for name in (
+        "SECURITY_PROTOCOL",
+        "SASL_MECHANISM",
+        "SASL_USERNAME",
+        "SASL_PASSWORD",
+        "SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL",
+        "SASL_OAUTHBEARER_CLIENT_ID",
+        "SASL_OAUTHBEARER_CLIENT_SECRET",
+        "SASL_OAUTHBEARER_SCOPE",
+        "SSL_CA_LOCATION",
+        "SSL_CERTIFICATE_LOCATION",
+        "SSL_KEY_LOCATION",
+        "SSL_KEY_PASSWORD",
+        "SSL_ENDPOINT_IDENTIFICATION_ALGORITHM",
+    )
+}
+"""librdkafka's property by the rest of the variable's name."""
+SECRETS: Final = frozenset({"SASL_PASSWORD", "SASL_OAUTHBEARER_CLIENT_SECRET", "SSL_KEY_PASSWORD"})
+"""Those that may also come from a file, named by the variable with `_FILE`."""
+ANY_PROPERTY: Final = "PROPERTY_"
+"""LAGLOSS_KAFKA_PROPERTY_CLIENT_RACK sets client.rack: any other property of librdkafka."""
+
+
+@dataclass(frozen=True)
+class KafkaConnection:
+    """The addresses of a cluster (`HOST:PORT,…`) and librdkafka's properties of security. Prints as its addresses."""
+
+    bootstrap: str
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> KafkaConnection:
+        """Return a connection as it is; of mere addresses, one with the environment's properties.
+
+        Raises:
+            BadSetting: see `properties_of`.
+        """
+        return cluster if isinstance(cluster, KafkaConnection) else cls(cluster, properties_of(os.environ))
+
+    @classmethod
+    def of_environment(cls, environ: Mapping[str, str] | None = None, cluster: str = "") -> Self | None:
+        """Return the connection that the environment describes, None without an address.
+
+        `cluster`: the name of another cluster than that of lagloss's topics, whose variables begin with
+        `LAGLOSS_KAFKA_NAME_`.
+
+        Raises:
+            BadSetting: see `properties_of`.
+        """
+        environ = os.environ if environ is None else environ
+        bootstrap = environ.get(f"{prefix_of(cluster)}BOOTSTRAP", "")
+        return cls(bootstrap, properties_of(environ, cluster)) if bootstrap else None
+
+    def client(self, properties: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """Return the configuration of a client of librdkafka, with these properties of its own."""
+        return {"bootstrap.servers": self.bootstrap, **self.properties, **(properties or {})}
+
+    def __str__(self) -> str:
+        return self.bootstrap
+
+
+Cluster = str | KafkaConnection
+"""Addresses of a cluster (`HOST:PORT,…`), to which the environment's properties apply, or a whole connection."""
+
+
+def prefix_of(cluster: str = "") -> str:
+    """Return what the variables of a cluster begin with."""
+    return f"{PREFIX}{cluster.upper().replace('-', '_')}_" if cluster else PREFIX
+
+
+def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, str]:
+    """Return librdkafka's properties of a cluster in the environment; empty variables are not set.
+
+    Raises:
+        BadSetting: a secret's file cannot be read, or the secret is given in both ways.
+    """
+    prefix = prefix_of(cluster)
+    found = {}
+    for name, property_ in PROPERTIES.items():
+        value = environ.get(prefix + name, "")
+        if name in SECRETS:
+            value = _secret(environ, prefix + name, value)
+        if value:
+            found[property_] = value
+    start = prefix + ANY_PROPERTY
+    others = {name[len(start) :]: value for name, value in environ.items() if name.startswith(start) and value}
+    found |= {name.lower().replace("_", "."): value for name, value in others.items()}
+    if found.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.oauthbearer.client.id" in found:
+        found.setdefault("sasl.oauthbearer.method", "oidc")
+    return found
+
+
+def _secret(environ: Mapping[str, str], name: str, value: str) -> str:
+    path = environ.get(f"{name}_FILE", "")
+    if not path:
+        return value
+    if value:
+        raise BadSetting(variable=name, problem=f"is set, and {name}_FILE, too: expected one of them")
+    try:
+        return Path(path).read_text("utf-8").strip("\r\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadSetting(variable=f"{name}_FILE", problem=f"names {path}, which cannot be read: {error}") from error
