@@ -26,6 +26,7 @@ from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, Sta
 from lagloss_server.ops.embedded.kafka_node import (
     LONE_CONTROLLER,
     MAIN_CLASS,
+    BrokerAccess,
     BrokerNode,
     format_folder,
     last_error,
@@ -38,6 +39,8 @@ from lagloss_server.ops.processes import choose_port, spawn, terminate, wait_gon
 LEFTOVER_S: Final = 30
 """Time for which a broker whose parent was killed can shut down before it counts as another instance's."""
 ASK_TIMEOUT_S: Final = 1.0
+LET_IN: Final = BrokerAccess()
+"""Everybody on this machine."""
 
 
 class EmbeddedKafka:
@@ -47,11 +50,19 @@ class EmbeddedKafka:
     never created by mention. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
 
-    def __init__(self, data_dir: Path, port: int = 0, brokers: int = 1, heap_mb: int = 512) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        port: int = 0,
+        brokers: int = 1,
+        heap_mb: int = 512,
+        access: BrokerAccess = LET_IN,
+    ) -> None:
         self.data_dir = data_dir.absolute()
         self._wanted_port = port
         self._brokers = brokers
         self._heap_mb = heap_mb
+        self._access = access
         self._nodes: list[BrokerNode] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._java: tuple[Path, str] | None = None
@@ -89,9 +100,9 @@ class EmbeddedKafka:
         for node in self._nodes:
             self._await_leftover(node)
             node.folder.mkdir(exist_ok=True)
-            write_properties(node, self._nodes)
+            write_properties(node, self._nodes, self._access)
             if not (node.logs_folder / "meta.properties").exists():
-                format_folder(java, class_path, node, cluster_id)
+                format_folder(java, class_path, node, cluster_id, self._access.format_options)
         try:
             for node in self._nodes:
                 node.log_path.unlink(missing_ok=True)
@@ -133,7 +144,7 @@ class EmbeddedKafka:
     @property
     def is_in_sync(self) -> bool:
         """True if all brokers answer and every partition has all its replicas in sync; asks, for a second at most."""
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        admin = AdminClient({**self._access.client, "bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
             found = admin.list_topics(timeout=ASK_TIMEOUT_S)
         except KafkaException:
@@ -225,7 +236,8 @@ class EmbeddedKafka:
     def _await_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         # The client logs each failed connection; those lines are expected.
-        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
+        quiet = {"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200}
+        admin = AdminClient({**self._access.client, **quiet})
         while True:
             for node in self._nodes:
                 if self._processes[node.number].poll() is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -51,9 +52,23 @@ class BrokerNode:
         return f"{LOOPBACK}:{self.port}"
 
 
-def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
+@dataclass(frozen=True)
+class BrokerAccess:
+    """How clients are let in: by default everybody on this machine is.
+
+    `properties` go to each broker, `format_options` to the tool that makes its folder (users of SCRAM are made there);
+    `client` has librdkafka's properties of one who may ask the cluster how it is.
+    """
+
+    protocol: str = "PLAINTEXT"
+    properties: Mapping[str, object] = field(default_factory=dict)
+    format_options: Sequence[str] = ()
+    client: Mapping[str, str] = field(default_factory=dict)
+
+
+def write_properties(node: BrokerNode, nodes: list[BrokerNode], access: BrokerAccess) -> None:
     """Write server.properties of one of the cluster's `nodes`."""
-    listeners = [f"PLAINTEXT://{node.address}"] if node.is_broker else []
+    listeners = [f"{access.protocol}://{node.address}"] if node.is_broker else []
     if node.controller_port:
         listeners.append(f"CONTROLLER://{LOOPBACK}:{node.controller_port}")
     roles = [*(["broker"] if node.is_broker else []), *(["controller"] if node.controller_port else [])]
@@ -66,7 +81,8 @@ def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
         "listeners": ",".join(listeners),
         "advertised.listeners": ",".join(listeners),
         "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "listener.security.protocol.map": f"{access.protocol}:{access.protocol},CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": access.protocol,
         "log.dirs": node.logs_folder,
         # A topic created by a typing error would look like a pipeline without data.
         "auto.create.topics.enable": "false",
@@ -88,15 +104,16 @@ def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
     if brokers > 1:
         # Time after which a killed broker's partitions have another leader, and acknowledgements are no longer held up.
         properties |= {"broker.session.timeout.ms": 6_000, "broker.heartbeat.interval.ms": 1_000}
+    properties |= access.properties
     node.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
 
-def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str) -> None:
+def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str, options: Sequence[str]) -> None:
     """Write meta.properties and, on the controller, the list of controllers: itself."""
     voters = "--standalone" if node.controller_port else "--no-initial-controllers"
     # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.
     identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
-    tool = ("kafka.tools.StorageTool", "format", *identity, voters)
+    tool = ("kafka.tools.StorageTool", "format", *identity, voters, *options)
     fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a second
     done = subprocess.run(
         [*launcher(), java, *fast, "-cp", class_path, *tool], capture_output=True, text=True, timeout=120, check=False

@@ -1,0 +1,165 @@
+"""A Kafka as a company has it: SASL_SSL with SCRAM, certificates of an authority made here, and ACLs that are on."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.kafka_node import BrokerAccess
+
+ADMIN = "admin"
+PASSWORDS = {ADMIN: 'admin\'s "secret" \\ word', "lagloss": 'pass"word\\ of lagloss', "sdk": "sdk-secret"}
+"""Odd ones on purpose: they are quoted in three dialects."""
+MECHANISM = "SCRAM-SHA-512"
+
+
+class Authority:
+    """A certificate authority of a test's own; its files are in `folder`."""
+
+    def __init__(self, folder: Path, name: str = "lagloss test CA") -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        made = self._certificate(self._name, self._key.public_key(), days=30, is_authority=True)
+        self.path = folder / "ca.pem"
+        self.path.write_bytes(made.public_bytes(Encoding.PEM))
+
+    def issue(self, name: str, days: int = 30) -> tuple[Path, Path]:
+        """A certificate for loopback and its key, in two files; of -1 days it has expired."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        certificate, secret = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        certificate.write_bytes(self._certificate(subject, key.public_key(), days).public_bytes(Encoding.PEM))
+        secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        return certificate, secret
+
+    def _certificate(
+        self, subject: x509.Name, key: ec.EllipticCurvePublicKey, days: int, *, is_authority: bool = False
+    ) -> x509.Certificate:
+        now = datetime.datetime.now(datetime.UTC)
+        names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=10))
+            .not_valid_after(now + datetime.timedelta(days=days))
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
+            .sign(self._key, hashes.SHA256())
+        )
+
+
+@dataclass(frozen=True)
+class SecuredKafka:
+    """A running broker, its authority, and what its users set."""
+
+    kafka: EmbeddedKafka
+    authority: Authority
+
+    @property
+    def bootstrap(self) -> str:
+        return self.kafka.bootstrap
+
+    def environment(self, user: str, **changes: str) -> dict[str, str]:
+        """The variables with which this user is let in; `changes` by the end of their names."""
+        values = {
+            "BOOTSTRAP": self.bootstrap,
+            "SECURITY_PROTOCOL": "SASL_SSL",
+            "SASL_MECHANISM": MECHANISM,
+            "SASL_USERNAME": user,
+            "SASL_PASSWORD": PASSWORDS[user],
+            "SSL_CA_LOCATION": str(self.authority.path),
+            **changes,
+        }
+        return {f"LAGLOSS_KAFKA_{name}": value for name, value in values.items()}
+
+    def allow(self, user: str, rights: Mapping[tuple[ResourceType, str], Sequence[AclOperation]]) -> None:
+        """Give a user rights; a name that ends with `*` stands for all that begin so."""
+        bindings = [
+            AclBinding(
+                kind,
+                name.removesuffix("*") or "*",
+                ResourcePatternType.PREFIXED if name.endswith("*") and name != "*" else ResourcePatternType.LITERAL,
+                f"User:{user}",
+                "*",
+                operation,
+                AclPermissionType.ALLOW,
+            )
+            for (kind, name), operations in rights.items()
+            for operation in operations
+        ]
+        for made in AdminClient(client_of(self)).create_acls(bindings).values():
+            made.result(20)
+
+
+def client_of(secured: SecuredKafka, user: str = ADMIN) -> dict[str, str]:
+    """librdkafka's properties of a user."""
+    return {"bootstrap.servers": secured.bootstrap, **_client(secured.authority, user)}
+
+
+def _client(authority: Authority, user: str) -> dict[str, str]:
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": MECHANISM,
+        "sasl.username": user,
+        "sasl.password": PASSWORDS[user],
+        "ssl.ca.location": str(authority.path),
+        "log_level": "0",
+    }
+
+
+def _jaas(user: str) -> str:
+    password = PASSWORDS[user].replace("\\", "\\\\").replace('"', '\\"')
+    module = "org.apache.kafka.common.security.scram.ScramLoginModule"
+    return f'{module} required username="{user}" password="{password}";'
+
+
+@contextmanager
+def secured_kafka(folder: Path) -> Iterator[SecuredKafka]:
+    """A broker whose users are those of PASSWORDS; `admin` may do everything, the others nothing yet."""
+    authority = Authority(folder / "authority")
+    certificate, key = authority.issue("broker")
+    keystore = authority.folder / "broker.keystore.pem"
+    keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+    users = [f"--add-scram={MECHANISM}=[name={name},password={word}]" for name, word in PASSWORDS.items()]
+    access = BrokerAccess(
+        "SASL_SSL",
+        {
+            "sasl.enabled.mechanisms": MECHANISM,
+            "sasl.mechanism.inter.broker.protocol": MECHANISM,
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": _jaas(ADMIN).replace("\\", "\\\\"),
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": keystore,
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": authority.path,
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:{ADMIN};User:ANONYMOUS",
+        },
+        users,
+        _client(authority, ADMIN),
+    )
+    with EmbeddedKafka(folder / "kafka", access=access) as kafka:
+        yield SecuredKafka(kafka, authority)
