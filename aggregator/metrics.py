@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from aggregator.node_groups import PartitionLag
+from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.outage import Outage, Server
 from lagloss_server.model.window_result import WindowResult
 
@@ -23,7 +23,7 @@ class _ConsumerLags(Collector):
         self.newest: Sequence[PartitionLag] = ()
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        labels = ("pipeline", "node", "group", "topic", "partition")
+        labels = (*NodeGroup._fields, "topic", "partition")
         offsets = GaugeMetricFamily(
             "lagloss_consumer_lag_offsets",
             "Offsets by which a node's consumer group is behind the end of the log",

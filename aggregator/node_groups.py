@@ -7,11 +7,13 @@ from typing import NamedTuple
 
 
 class NodeGroup(NamedTuple):
-    """A node of a pipeline and the consumer group that its definition names."""
+    """A node of a pipeline, the consumer group that its definition names, and the Kafka cluster of that, empty for the
+    one of lagloss's own topics."""
 
     pipeline: str
     node: str
     group: str
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)

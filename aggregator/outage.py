@@ -17,6 +17,7 @@ from pyspark.errors import PySparkException
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from lagloss.broker.errors import kafka_error
 from lagloss_server.model.window_result import rfc3339
 
 Server = Literal["kafka", "postgresql", "spark", "lease", "aggregator"]
@@ -90,7 +91,7 @@ class Outage:
 
 def outage_of(error: BaseException, now_s: float) -> Outage:
     """Attribute an error to a server. Spark passes on the errors of its tasks and of its stream of reports."""
-    message = str(error)
+    message = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
     if isinstance(error, LeaseHeld):
         return Outage("lease", message, now_s)
     server: Server = (

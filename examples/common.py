@@ -14,7 +14,8 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.broker.connection import KafkaConnection
-from lagloss.broker.topics import create_topics, kafka_error
+from lagloss.broker.errors import kafka_error
+from lagloss.broker.topics import create_topics
 from lagloss.kafka import KafkaNode, NodeConsumer
 
 BOOTSTRAP = os.environ.get("LAGLOSS_KAFKA_BOOTSTRAP", "")

@@ -9,6 +9,7 @@ LaglossError
 │   └── BadSetting
 └── ServerUnreachable         exit 3
     └── KafkaUnreachable
+        └── KafkaRefuses
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class ServerUnreachable(LaglossError):
 
 class KafkaUnreachable(ServerUnreachable):
     """Kafka at {bootstrap} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_KAFKA_BOOTSTRAP."""
+
+
+class KafkaRefuses(KafkaUnreachable):
+    """Kafka at {bootstrap} refuses {who}: {detail}. docs/kafka.md lists the variables of a connection, and the ACLs."""
 
 
 class BadSetting(UsageError):

@@ -60,9 +60,10 @@ class DefinitionRegistry:
             self.schedules[name].grace_ms = self.versions[name].newest.definition.spec.grace
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
         self.groups = [
-            NodeGroup(name, node, group)
+            NodeGroup(name, node.name, node.group, node.cluster or "")
             for name, versions in self.versions.items()
-            for node, group in versions.newest.definition.groups.items()
+            for node in versions.newest.definition.spec.nodes
+            if node.group is not None
         ]
 
     def _resume_followed(self) -> None:

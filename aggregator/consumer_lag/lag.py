@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient
 
 from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
 from aggregator.node_groups import NodeGroup, PartitionLag
-from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import kafka_error
 from lagloss.broker.partition_bounds import Key, PartitionBounds
-from lagloss.broker.topics import kafka_error
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -83,10 +83,10 @@ class Input:
 class ConsumerLags:
     """Reader of consumer lags from the brokers. One that does not answer costs seconds: use it in its own thread."""
 
-    def __init__(self, bootstrap: str) -> None:
-        config = KafkaConnection.of(bootstrap).client({"client.id": "lagloss-consumer-lag", "log_level": 0})
+    def __init__(self, cluster: Cluster) -> None:
+        config = KafkaConnection.of(cluster).client({"client.id": "lagloss-consumer-lag", "log_level": 0})
         self._admin = AdminClient(config)
-        self._groups = ConsumerGroups(bootstrap, "lagloss-consumer-lag")
+        self._groups = ConsumerGroups(cluster, "lagloss-consumer-lag")
         self._bounds = PartitionBounds(config)
         self._records = WaitingRecords(config)
         self.trouble: str | None = None

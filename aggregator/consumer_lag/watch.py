@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from contextlib import closing
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -18,6 +17,8 @@ from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.set_aside import Item, SetAside, isolate
+from lagloss.broker.connection import KafkaConnection
+from lagloss.errors import BadSetting
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.schema import core as tables
@@ -49,7 +50,7 @@ class ConsumerLagWatch:
         self._groups = groups
         self._metrics = metrics
         self._failures = failures
-        self._trouble: str | None = None
+        self._troubles: Mapping[str, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
@@ -66,20 +67,27 @@ class ConsumerLagWatch:
             self._thread.join(CLOSE_S)
         self._metrics.consumer_lag(())
 
-    def round(self, lags: ConsumerLags) -> None:
-        """Read the lags once, and store them."""
-        groups = self._groups()
-        try:
-            asked_ms, found = lags.read(groups) if groups else (0, [])
-            if found and not self._stop.is_set():
-                isolate(found, lambda some: self._keep(asked_ms, some), self._set_aside)
-        except (KafkaException, TimeoutError, DBAPIError) as error:
-            self._failed(str(error) or type(error).__name__)
-            return
-        except Exception as error:  # a fault of ours costs a round, and not the watch
-            self._failed(repr(error), is_fault=True)
-            return
-        self._note(lags.trouble if groups else None)
+    def round(self, lags_in: Callable[[str], ConsumerLags]) -> None:
+        """Read the lags once, cluster by cluster, and store them; a cluster that is away costs no other its lags."""
+        by_cluster: dict[str, list[NodeGroup]] = {}
+        for group in self._groups():
+            by_cluster.setdefault(group.cluster, []).append(group)
+        found: list[PartitionLag] = []
+        troubles: dict[str, str] = {}
+        for cluster, groups in by_cluster.items():
+            try:
+                lags = lags_in(cluster)
+                asked_ms, some = lags.read(groups)
+                if some and not self._stop.is_set():
+                    isolate(some, lambda part, at=asked_ms: self._keep(at, part), self._set_aside)  # type: ignore[misc]
+                found += some
+                troubles |= {cluster: lags.trouble} if lags.trouble else {}
+            except (KafkaException, TimeoutError, DBAPIError, BadSetting) as error:
+                troubles[cluster] = str(error) or type(error).__name__
+            except Exception as error:  # a fault of ours costs a round, and not the watch
+                troubles[cluster] = repr(error)
+                log.exception("consumer lag failed", cluster=cluster)
+        self._note(troubles)
         if not self._stop.is_set():
             self._metrics.consumer_lag(found)
 
@@ -94,22 +102,29 @@ class ConsumerLagWatch:
             self._failures.put(_item(lag), error)
 
     def _run(self) -> None:
-        with closing(ConsumerLags(self._bootstrap)) as lags:
+        opened: dict[str, ConsumerLags] = {}
+
+        def lags_in(cluster: str) -> ConsumerLags:
+            if cluster not in opened:
+                opened[cluster] = ConsumerLags(KafkaConnection.named(cluster) if cluster else self._bootstrap)
+            return opened[cluster]
+
+        try:
             while not self._stop.is_set():
                 began = time.monotonic()
-                self.round(lags)
+                self.round(lags_in)
                 self._stop.wait(max(0.0, began + EVERY_S - time.monotonic()))
+        finally:
+            for lags in opened.values():
+                lags.close()
 
-    def _failed(self, trouble: str, *, is_fault: bool = False) -> None:
-        self._note(trouble, is_fault=is_fault)
-        self._metrics.consumer_lag(())
-
-    def _note(self, trouble: str | None, *, is_fault: bool = False) -> None:
-        if trouble is not None:
+    def _note(self, troubles: Mapping[str, str]) -> None:
+        """Count each cluster's trouble, and log one that is new."""
+        for cluster, trouble in troubles.items():
             self._metrics.consumer_lag_failures.inc()
-            if trouble != self._trouble:
-                log.warning("consumer lag unknown", trouble=trouble, exc_info=is_fault)
-        self._trouble = trouble
+            if trouble != self._troubles.get(cluster):
+                log.warning("consumer lag unknown", cluster=cluster, trouble=trouble)
+        self._troubles = troubles
 
 
 def _item(lag: PartitionLag) -> Item:

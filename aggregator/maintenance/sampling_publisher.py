@@ -8,6 +8,7 @@ import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.sampling_topic import SampleTable, encode_sample
 from lagloss.broker.topics import SAMPLING
 from lagloss.wire.format import SAMPLE_ALL, share_of
@@ -45,9 +46,10 @@ class SampleAnnouncer:
         try:
             written = self._write(_changes(self._table.read(TIMEOUT_S), wanted))
         except KafkaException as error:
-            if str(error) != self._trouble:
-                log.warning("samples not announced", topic=self._topic, trouble=str(error))
-            self._trouble = str(error)
+            trouble = kafka_error(error).str()
+            if trouble != self._trouble:
+                log.warning("samples not announced", topic=self._topic, trouble=trouble)
+            self._trouble = trouble
             return 0
         self._trouble = ""
         return written
@@ -64,7 +66,7 @@ class SampleAnnouncer:
             self._producer.produce(self._topic, value, pipeline.encode(), partition=0, on_delivery=delivered)
         self._producer.flush(TIMEOUT_S + 1)
         if failed:
-            raise KafkaException(failed[0])
+            raise KafkaException(needs(failed[0], "WRITE", f"topic {self._topic}"))
         for pipeline, sample in changes.items():
             log.info("sample announced", pipeline=pipeline, share=share_of(sample))
         return len(changes)

@@ -9,7 +9,8 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 
-from lagloss.broker.topics import REPORTS, kafka_error
+from lagloss.broker.errors import kafka_error
+from lagloss.broker.topics import REPORTS
 from lagloss_server.queries.beacon_log import BeaconLog
 
 _KEPT_S: Final = 4.0

@@ -10,7 +10,8 @@ from confluent_kafka import KafkaException
 
 from dashboard.queries.window_cache import LoggedWindows
 from dashboard.request.threads import Threads
-from lagloss.broker import topics
+from lagloss.broker.errors import kafka_error, unreachable
+from lagloss.broker.topics import BEACONS
 from lagloss.errors import KafkaUnreachable
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
@@ -36,10 +37,9 @@ class Services:
         """
         bootstrap = self.settings.require_kafka()
         try:
-            with closing(BeaconLog(bootstrap, topics.BEACONS)) as opened:
+            with closing(BeaconLog(bootstrap, BEACONS)) as opened:
                 yield opened
         except KafkaException as error:
-            detail = topics.kafka_error(error).str()
-            raise KafkaUnreachable(bootstrap=bootstrap, detail=detail) from error
+            raise unreachable(bootstrap, kafka_error(error)) from error
         except TimeoutError as error:  # of a future of the admin client
             raise KafkaUnreachable(bootstrap=bootstrap, detail="no answer in time") from error

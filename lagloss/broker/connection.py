@@ -8,6 +8,7 @@ docs/kafka.md lists the variables.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,7 +64,7 @@ class KafkaConnection:
         """Return the connection that the environment describes, None without an address.
 
         `cluster`: the name of another cluster than that of lagloss's topics, whose variables begin with
-        `LAGLOSS_KAFKA_NAME_`.
+        `LAGLOSS_KAFKA_CLUSTER_NAME_`.
 
         Raises:
             BadSetting: see `properties_of`.
@@ -72,9 +73,34 @@ class KafkaConnection:
         bootstrap = environ.get(f"{prefix_of(cluster)}BOOTSTRAP", "")
         return cls(bootstrap, properties_of(environ, cluster)) if bootstrap else None
 
+    @classmethod
+    def named(cls, cluster: str) -> Self:
+        """Return the connection to a named cluster, which a pipeline's definition names.
+
+        Raises:
+            BadSetting: the environment says nothing of it, or see `properties_of`.
+        """
+        found = cls.of_environment(cluster=cluster)
+        if found is None:
+            raise BadSetting(
+                variable=f"{prefix_of(cluster)}BOOTSTRAP",
+                problem=f"is not set, but a pipeline's definition names the cluster {cluster}",
+            )
+        return found
+
     def client(self, properties: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration of a client of librdkafka, with these properties of its own."""
         return {"bootstrap.servers": self.bootstrap, **self.properties, **(properties or {})}
+
+    @property
+    def who(self) -> str:
+        """As whom a client of this connection comes, for a message."""
+        given = self.properties
+        name = given.get("sasl.username") or given.get("sasl.oauthbearer.client.id")
+        if name:
+            return f"user {name}"
+        certificate = given.get("ssl.certificate.location")
+        return f"the certificate {certificate}" if certificate else "a client without a name"
 
     def __str__(self) -> str:
         return self.bootstrap
@@ -86,14 +112,14 @@ Cluster = str | KafkaConnection
 
 def prefix_of(cluster: str = "") -> str:
     """Return what the variables of a cluster begin with."""
-    return f"{PREFIX}{cluster.upper().replace('-', '_')}_" if cluster else PREFIX
+    return f"{PREFIX}CLUSTER_{re.sub('[^A-Z0-9]', '_', cluster.upper())}_" if cluster else PREFIX
 
 
 def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, str]:
     """Return librdkafka's properties of a cluster in the environment; empty variables are not set.
 
     Raises:
-        BadSetting: a secret's file cannot be read, or the secret is given in both ways.
+        BadSetting: a file of a secret or certificate cannot be read, or a secret is given in both ways.
     """
     prefix = prefix_of(cluster)
     found = {}
@@ -106,6 +132,10 @@ def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, st
     start = prefix + ANY_PROPERTY
     others = {name[len(start) :]: value for name, value in environ.items() if name.startswith(start) and value}
     found |= {name.lower().replace("_", "."): value for name, value in others.items()}
+    for name in ("ssl.ca.location", "ssl.certificate.location", "ssl.key.location"):
+        if name in found and not os.access(found[name], os.R_OK):
+            variable = f"{prefix}{name.upper().replace('.', '_')}"
+            raise BadSetting(variable=variable, problem=f"names {found[name]}, which cannot be read")
     if found.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.oauthbearer.client.id" in found:
         found.setdefault("sasl.oauthbearer.method", "oidc")
     return found

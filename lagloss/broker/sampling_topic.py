@@ -16,6 +16,7 @@ from typing import Any, Final
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import BrokerRefusals, kafka_error, needs
 from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.topics import SAMPLING
 from lagloss.wire.format import SAMPLE_ALL
@@ -64,6 +65,7 @@ class SampleTable:
 
     def __init__(self, cluster: Cluster, config: Mapping[str, Any] | None = None, topic: str = SAMPLING) -> None:
         self._cluster = cluster
+        self._refusals = BrokerRefusals()
         self._config: dict[str, Any] = {
             "client.id": "lagloss-sampling",
             "group.id": "lagloss-sampling",  # required by the client; nothing is ever committed or subscribed to
@@ -73,7 +75,7 @@ class SampleTable:
             "fetch.wait.max.ms": HELD_BACK_MS,
             "log_level": 0,
             **(config or {}),
-            "error_cb": lambda error: None,
+            "error_cb": self._refusals.take,
         }
         self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
         self._consumer: Consumer | None = None
@@ -106,14 +108,21 @@ class SampleTable:
         """Read the topic from its beginning to its end and return the samples; later records wait for the next reading.
 
         Raises:
-            KafkaException: the broker did not answer in time.
+            KafkaException: the broker did not answer in time, or refuses.
         """
-        consumer = self._begin()
         try:
-            if not self._take_to_end(consumer, timeout_s):
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        finally:
-            consumer.unassign()
+            consumer = self._begin()
+            try:
+                if not self._take_to_end(consumer, timeout_s):
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            finally:
+                consumer.unassign()
+        except KafkaException as error:
+            if self._consumer is not None:
+                self._consumer.poll(0)  # for the refusals
+            cause = self._refusals.explain(kafka_error(error))
+            raise KafkaException(needs(cause, "READ", f"topic {self._place.topic}")) from error
+        self._refusals.forget()
         return self._known or {}
 
     def close(self) -> None:

@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
-from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.errors import KafkaUnreachable
+from lagloss.broker.connection import PREFIX, Cluster, KafkaConnection
+from lagloss.broker.errors import BrokerRefusals, kafka_error, needs, unreachable
 from lagloss.wire.format import RETENTION_MS
 
-BEACONS: Final = "lagloss.beacons"
-REPORTS: Final = "lagloss.reports"
-SAMPLING: Final = "lagloss.sampling"
-"""Samples of pipelines: see `lagloss.broker.sampling_topic`."""
+BEACONS: Final = os.environ.get(f"{PREFIX}TOPIC_BEACONS") or "lagloss.beacons"
+REPORTS: Final = os.environ.get(f"{PREFIX}TOPIC_REPORTS") or "lagloss.reports"
+SAMPLING: Final = os.environ.get(f"{PREFIX}TOPIC_SAMPLING") or "lagloss.sampling"
+"""Samples of pipelines: see `lagloss.broker.sampling_topic`. The names are read once, like all of the environment."""
 BEACONS_PARTITIONS: Final = 8
 REPORTS_PARTITIONS: Final = 4
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """A block of 8,192 beacons at the first checkpoint, with ids of 200 bytes, is 1.8 MB."""
 ADMIN_TIMEOUT_S: Final = 20.0
-
-
-def kafka_error(error: KafkaException) -> KafkaError:
-    """Return the error that a client's exception carries."""
-    cause = error.args[0]
-    assert isinstance(cause, KafkaError)
-    return cause
+LOOK_S: Final = 2.0
+"""Between two looks whether the brokers refuse who asks, which no longer wait would mend."""
 
 
 def topic_config(replication: int) -> dict[str, str]:
@@ -61,8 +58,8 @@ def create_topics(
 
     Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
     """
-    admin = AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))
-    replication = replication or min(3, broker_count(admin, cluster))
+    admin, broker_count = connect(cluster)
+    replication = replication or min(3, broker_count)
     wanted = [
         NewTopic(name, num_partitions=partitions, replication_factor=replication, config=config)
         for name, partitions, config in (
@@ -74,7 +71,8 @@ def create_topics(
     try:
         create_missing(admin, wanted)
     except KafkaException as error:
-        raise KafkaUnreachable(bootstrap=cluster, detail=kafka_error(error).str()) from error
+        names = ", ".join(topic.topic for topic in wanted)
+        raise unreachable(cluster, needs(kafka_error(error), "CREATE", f"topics {names}")) from error
 
 
 def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
@@ -86,12 +84,25 @@ def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
             raise error
 
 
-def broker_count(admin: AdminClient, cluster: Cluster) -> int:
-    """Return the number of brokers in the cluster. Raises KafkaUnreachable."""
+def connect(cluster: Cluster, timeout_s: float = ADMIN_TIMEOUT_S) -> tuple[AdminClient, int]:
+    """Return a client that a broker has answered, and the number of brokers.
+
+    Raises:
+        KafkaUnreachable: none did; KafkaRefuses if it was for who asked.
+    """
+    refusals = BrokerRefusals()
+    deadline = time.monotonic() + timeout_s
     try:
-        return len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers)
+        admin = AdminClient(KafkaConnection.of(cluster).client({"log_level": 0, "error_cb": refusals.take}))
     except KafkaException as error:
-        raise KafkaUnreachable(bootstrap=cluster, detail=kafka_error(error).str()) from error
+        raise unreachable(cluster, kafka_error(error)) from error
+    while True:
+        try:
+            return admin, len(admin.list_topics(timeout=LOOK_S).brokers)
+        except KafkaException as error:
+            admin.poll(0)  # for the refusals
+            if refusals.is_certain or time.monotonic() >= deadline:
+                raise unreachable(cluster, refusals.explain(kafka_error(error))) from error
 
 
 def relied_on(topic: str) -> dict[str, str]:

@@ -18,7 +18,8 @@ from pydantic import ValidationError
 from rich.console import Console
 
 import lagloss
-from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError
+from lagloss.broker.errors import kafka_error, unreachable
+from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
@@ -311,9 +312,9 @@ def run_app(app: typer.Typer, name: str = "lagloss") -> None:
         sys.stderr.write(f"lagloss: {error}\n")
         sys.exit(error.exit_code)
     except KafkaException as error:
-        unreachable = KafkaUnreachable(bootstrap=Settings.load().kafka_bootstrap, detail=error)
-        sys.stderr.write(f"lagloss: {unreachable}\n")
-        sys.exit(unreachable.exit_code)
+        away = unreachable(Settings.load().kafka_bootstrap, kafka_error(error))
+        sys.stderr.write(f"lagloss: {away}\n")
+        sys.exit(away.exit_code)
     except ValidationError as error:
         for problem in error.errors():
             name = ENV_PREFIX + "_".join(map(str, problem["loc"])).upper()

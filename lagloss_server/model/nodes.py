@@ -19,13 +19,15 @@ GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
 
 class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
-    Kafka consumer group of its processes, of which the consumer lag is to be watched."""
+    Kafka consumer group of its processes, of which the consumer lag is to be watched; `cluster` names the Kafka of the
+    group and its topics where that is not the one of lagloss's own topics."""
 
     name: Name
     to: tuple[Name, ...] = ()
     copy_: Literal["all"] | None = Field(default=None, alias="copy")
     retries: Name | None = None
     group: GroupId | None = None
+    cluster: Name | None = None
     description: str = ""
 
 
@@ -50,10 +52,13 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         return f"expected each node once, found {', '.join(sorted(twice))} twice"
-    groups = [node.group for node in nodes if node.group is not None]
-    shared = {group for group in groups if groups.count(group) > 1}
+    groups = [(node.cluster, node.group) for node in nodes if node.group is not None]
+    shared = {group for cluster, group in groups if groups.count((cluster, group)) > 1}
     if shared:  # its lag would be reported for each of them
         return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
+    elsewhere = [node.name for node in nodes if node.cluster is not None and node.group is None]
+    if elsewhere:
+        return f"expected a `group` beside the `cluster` of {elsewhere[0]}"
     retriers = retriers_of(nodes)
     for node in nodes:
         if len(set(node.to)) < len(node.to):

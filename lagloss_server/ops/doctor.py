@@ -21,7 +21,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 import lagloss
 from lagloss.broker.connection import KafkaConnection
-from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, kafka_error, relied_on, wrong_settings
+from lagloss.broker.errors import kafka_error, needs
+from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.java import find_java
@@ -124,25 +125,17 @@ def check_jars(settings: Settings) -> list[Check]:
 def check_kafka(settings: Settings) -> list[Check]:
     """Check that Kafka answers, its topics have the settings that the arithmetic relies on, and its clock is right."""
     bootstrap = settings.require_kafka()
-    admin = AdminClient(KafkaConnection.of(bootstrap).client({"log_level": 0}))
-    try:
-        cluster = admin.list_topics(timeout=TIMEOUT_S)
-    except KafkaException as error:
-        todo = "start `lagloss up`, or check LAGLOSS_KAFKA_BOOTSTRAP"
-        return [Check("Kafka", "fail", f"{bootstrap}: {kafka_error(error).str()}", todo)]
-    checks = [Check("Kafka", "ok", f"{bootstrap}, {len(cluster.brokers)} broker(s)")]
+    admin, brokers = connect(bootstrap, TIMEOUT_S)
+    listed = admin.list_topics(timeout=TIMEOUT_S).topics
+    protocol = KafkaConnection.of(bootstrap).properties.get("security.protocol", "PLAINTEXT")
+    checks = [Check("Kafka", "ok", f"{bootstrap}, {brokers} broker(s), {protocol}")]
     for topic in (BEACONS, REPORTS, SAMPLING):
-        if topic not in cluster.topics:
-            checks.append(Check(topic, "fail", "missing", "run `python -m lagloss_server.ops.prepare` or `lagloss up`"))
-        elif wrong := wrong_settings(admin, topic):
-            found = ", ".join(f"{key}={value}" for key, value in wrong.items())
-            todo = "delete the topic, or alter it: " + ", ".join(
-                f"{key}={value}" for key, value in relied_on(topic).items()
-            )
-            checks.append(Check(topic, "fail", found, todo))
+        if topic in listed:
+            checks.append(_judge_topic(admin, topic, len(listed[topic].partitions)))
         else:
-            checks.append(Check(topic, "ok", f"{len(cluster.topics[topic].partitions)} partitions"))
-    return [*checks, _judge_clock("clock of Kafka", _kafka_clock_ahead_ms(bootstrap, admin))]
+            todo = "run `python -m lagloss_server.ops.prepare` or `lagloss up`; an ACL must allow DESCRIBE"
+            checks.append(Check(topic, "fail", "missing", todo))
+    return [*checks, _check_kafka_clock(bootstrap, admin)]
 
 
 def check_database(settings: Settings) -> list[Check]:
@@ -227,9 +220,20 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
         return [Check(name, "fail", found, todo)]
 
 
-def _judge_clock(name: str, ahead_ms: float | None) -> Check:
-    if ahead_ms is None:
-        return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
+def _judge_topic(admin: AdminClient, topic: str, partitions: int) -> Check:
+    try:
+        wrong = wrong_settings(admin, topic)
+    except KafkaException as error:
+        found = needs(kafka_error(error), "DESCRIBE_CONFIGS", f"topic {topic}").str()
+        return Check(topic, "warn", f"{partitions} partitions; settings unknown: {found}", "see docs/kafka.md, ACLs")
+    if not wrong:
+        return Check(topic, "ok", f"{partitions} partitions")
+    found = ", ".join(f"{key}={value}" for key, value in wrong.items())
+    todo = ", ".join(f"{key}={value}" for key, value in relied_on(topic).items())
+    return Check(topic, "fail", found, f"delete the topic, or alter it: {todo}")
+
+
+def _judge_clock(name: str, ahead_ms: float) -> Check:
     found = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
     if abs(ahead_ms) < CLOCK_WARN_MS:
         return Check(name, "ok", found)
@@ -263,9 +267,9 @@ def _judge_set_aside(failed: Sequence[str]) -> Check:
     return Check("set aside", "warn", found, "see logs/aggregator.log; `lagloss recompute` tries windows again")
 
 
-def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
-    """Return the ms by which the broker's clock is ahead of ours; it stamps a record of a temporary topic."""
-    topic = f"lagloss.doctor.{uuid4().hex[:8]}"
+def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
+    """Compare the broker's clock with ours; it stamps a record of a temporary topic."""
+    name, topic = "clock of Kafka", f"lagloss.doctor.{uuid4().hex[:8]}"
     stamps: list[int] = []
 
     def delivered(error: object, message: Message) -> None:
@@ -277,7 +281,7 @@ def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
         KafkaConnection.of(bootstrap).client({"message.timeout.ms": 4000, "linger.ms": 0, "log_level": 0})
     )
     try:
-        admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(TIMEOUT_S)
+        admin.create_topics([NewTopic(topic, 1, -1, config=config)])[topic].result(TIMEOUT_S)
         producer.produce(topic, b"what time is it?", on_delivery=delivered)
         producer.flush(TIMEOUT_S)  # the first record also waits for metadata; the second is measured
         stamps.clear()
@@ -286,6 +290,9 @@ def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
         producer.flush(TIMEOUT_S)
         middle_ms = (before_ms + time.time() * 1000) / 2
         admin.delete_topics([topic])[topic].result(TIMEOUT_S)
-    except KafkaException:
-        return None
-    return stamps[0] - middle_ms if stamps else None
+    except KafkaException as error:
+        found = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
+        return Check(name, "warn", f"unknown: {found}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
+    if not stamps:
+        return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
+    return _judge_clock(name, stamps[0] - middle_ms)

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from lagloss.broker.connection import KafkaConnection
-from lagloss.broker.topics import kafka_error
+from lagloss.broker.errors import BrokerRefusals, is_of_group, kafka_error, needs
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.offset_ranges import Watermarks
 
@@ -43,23 +43,31 @@ class BeaconLog:
     def __init__(self, bootstrap: str, topic: str, timeout_s: float = TIMEOUT_S) -> None:
         self.topic = topic
         self._timeout_s = timeout_s
-        self._admin = AdminClient(
-            KafkaConnection.of(bootstrap).client({"socket.timeout.ms": int(timeout_s * 1000), "log_level": 0})
-        )
+        self._refusals = BrokerRefusals()
+        common = {"log_level": 0, "error_cb": self._refusals.take}
+        connection = KafkaConnection.of(bootstrap)
+        self._admin = AdminClient(connection.client({"socket.timeout.ms": int(timeout_s * 1000), **common}))
         self._consumer = Consumer(
-            KafkaConnection.of(bootstrap).client(
+            connection.client(
                 {
                     "group.id": "lagloss-metadata",
                     "enable.auto.commit": False,
                     # A fetch at the log's end is held back so long, and the next range's waits behind it; else 500.
                     "fetch.wait.max.ms": 10,
-                    "log_level": 0,
+                    **common,
                 }
             )
         )
 
     def partitions(self) -> list[int]:
-        return sorted(self._admin.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic].partitions)
+        try:
+            listed = self._admin.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic]
+        except KafkaException as error:
+            raise self._explained(error) from error
+        self._refusals.forget()
+        if listed.error is not None:
+            raise self._explained(KafkaException(listed.error))
+        return sorted(listed.partitions)
 
     def topic_id(self) -> str:
         """Return the topic's id: another one means that it was deleted and created anew."""
@@ -93,8 +101,10 @@ class BeaconLog:
                 message = self._consumer.poll(self._timeout_s)
                 if message is None:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                if message.error() is not None:
-                    raise KafkaException(message.error())
+                if (trouble := message.error()) is not None:
+                    if is_of_group(trouble):
+                        continue
+                    raise KafkaException(needs(trouble, "READ", f"topic {self.topic}"))
                 offset = message.offset() or 0
                 next_offset = offset + 1
                 if offset <= item.last:
@@ -119,4 +129,12 @@ class BeaconLog:
         try:
             return future.result(self._timeout_s)
         except TimeoutError:  # just before the client's own
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
+            raise self._explained(KafkaException(KafkaError(KafkaError._TIMED_OUT))) from None
+        except KafkaException as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: KafkaException) -> KafkaException:
+        """Return the error with why the brokers refuse this client, if they do."""
+        self._admin.poll(0)  # for the refusals
+        cause = self._refusals.explain(kafka_error(error))
+        return KafkaException(needs(cause, "DESCRIBE", f"topic {self.topic}"))

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as ClientError
 from kafka.net import KafkaNetSocket
 
-from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.partition_bounds import Key
 from lagloss_server.net.kafka_clients import kafka_python_config
 
@@ -64,13 +64,13 @@ class ConsumerGroups:
     Its methods raise KafkaException if the brokers do not answer, as those of other clients here do.
 
     Args:
-        bootstrap: HOST:PORT,... of the cluster.
+        cluster: its addresses (HOST:PORT,...), or a connection.
         client_id: what the brokers' logs call who asks.
     """
 
-    def __init__(self, bootstrap: str, client_id: str = "lagloss-groups") -> None:
+    def __init__(self, cluster: Cluster, client_id: str = "lagloss-groups") -> None:
         self._config: dict[str, Any] = {
-            **kafka_python_config(KafkaConnection.of(bootstrap)),
+            **kafka_python_config(KafkaConnection.of(cluster)),
             "client_id": client_id,
             "request_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),
             "bootstrap_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka.admin import (
     AclBinding,
+    AclBindingFilter,
     AclOperation,
     AclPermissionType,
     AdminClient,
@@ -27,9 +30,12 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import BrokerAccess
 
 ADMIN = "admin"
-PASSWORDS = {ADMIN: 'admin\'s "secret" \\ word', "lagloss": 'pass"word\\ of lagloss', "sdk": "sdk-secret"}
+ROLES = ("prepare", "emitter", "aggregator", "dashboard", "doctor", "up", "service")
+PASSWORDS = {ADMIN: 'admin\'s "secret" \\ word', **{role: f'pass"word\\ of {role}' for role in ROLES}}
 """Odd ones on purpose: they are quoted in three dialects."""
 MECHANISM = "SCRAM-SHA-512"
+DOCS = Path(__file__).parents[2] / "docs" / "kafka.md"
+KINDS = {"topic": ResourceType.TOPIC, "topics": ResourceType.TOPIC, "groups": ResourceType.GROUP}
 
 
 class Authority:
@@ -96,23 +102,45 @@ class SecuredKafka:
         }
         return {f"LAGLOSS_KAFKA_{name}": value for name, value in values.items()}
 
-    def allow(self, user: str, rights: Mapping[tuple[ResourceType, str], Sequence[AclOperation]]) -> None:
-        """Give a user rights; a name that ends with `*` stands for all that begin so."""
+    def allow(self, user: str, rights: Iterable[Right]) -> None:
+        """Give a user rights."""
+        prefixed, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
+        allow = AclPermissionType.ALLOW
         bindings = [
-            AclBinding(
-                kind,
-                name.removesuffix("*") or "*",
-                ResourcePatternType.PREFIXED if name.endswith("*") and name != "*" else ResourcePatternType.LITERAL,
-                f"User:{user}",
-                "*",
-                operation,
-                AclPermissionType.ALLOW,
-            )
-            for (kind, name), operations in rights.items()
+            AclBinding(KINDS[kind], name or "*", pattern, f"User:{user}", "*", AclOperation[operation], allow)
+            for kind, name, operations in rights
+            for pattern in [prefixed if name and kind.endswith("s") else literal]
             for operation in operations
         ]
-        for made in AdminClient(client_of(self)).create_acls(bindings).values():
+        admin = AdminClient(client_of(self))  # has to live until its answers are there
+        for made in admin.create_acls(bindings).values():
             made.result(20)
+
+    def forbid(self, user: str) -> None:
+        """Take all rights of a user away."""
+        of = f"User:{user}", None, AclOperation.ANY, AclPermissionType.ANY
+        admin = AdminClient(client_of(self))
+        for taken in admin.delete_acls(
+            [AclBindingFilter(ResourceType.ANY, None, ResourcePatternType.ANY, *of)]
+        ).values():
+            taken.result(20)
+
+
+class Right(NamedTuple):
+    """A row of the table of ACLs; `topics` and `groups` are all whose names begin so."""
+
+    kind: str
+    name: str
+    operations: tuple[str, ...]
+
+
+def documented_rights() -> dict[str, list[Right]]:
+    """The rights of each part, as docs/kafka.md says them."""
+    found: dict[str, list[Right]] = {}
+    row = re.compile(r"^\| ([a-z ]+) \| (topics?|groups)(?: (\S+))? \| ([A-Z_, ]+) \|", re.MULTILINE)
+    for part, kind, name, operations in row.findall(DOCS.read_text()):
+        found.setdefault(part, []).append(Right(kind, name, tuple(operations.split(", "))))
+    return found
 
 
 def client_of(secured: SecuredKafka, user: str = ADMIN) -> dict[str, str]:

@@ -17,9 +17,10 @@ from typing import Any, Final, Protocol
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import BrokerRefusals, kafka_error, needs
 from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.sampling_topic import SampleTable
-from lagloss.broker.topics import BEACONS
+from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.wire.format import SAMPLE_ALL
 
 log = logging.getLogger("lagloss")
@@ -103,6 +104,7 @@ class KafkaOutlet:
             **(config or {}),
             "error_cb": self._on_error,
         }
+        self._refusals = BrokerRefusals()
         self._samples = SampleTable(cluster, config)
         self._producer: Producer | None = None
         self._unsent: deque[Outgoing] = deque()
@@ -124,11 +126,13 @@ class KafkaOutlet:
                 topic=BEACONS if self._partitions else None, timeout=METADATA_TIMEOUT_S
             )
         except KafkaException as error:
-            self._note(_cause(error).str())
+            self._connected().poll(0)  # for the refusals
+            self._note(self._refusals.explain(kafka_error(error)).str())
             return self._partitions
+        self._refusals.forget()
         found = listed.topics.get(BEACONS)
         if found is None or found.error is not None or not found.partitions:
-            self._note(f"topic {BEACONS} does not exist")
+            self._note(f"topic {BEACONS} does not exist, or no ACL allows DESCRIBE on it")
             return self._partitions
         self._asked_at = time.monotonic()
         self._partitions = len(found.partitions)
@@ -145,7 +149,13 @@ class KafkaOutlet:
         if self._fatal:
             self._start_over()
         self._push()
-        self._connected().poll(timeout_s)
+        try:
+            self._connected().poll(timeout_s)
+        except KafkaException as error:  # fatal, as where no ACL lets an idempotent producer in
+            cause = needs(kafka_error(error), "WRITE", f"topics {BEACONS} and {REPORTS}")
+            self._note(cause.str())
+            self._fatal = True
+            self._not_before = time.monotonic() + RETRY_S
 
     def abandon(self) -> None:
         given_up = [*self._in_flight, *self._unsent]
@@ -200,7 +210,7 @@ class KafkaOutlet:
                 return
             except KafkaException as error:
                 self._unsent.popleft()
-                self._failed(record, _cause(error))
+                self._failed(record, kafka_error(error))
                 return
             self._unsent.popleft()
             self._in_flight[record] = None
@@ -221,7 +231,7 @@ class KafkaOutlet:
         return on_delivery
 
     def _failed(self, record: Outgoing, error: KafkaError) -> None:
-        self._note(error.str())
+        self._note(needs(error, "WRITE", f"topic {record.topic}").str())
         if error.code() in PERMANENT:
             record.done(None, -1)
             return
@@ -242,7 +252,8 @@ class KafkaOutlet:
         self._disconnect()
 
     def _on_error(self, error: KafkaError) -> None:
-        self._note(error.str())
+        self._refusals.take(error)
+        self._note(self._refusals.explain(error).str())
         self._fatal = self._fatal or error.fatal()
 
     def _note(self, error: str) -> None:
@@ -250,11 +261,6 @@ class KafkaOutlet:
         if not self._is_failing:
             self._is_failing = True
             log.warning("lagloss: beacons are kept until the broker answers: %s", error)
-
-
-def _cause(error: KafkaException) -> KafkaError:
-    cause = error.args[0]
-    return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(cause))
 
 
 @dataclass(slots=True)

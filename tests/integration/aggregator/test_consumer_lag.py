@@ -230,9 +230,9 @@ def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_p
     watch = watching(group, store, metrics)
     group.send(8, age_s=60)
     group.take(1)
-    watch.round(group.lags)
+    watch.round(lambda _cluster: group.lags)
     group.take(6)
-    watch.round(group.lags)
+    watch.round(lambda _cluster: group.lags)
     rows = [row for row in stored(store) if row["topic_partition"] == 0]
     assert rows[-1]["offsets"] == 1
     assert max(row["offsets_max"] for row in rows) == 7  # in one row or, at the turn of a minute, two
@@ -271,9 +271,9 @@ def test_a_round_that_fails_is_counted_and_the_next_is_right(
 
     with monkeypatch.context() as patch:
         patch.setattr(group.lags, "read", fail)
-        watch.round(group.lags)
+        watch.round(lambda _cluster: group.lags)
     assert (failures(metrics), stored(store)) == (1, [])
-    watch.round(group.lags)
+    watch.round(lambda _cluster: group.lags)
     assert (failures(metrics), len(stored(store))) == (1, 2)
 
 

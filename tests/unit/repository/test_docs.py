@@ -23,6 +23,7 @@ from alerting.metrics import AlertingMetrics
 from collector.metrics import CollectorMetrics
 from dashboard.reports.cli import app as report_app
 from dashboard.reports.schedule.cli import app as reports_app
+from lagloss.broker.connection import ANY_PROPERTY, PREFIX, PROPERTIES
 from lagloss.wire.format import BadReason
 from lagloss_server.cli.main import app
 from lagloss_server.incidents import receiver_check as rehearsal
@@ -59,11 +60,16 @@ def exposed_metrics() -> set[str]:
     return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
 
+ANY = f"{PREFIX}{ANY_PROPERTY}"
+
+
 def environment_variables() -> set[str]:
     """Every setting, and what else the code reads."""
     fields = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
     texts = [path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    return fields | {name for text in texts for name in re.findall(r"LAGLOSS_[A-Z]+(?:_[A-Z]+)*\b", text)}
+    named = {name for text in texts for name in re.findall(r"LAGLOSS_[A-Z]+(?:_[A-Z]+)*\b", text)}
+    kafka = {*PROPERTIES, *(f"TOPIC_{topic}" for topic in ("BEACONS", "REPORTS", "SAMPLING"))}
+    return {name for name in fields | named if not name.startswith(ANY)} | {f"{PREFIX}{name}" for name in kafka}
 
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -131,8 +137,9 @@ def test_operations_tells_every_metric_and_no_other() -> None:
 
 
 def test_operations_tells_every_setting_and_no_other() -> None:
-    told = {name for name in table_rows(page("docs/operations.md")) if name.startswith(ENV_PREFIX)}
-    assert told == environment_variables()
+    rows = table_rows(page("docs/operations.md")) | table_rows(page("docs/kafka.md"))
+    documented = {name for name in rows if name.startswith(ENV_PREFIX) and not name.startswith(ANY)}
+    assert documented == environment_variables()
 
 
 def test_closing_tells_every_reason_for_a_bad_record_and_no_other() -> None:

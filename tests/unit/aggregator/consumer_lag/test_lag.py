@@ -79,7 +79,7 @@ def test_prometheus_is_told_what_is_known_now_and_nothing_of_a_partition_that_is
     metrics = AggregatorMetrics()
 
     def value(what: str, partition: str) -> float | None:
-        labels = {"pipeline": "orders", "node": "mid", "group": "orders.mid", "topic": "in", "partition": partition}
+        labels = {**MID._asdict(), "topic": "in", "partition": partition}
         return metrics.registry.get_sample_value(f"lagloss_consumer_lag_{what}", labels)
 
     metrics.consumer_lag([PartitionLag(MID, "in", 0, 7, 1_500), PartitionLag(MID, "in", 1, 2, None)])
