@@ -26,6 +26,8 @@ _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 RECORDS_PER_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
+REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore"
+"""Names of options that Spark blanks wherever it shows them: its own list, and what holds Kafka's."""
 QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
 """What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
 lines each time."""
@@ -89,6 +91,8 @@ def session_conf(
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # no file of a worker's current directory is that module
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
         "spark.ui.showConsoleProgress": "false",
+        "spark.redaction.regex": REDACTED,
+        "spark.sql.redaction.options.regex": REDACTED,
         **submitted,
         **({} if is_local(master) else {_WORKERS_PATH: _first(shipping.FOLDER, submitted.get(_WORKERS_PATH))}),
         "spark.master": master,

@@ -42,6 +42,8 @@ SECRETS: Final = frozenset({"SASL_PASSWORD", "SASL_OAUTHBEARER_CLIENT_SECRET", "
 ANY_PROPERTY: Final = "PROPERTY_"
 """LAGLOSS_KAFKA_PROPERTY_CLIENT_RACK sets client.rack: any other property of librdkafka."""
 
+_SECRET: Final = re.compile("password|secret|token|jaas|pem", re.IGNORECASE)
+
 
 @dataclass(frozen=True)
 class KafkaConnection:
@@ -91,6 +93,10 @@ class KafkaConnection:
     def client(self, properties: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Return the configuration of a client of librdkafka, with these properties of its own."""
         return {"bootstrap.servers": self.bootstrap, **self.properties, **(properties or {})}
+
+    def printable(self) -> dict[str, str]:
+        """Return the properties, secrets blanked."""
+        return {name: "***" if _SECRET.search(name) else value for name, value in self.properties.items()}
 
     @property
     def who(self) -> str:

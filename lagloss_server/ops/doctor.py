@@ -71,7 +71,8 @@ def show(checks: list[Check], settings: Settings, console: Console) -> None:
         )
     console.print(table)
     console.print("\nsettings:", style="bold")
-    for name, value in settings.printable().items():
+    connection = KafkaConnection.of(settings.kafka_bootstrap).printable()
+    for name, value in {**settings.printable(), **connection}.items():
         console.print(f"  {name} = {value}", markup=False, highlight=False, soft_wrap=True)
 
 

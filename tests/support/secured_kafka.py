@@ -5,6 +5,9 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
+import socket
+import ssl
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -76,6 +79,29 @@ class Authority:
             .add_extension(x509.BasicConstraints(ca=is_authority, path_length=None), critical=True)
             .sign(self._key, hashes.SHA256())
         )
+
+
+@contextmanager
+def expired_listener(authority: Authority) -> Iterator[str]:
+    """The address of a listener whose certificate expired yesterday; no broker starts with one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*authority.issue("expired", days=-1))
+
+    def serve() -> None:
+        while True:
+            try:
+                context.wrap_socket(listener.accept()[0], server_side=True)
+            except ssl.SSLError:
+                continue
+            except OSError:
+                return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,263 @@
+"""A Kafka with TLS, passwords and ACLs: every part with the rights that docs/kafka.md gives it and no other, what each
+says where one is missing, and that no secret is in any output."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from aggregator.consumer_lag.lag import ConsumerLags
+from aggregator.maintenance.sampling_publisher import SampleAnnouncer
+from aggregator.node_groups import NodeGroup
+from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.errors import kafka_error
+from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, create_topics
+from lagloss.errors import KafkaRefuses
+from lagloss.sdk.emitter import Emitter
+from lagloss.wire.format import OffsetRange
+from lagloss_server.ops import doctor
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+from tests.conftest import fresh_database
+from tests.integration.aggregator.test_aggregator_process import MINUTES, define, rows
+from tests.integration.aggregator.test_cluster import A_MINUTE, aggregator, asked, send_history
+from tests.integration.conftest import DEFINITION, serving
+from tests.support.closers import wait_until
+from tests.support.kafka_log import wait_for
+from tests.support.secured_kafka import (
+    PASSWORDS,
+    Authority,
+    SecuredKafka,
+    client_of,
+    documented_rights,
+    expired_listener,
+    secured_kafka,
+)
+from tests.support.spark_cluster import spark_cluster
+
+CLI = [sys.executable, "-m", "lagloss_server.cli.main"]
+PARTS = ("prepare", "emitter", "aggregator", "dashboard", "doctor")
+
+
+@pytest.fixture(scope="module")
+def secured(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """The broker; the users of the parts have what the table gives them, `up` all of it, `service` nothing."""
+    rights = documented_rights()
+    with secured_kafka(tmp_path_factory.mktemp("secured")) as running:
+        for part in PARTS:
+            running.allow(part, rights[part])
+        running.allow("aggregator", rights["consumer lag"])
+        for part in rights:
+            running.allow("up", rights[part])
+        yield running
+
+
+class LetIn:
+    """Makes this process, and those that it starts, come as a user."""
+
+    def __init__(self, secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._secured = secured
+        self._monkeypatch = monkeypatch
+
+    def forget(self) -> None:
+        for name in [name for name in os.environ if name.startswith("LAGLOSS_KAFKA_")]:
+            self._monkeypatch.delenv(name)
+
+    def __call__(self, user: str, **changes: str) -> str:
+        self.forget()
+        for name, value in self._secured.environment(user, **changes).items():
+            self._monkeypatch.setenv(name, value)
+        return self._secured.bootstrap
+
+
+@pytest.fixture
+def let_in(secured: SecuredKafka, monkeypatch: pytest.MonkeyPatch) -> LetIn:
+    return LetIn(secured, monkeypatch)
+
+
+@pytest.fixture
+def topics(secured: SecuredKafka, let_in: LetIn) -> str:
+    """lagloss's topics, made by the user who may; the broker's address."""
+    create_topics(let_in("prepare"))
+    return secured.bootstrap
+
+
+def kafka_checks() -> dict[str, doctor.Check]:
+    """What `lagloss doctor` finds of Kafka."""
+    return {check.name: check for check in doctor.run(Settings())}
+
+
+def test_each_part_needs_no_more_than_the_table_gives_it(
+    topics: str, let_in: LetIn, postgres: EmbeddedPostgres
+) -> None:
+    let_in("emitter")
+    with Emitter("orders", "shop", first=True) as emitter:
+        for at in range(100):
+            emitter.taken_in(f"m-{at}", int(time.time() * 1_000))
+        assert emitter.flush(20), emitter.stats()
+    with fresh_database(postgres) as database_url, serving(LAGLOSS_DATABASE_URL=database_url) as (_, client):
+        wait_for(lambda: client.get("/healthz").is_success, what="the collector")
+        assert client.put("/v1/pipelines/orders", content=DEFINITION.replace("NAME", "orders")).is_success
+        beacon = {"message_id": "m", "event_time": int(time.time() * 1_000), "checkpoint": "in"}
+        answer = client.post("/v1/beacons", json={"pipeline": "orders", "node": "src", "beacons": [beacon]})
+        assert answer.status_code == httpx.codes.ACCEPTED, answer.text
+    let_in("dashboard")
+    log = BeaconLog(topics, BEACONS)
+    ranges = [OffsetRange(place, 0, end - 1) for place, end in log.ends().items() if end]
+    assert len(list(log.records(ranges))) == sum(item.last + 1 for item in ranges) > 0
+    log.close()
+    assert sum(BeaconLog(topics, REPORTS).ends().values()) > 0
+    let_in("aggregator")
+    announcer = SampleAnnouncer(topics)
+    assert announcer.reconcile({"orders": 1_000}) == 1
+    assert announcer.reconcile({}) == 1
+    announcer.close()
+    let_in("doctor")
+    checks = kafka_checks()
+    assert {checks[name].verdict for name in ("Kafka", BEACONS, REPORTS, SAMPLING, "clock of Kafka")} == {"ok"}
+    assert checks["Kafka"].found.endswith("SASL_SSL")
+    printed = subprocess.run([*CLI, "doctor"], capture_output=True, text=True, timeout=60, check=False)
+    assert "sasl.password = ***" in printed.stdout
+    assert PASSWORDS["doctor"] not in printed.stdout + printed.stderr
+
+
+def commit_some(secured: SecuredKafka, topic: str, group: str, produced: int, committed: int) -> None:
+    """A topic of one partition with records, and a group that has committed some of them."""
+    admin = AdminClient(client_of(secured))
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(20)
+    producer = Producer(client_of(secured))
+    for _ in range(produced):
+        producer.produce(topic, b"x", partition=0)
+    assert producer.flush(20) == 0
+    consumer = Consumer({**client_of(secured), "group.id": group})
+    place = TopicPartition(topic, 0, committed)
+    wait_for(lambda: is_committed(consumer, place), what="a coordinator")
+    consumer.close()
+
+
+def is_committed(consumer: Consumer, place: TopicPartition) -> bool:
+    try:
+        consumer.commit(offsets=[place], asynchronous=False)
+    except KafkaException:
+        return False
+    return True
+
+
+def test_consumer_lag_of_another_cluster(
+    topics: str, secured: SecuredKafka, let_in: LetIn, kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """lagloss's own topics are on the open broker here, the group on the secured one."""
+    let_in("admin")
+    commit_some(secured, "orders.in", "orders.mid", produced=7, committed=2)
+    let_in.forget()
+    monkeypatch.setenv("LAGLOSS_KAFKA_BOOTSTRAP", kafka_bootstrap)
+    for name, value in secured.environment("aggregator").items():
+        monkeypatch.setenv(name.replace("LAGLOSS_KAFKA_", "LAGLOSS_KAFKA_CLUSTER_ORDERS_EU_"), value)
+    lags = ConsumerLags(KafkaConnection.named("orders-eu"))
+    _, found = lags.read([NodeGroup("orders", "mid", "orders.mid", "orders-eu")])
+    lags.close()
+    assert [(lag.topic, lag.offsets) for lag in found] == [("orders.in", 5)]
+
+
+def test_a_wrong_password_is_named_at_once(topics: str, let_in: LetIn, caplog: pytest.LogCaptureFixture) -> None:
+    began = time.monotonic()
+    with pytest.raises(KafkaRefuses, match=r"refuses user emitter: .* Authentication failed"):
+        create_topics(let_in("emitter", SASL_PASSWORD="another"))
+    assert time.monotonic() - began < 10
+    check = kafka_checks()["Kafka"]
+    assert check.verdict == "fail"
+    assert "refuses user emitter" in check.found
+    with caplog.at_level(logging.WARNING, "lagloss"), Emitter("orders", "shop") as emitter:
+        emitter.taken_in("m", int(time.time() * 1_000))
+        assert not emitter.flush(4)
+        assert "Authentication failed" in (emitter.stats().last_error or "")
+    assert sum("are kept until" in record.message for record in caplog.records) == 1
+
+
+def test_a_certificate_that_is_not_trusted_is_named(secured: SecuredKafka, let_in: LetIn, tmp_path: Path) -> None:
+    foreign = Authority(tmp_path / "other", "another CA").path
+    with pytest.raises(KafkaRefuses, match="certificate verify failed"):
+        create_topics(let_in("prepare", SSL_CA_LOCATION=str(foreign)))
+    with expired_listener(secured.authority) as bootstrap:
+        let_in("prepare", BOOTSTRAP=bootstrap)
+        with pytest.raises(KafkaRefuses, match=r"certificate (verify failed|has expired)"):
+            create_topics(bootstrap)
+
+
+def test_a_missing_acl_is_named(topics: str, let_in: LetIn) -> None:
+    with pytest.raises(KafkaRefuses, match="an ACL is missing, CREATE on topics"):
+        create_topics(let_in("service"))
+    with Emitter("orders", "shop") as emitter:
+        emitter.taken_in("m", int(time.time() * 1_000))
+        assert not emitter.flush(3)
+        assert emitter.stats().last_error == f"topic {BEACONS} does not exist, or no ACL allows DESCRIBE on it"
+    let_in("dashboard")
+    with Emitter("orders", "shop") as emitter:
+        emitter.taken_in("m", int(time.time() * 1_000))
+        assert not emitter.flush(3)
+        assert "an ACL is missing, WRITE on" in (emitter.stats().last_error or "")
+    let_in("emitter")
+    log = BeaconLog(topics, BEACONS)
+    ranges = [OffsetRange(place, 0, end - 1) for place, end in log.ends().items() if end]
+    with pytest.raises(Exception, match=f"an ACL is missing, READ on topic {BEACONS} is not allowed") as refused:
+        list(log.records(ranges))
+    assert kafka_error(refused.value).str()  # type: ignore[arg-type]
+    checks = kafka_checks()
+    assert checks[BEACONS].found.endswith(f"an ACL is missing, DESCRIBE_CONFIGS on topic {BEACONS} is not allowed")
+    assert checks["clock of Kafka"].verdict == "warn"
+
+
+@pytest.mark.slow
+def test_the_demo_agrees(secured: SecuredKafka, let_in: LetIn, tmp_path: Path) -> None:
+    """`up`, its services on local Spark, and the reference pipeline, as one user."""
+    let_in("up")
+    command = [*CLI, "demo", "--minutes", "1", "--json"]
+    environment = {**os.environ, "LAGLOSS_DATA_DIR": str(tmp_path / "data")}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-4_000:]
+    logs = [path.read_text("utf-8", "replace") for path in (tmp_path / "data").rglob("*.log")]
+    said = "\n".join([done.stdout, done.stderr, *logs])
+    assert PASSWORDS["up"] not in said
+    assert "consumer lag unknown" not in said
+
+
+@pytest.mark.slow
+def test_executors_of_a_cluster_need_no_file_and_show_no_secret(
+    topics: str, let_in: LetIn, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    name, start_s = f"cluster-{uuid.uuid4().hex[:8]}", int(time.time()) // 60 * 60 - 60 * (MINUTES + 5)
+    word = PASSWORDS["aggregator"]
+    quoted = word.replace("\\", "\\\\").replace('"', '\\"')
+    with fresh_database(postgres) as database_url, spark_cluster(tmp_path) as cluster:
+        store = Store(database_url)
+        let_in("emitter")
+        send_history(topics, name, start_s)
+        define(store, name)
+        let_in("aggregator")
+        with aggregator(cluster, topics, database_url, tmp_path) as (_, applications):
+            wait_until(lambda: len(rows(store, name, start_s)) == MINUTES, 120, "for all windows")
+            assert {row["lost"]["min"] for row in rows(store, name, start_s)[:-1]} == {A_MINUTE // 50}
+            (application,) = asked(applications)
+            pages = ("environment", "sql?details=true&planDescription=true&length=1000", "jobs", "allexecutors")
+            shown = [httpx.get(f"{applications}/{application['id']}/{page}").text for page in pages]
+        store.close()
+    logs = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.name in ("stderr", "stdout")]
+    logs += [path.read_text("utf-8", "replace") for path in tmp_path.glob("*.log")]
+    said = "\n".join([*shown, *logs])
+    assert len(said) > 1_000
+    assert word not in said
+    assert quoted not in said
+    assert "ScramLoginModule required" not in said
