@@ -18,8 +18,10 @@ from typing import Any, Final
 
 import psycopg
 import structlog
+from psycopg.conninfo import make_conninfo
 from sqlalchemy.exc import InterfaceError, OperationalError
 
+from lagloss_server.database_url import connection_options
 from lagloss_server.store.engine import ALERTS_CHANNEL, WINDOWS_CHANNEL
 
 LOCK: Final = "lagloss-alerting-leader"
@@ -32,6 +34,7 @@ AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalErro
 """Errors raised when the database is down, or has ended our connection; the alerter tries again."""
 _LONGEST_PAUSE_S: Final = 10.0
 
+_IMPATIENCE: Final = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
 _log = structlog.get_logger("lagloss.alerting")
 
 
@@ -79,9 +82,8 @@ class Leadership:
 def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Leadership | None]:
     """Wait for leadership and hold it; yield None if `stop` was set before. Raise psycopg.Error when the database goes
     away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
-    with psycopg.connect(
-        database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
-    ) as connection:
+    options = connection_options(database_url) | _IMPATIENCE
+    with psycopg.connect(make_conninfo(**options), autocommit=True) as connection:
         if not _await(connection, stop, stand_by):
             yield None
             return

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 import uvicorn
-from sqlalchemy import make_url
+from psycopg.conninfo import make_conninfo
 from sqlalchemy.exc import OperationalError
 
 from collector.app import create_app
@@ -51,8 +51,7 @@ def main() -> int:
 def _store(settings: Settings) -> Store | None:
     if not settings.database_url:
         return None
-    url = make_url(settings.database_url).update_query_dict({"connect_timeout": str(DATABASE_TIMEOUT_S)})
-    store = Store(url.render_as_string(hide_password=False))
+    store = Store(make_conninfo(settings.require_database(), connect_timeout=DATABASE_TIMEOUT_S))
     with suppress(OperationalError):  # it starts without PostgreSQL, too
         demand_newest(store.engine)
     return store

@@ -5,13 +5,17 @@ An environment variable `LAGLOSS_…` wins over the endpoints of a running `lagl
 
 from __future__ import annotations
 
-import re
+import os
 from pathlib import Path
 from typing import Any, Final, Literal, Self
 
+from psycopg.conninfo import make_conninfo
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from lagloss.environment import secret
+from lagloss_server.database_url import connection_options, without_password
 from lagloss_server.errors import NotConfigured, SeveralRunning
 from lagloss_server.instances import default_data_dir, find_running, read_endpoints
 
@@ -24,8 +28,21 @@ _FROM_ENDPOINTS: Final = {
     "aggregator": "aggregator_url",
     "alerting": "alerting_url",
 }
-_SECRET_FIELDS: Final = frozenset({"alert_webhook_url", "oidc_client_secret"})
-"""A webhook's address is its own password."""
+SECRETS: Final = ("database_url", "database_password", "alert_webhook_url", "oidc_client_secret")
+"""Settings that may also come from a file, which the variable with `_FILE` names. A webhook's address is its own
+password."""
+
+
+class _SecretFiles(PydanticBaseSettingsSource):
+    """Secrets in files, which `LAGLOSS_…_FILE` names."""
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        variable = f"{ENV_PREFIX}{field_name}".upper()
+        return (secret(os.environ, variable) if field_name in SECRETS else ""), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        found = {name: self.get_field_value(field, name)[0] for name, field in self.settings_cls.model_fields.items()}
+        return {name: value for name, value in found.items() if value}
 
 
 class Settings(BaseSettings):
@@ -38,6 +55,7 @@ class Settings(BaseSettings):
     )
     kafka_bootstrap: str = Field("", description="host:port,… of Kafka; empty: `up` runs an embedded broker")
     database_url: str = Field("", description="postgresql://… of PostgreSQL; empty: `up` runs an embedded server")
+    database_password: str = Field("", description="password, if it is not in that URL")
     topic_replication: int = Field(0, ge=0, description="copies of each record in Kafka; 0: min(3, brokers)")
 
     kafka_port: int = Field(0, ge=0, le=65535, description="port of the embedded broker")
@@ -94,6 +112,18 @@ class Settings(BaseSettings):
     log_level: str = Field("info", description="debug, info, warning or error")
 
     @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Read variables, then those that name a file."""
+        return init_settings, env_settings, _SecretFiles(settings_cls)
+
+    @classmethod
     def load(cls, **overrides: Any) -> Self:
         """Read the environment, then the endpoints of a running `up` or demo; `overrides` (of a command line) win.
 
@@ -123,10 +153,14 @@ class Settings(BaseSettings):
         return self.kafka_bootstrap
 
     def require_database(self) -> str:
-        """Return the database's URL. Raises NotConfigured if none is known."""
+        """Return the database's URL, or libpq's `key=value …` with the password. Raises NotConfigured if none is known,
+        BadSetting if it is neither."""
         if not self.database_url:
             raise self._not_configured("PostgreSQL", "LAGLOSS_DATABASE_URL")
-        return self.database_url
+        options = connection_options(self.database_url)
+        if not self.database_password:
+            return self.database_url
+        return make_conninfo(**{**options, "password": self.database_password})
 
     def _not_configured(self, what: str, variable: str) -> NotConfigured:
         where = f" in {self.data_dir}" if "data_dir" in self.model_fields_set else ""
@@ -134,17 +168,12 @@ class Settings(BaseSettings):
 
     def printable(self) -> dict[str, str]:
         """Return every setting as text, secrets blanked."""
-        return {
-            name: "***" if name in _SECRET_FIELDS and value else blank_password(str(value))
-            for name, value in self.model_dump().items()
-        }
+        shown = {name: "***" if name in SECRETS and value else str(value) for name, value in self.model_dump().items()}
+        if self.database_url:
+            shown["database_url"] = without_password(self.database_url)
+        return shown
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(f'{name}={value}' for name, value in self.printable().items())})"
 
     __str__ = __repr__
-
-
-def blank_password(url: str) -> str:
-    """Return a URL with `***` for its password, for a log or a message."""
-    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1:***@", url)

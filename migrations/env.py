@@ -2,8 +2,9 @@
 
 from alembic import context
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import text
 
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import alerting, dashboard  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
@@ -18,7 +19,8 @@ def is_ours(name: str | None, kind: str, _parents: object) -> bool:
 
 
 url = context.config.attributes.get("url") or context.get_x_argument(as_dictionary=True)["url"]
-with create_engine(url, poolclass=NullPool).connect() as connection:
+engine = engine_for(url)
+with engine.connect() as connection:
     connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
     connection.commit()
     if "before" in context.config.attributes:
@@ -30,3 +32,4 @@ with create_engine(url, poolclass=NullPool).connect() as connection:
     with context.begin_transaction():
         context.run_migrations()
     connection.commit()
+engine.dispose()

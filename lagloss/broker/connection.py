@@ -11,9 +11,9 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final, Self
 
+from lagloss.environment import secret
 from lagloss.errors import BadSetting
 
 PREFIX: Final = "LAGLOSS_KAFKA_"
@@ -130,9 +130,7 @@ def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, st
     prefix = prefix_of(cluster)
     found = {}
     for name, property_ in PROPERTIES.items():
-        value = environ.get(prefix + name, "")
-        if name in SECRETS:
-            value = _secret(environ, prefix + name, value)
+        value = secret(environ, prefix + name) if name in SECRETS else environ.get(prefix + name, "")
         if value:
             found[property_] = value
     start = prefix + ANY_PROPERTY
@@ -145,15 +143,3 @@ def properties_of(environ: Mapping[str, str], cluster: str = "") -> dict[str, st
     if found.get("sasl.mechanism") == "OAUTHBEARER" and "sasl.oauthbearer.client.id" in found:
         found.setdefault("sasl.oauthbearer.method", "oidc")
     return found
-
-
-def _secret(environ: Mapping[str, str], name: str, value: str) -> str:
-    path = environ.get(f"{name}_FILE", "")
-    if not path:
-        return value
-    if value:
-        raise BadSetting(variable=name, problem=f"is set, and {name}_FILE, too: expected one of them")
-    try:
-        return Path(path).read_text("utf-8").strip("\r\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadSetting(variable=f"{name}_FILE", problem=f"names {path}, which cannot be read: {error}") from error

@@ -7,9 +7,10 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from lagloss.broker.errors import BrokerRefusals, kafka_error, needs
 from lagloss.broker.fork_gate import fork_gate
 
 log = logging.getLogger("lagloss")
@@ -28,7 +29,8 @@ class PartitionBounds:
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = {"client.id": "lagloss-lanes", "log_level": 2, **config}
+        self._refusals = BrokerRefusals()
+        self._config = {"client.id": "lagloss-lanes", "log_level": 2, **config, "error_cb": self._refusals.take}
         self._admin: AdminClient | None = None
         self._cluster_id: str | None = None
         self.last_error: str | None = None
@@ -78,7 +80,7 @@ class PartitionBounds:
             try:
                 offset = answer.result(max(0.0, deadline - time.monotonic())).offset
             except (KafkaException, TimeoutError) as error:
-                failure = error
+                failure = self._explained(error, place.topic)
                 continue
             if offset >= 0:
                 found[place.topic, place.partition] = offset
@@ -88,4 +90,13 @@ class PartitionBounds:
             self.last_error = str(failure)
             if not found:
                 raise failure
+        if found:
+            self._refusals.forget()
         return found
+
+    def _explained(self, error: KafkaException | TimeoutError, topic: str) -> KafkaException | TimeoutError:
+        """Return the error with why the brokers refuse this client, if they do."""
+        self._connected().poll(0)  # for the refusals
+        said = kafka_error(error) if isinstance(error, KafkaException) else KafkaError(KafkaError._TIMED_OUT)
+        cause = needs(self._refusals.explain(said), "DESCRIBE", f"topic {topic}")
+        return error if cause is said else KafkaException(cause)

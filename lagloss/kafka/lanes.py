@@ -15,7 +15,6 @@ nothing is proved.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
@@ -32,7 +31,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from lagloss.broker.connection import BOOTSTRAP_VARIABLE, properties_of
+from lagloss.broker.connection import BOOTSTRAP_VARIABLE, Cluster, KafkaConnection
+from lagloss.broker.errors import kafka_error
 from lagloss.broker.partition_bounds import ANSWER_TIMEOUT_S, QUERY_TIMEOUT_S, Key, PartitionBounds
 from lagloss.wire.format import Progress
 
@@ -121,8 +121,9 @@ class KafkaLanes:
     Args:
         consumer: the host's.
         checkpoint: the checkpoint that reports this progress, `NODE.in`.
-        bootstrap: HOST:PORT,... of the cluster that the consumer reads from; by default that of `kafka_config`, else
-            LAGLOSS_KAFKA_BOOTSTRAP. If it names another cluster than the consumer's, lanes stand still;
+        bootstrap: HOST:PORT,... of the cluster that the consumer reads from, to which the environment's properties
+            apply, or a connection; by default that of `kafka_config`, else LAGLOSS_KAFKA_BOOTSTRAP. If it names another
+            cluster than the consumer's, lanes stand still;
             the two are compared from `subscribe` on, without it from the first `taken`.
         kafka_config: further librdkafka properties of the lanes' own connection, for security mostly.
     """
@@ -131,7 +132,7 @@ class KafkaLanes:
         self,
         consumer: Consumer,
         checkpoint: str,
-        bootstrap: str | None = None,
+        bootstrap: Cluster | None = None,
         *,
         kafka_config: Mapping[str, Any] | None = None,
         now_ms: Callable[[], int] | None = None,
@@ -140,11 +141,12 @@ class KafkaLanes:
         self._checkpoint = checkpoint
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         config = dict(kafka_config or {})
-        address = bootstrap or config.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
-        secured = {} if bootstrap or "bootstrap.servers" in config else properties_of(os.environ)
-        self._bounds = PartitionBounds({**secured, **config, "bootstrap.servers": address}) if address else None
+        if bootstrap or "bootstrap.servers" not in config:
+            cluster = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
+            config = cluster.client(config) | {"bootstrap.servers": cluster.bootstrap} if cluster else {}
+        self._bounds = PartitionBounds(config) if config else None
         self.last_error: str | None = None
-        if not address:
+        if not config:
             self._note(f"lanes stand still: expected bootstrap, or an address of Kafka in {BOOTSTRAP_VARIABLE}")
         # The host's thread writes these; the deque passes changes of the assignment on in their order.
         self._taken: dict[Key, tuple[int, int]] = {}
@@ -301,7 +303,8 @@ class KafkaLanes:
                     self._read_ends(self._bounds, self._begins_where_start_is_unknown(self._bounds))
                     self.last_error = self._bounds.last_error or self.last_error
             except (KafkaException, TimeoutError) as error:  # brokers away: lanes keep their last proof
-                self.last_error = str(error) or "the brokers did not answer in time"
+                said = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
+                self._note(f"lanes stand still: {said or 'the brokers did not answer in time'}")
             self._follow_assignment()  # lanes revoked meanwhile are not ours to report
             return [
                 Progress(self._checkpoint, f"{topic}/{partition}", lane.until)

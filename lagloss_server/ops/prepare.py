@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import sys
 
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lagloss.broker.topics import create_topics
 from lagloss.errors import LaglossError
+from lagloss_server.database_url import without_password
 from lagloss_server.errors import DatabaseUnreachable
-from lagloss_server.settings import Settings, blank_password
+from lagloss_server.settings import Settings
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import migrate
+from lagloss_server.store.rights import grant
 
 
 def prepare(settings: Settings) -> None:
-    """Create the topics and bring the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
+    """Create the topics, bring the tables up to date, and give the services' roles their rights.
+
+    Raises:
+        KafkaUnreachable, DatabaseUnreachable: one does not answer, or refuses.
+    """
     create_topics(settings.require_kafka(), replication=settings.topic_replication)
     url = settings.require_database()
+    engine = engine_for(url)
     try:
         migrate(url)
-    except OperationalError as error:
+        with engine.begin() as connection:
+            grant(connection)
+    except (OperationalError, ProgrammingError) as error:
         detail = str(error.orig).strip().splitlines()[-1]
-        raise DatabaseUnreachable(url=blank_password(url), detail=detail) from error
+        raise DatabaseUnreachable(url=without_password(url), detail=detail) from error
+    finally:
+        engine.dispose()
 
 
 def main() -> int:

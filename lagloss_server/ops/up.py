@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lagloss.errors import EXIT_OK
+from lagloss_server.database_url import without_password
 from lagloss_server.errors import AlreadyRunning, MachineTooSmall, UnreachableDirectory
 from lagloss_server.instances import remove_endpoints, write_endpoints
 from lagloss_server.ops import jars, machine
@@ -84,6 +85,10 @@ class ServiceStack:
         }
         others = {"aggregator": settings.aggregator_url, "alerting": settings.alerting_url}
         write_endpoints(self._dir, {**self.endpoints, **others})
+
+    def printable(self) -> dict[str, str]:
+        """Return the endpoints, the database's without a password; that of an embedded one names a file with it."""
+        return {**self.endpoints, "database": without_password(self.endpoints["database"])}
 
     def watch(self, until: Callable[[], bool] = lambda: False) -> None:
         """Keep everything running until `until()` or a signal. Raises if a server cannot be restarted."""
@@ -153,7 +158,7 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
     with signals_interrupt(), progress_lines(console) as say:
         try:
             with ServiceStack(settings, say) as stack:
-                _print_ready(stack.endpoints, as_json=as_json)
+                _print_ready(stack.printable(), as_json=as_json)
                 say("ready; Ctrl-C stops everything")
                 stack.watch()
         except KeyboardInterrupt:

@@ -27,7 +27,7 @@ def migrate(database_url: str) -> None:
     """
     config = alembic.config.Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["url"] = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    config.attributes["url"] = database_url
     config.attributes["before"] = _demand_known
     alembic.command.upgrade(config, "head")
 

@@ -78,8 +78,7 @@ class Store:
                 connection.execute(select(tables.PipelineRow.name).limit(1))
         except (OperationalError, ProgrammingError) as error:
             detail = str(error.orig).strip().splitlines()[-1]
-            url = self.engine.url.render_as_string(hide_password=True)
-            raise DatabaseUnreachable(url=url, detail=detail) from error
+            raise DatabaseUnreachable(url=self.engine.url, detail=detail) from error
 
     def apply(self, definition: Definition, now_ms: int | None = None) -> int:
         """Store a definition and return its version number. An unchanged one keeps its version."""

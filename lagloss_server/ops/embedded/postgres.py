@@ -17,6 +17,7 @@ import uuid
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import quote
 
 import psycopg
 
@@ -45,8 +46,8 @@ _SETTINGS: Final = {
 class EmbeddedPostgres:
     """One cluster below `data_dir`, on the given port, or on port 0 (the last one if free, else any free one).
 
-    `url` is a plain `postgresql://` one with the password in it: psycopg takes it, and SQLAlchemy 2.1 reads it as
-    psycopg 3. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
+    `url` names the file with the password, which only the user who started the server can read, in libpq's terms: it
+    may be printed. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
 
     def __init__(self, data_dir: Path, port: int = 0, database: str = "lagloss") -> None:
@@ -70,8 +71,11 @@ class EmbeddedPostgres:
 
     def database_url(self, name: str) -> str:
         """Return the URL of another database of this server."""
-        password = (self.data_dir / "password").read_text()
-        return f"postgresql://{USER}:{password}@{LOOPBACK}:{self.port}/{name}"
+        return f"postgresql://{USER}@{LOOPBACK}:{self.port}/{name}?passfile={quote(str(self._passfile))}"
+
+    @property
+    def _passfile(self) -> Path:
+        return self.data_dir / "pgpass"
 
     def start(self, timeout_s: float = 60) -> Self:
         """Create the cluster if there is none, start it, wait until it answers, create the database.
@@ -212,12 +216,14 @@ class EmbeddedPostgres:
         if done.returncode != 0:
             detail = (done.stderr.strip() or done.stdout.strip() or "initdb failed").splitlines()[-1]
             raise ServerNotReady(server="PostgreSQL", detail=detail, log=self.log_path)
-        kept = self.data_dir / "password"
-        kept.touch(mode=0o600)
-        kept.write_text(password)
+        self._keep(password)
         if cluster.exists():
             cluster.rmdir()
         fresh.rename(cluster)
+
+    def _keep(self, password: str) -> None:
+        self._passfile.touch(mode=0o600)
+        self._passfile.write_text(f"*:*:*:{USER}:{password}\n")
 
     def _check_version(self, programs: Path, cluster: Path) -> None:
         made_by = (cluster / "PG_VERSION").read_text().strip()
@@ -226,7 +232,11 @@ class EmbeddedPostgres:
         if made_by != found:
             detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
-        if not (self.data_dir / "password").exists():
+        of_0_1 = self.data_dir / "password"
+        if of_0_1.exists():
+            self._keep(of_0_1.read_text())
+            of_0_1.unlink()
+        if not self._passfile.exists():
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
 
     def _await_leftover(self, cluster: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from lagloss.errors import BadSetting
+from lagloss_server.database_url import connection_options
 from lagloss_server.errors import NotConfigured, SeveralRunning
 from lagloss_server.instances import (
     ENDPOINTS_FILE,
@@ -19,7 +21,7 @@ from lagloss_server.instances import (
     remove_endpoints,
     write_endpoints,
 )
-from lagloss_server.settings import Settings, blank_password
+from lagloss_server.settings import Settings
 
 URL = "postgresql://lagloss:hunter2@127.0.0.1:5432/lagloss"
 
@@ -79,11 +81,34 @@ def test_no_secret_is_printed(data_dir: Path) -> None:
         assert "hunter2" not in text
         assert "secret-token" not in text
         assert "s3cr3t-0f-1dp" not in text
-    assert settings.printable()["database_url"] == "postgresql://lagloss:***@127.0.0.1:5432/lagloss"
+    assert settings.printable()["database_url"] == "postgresql://lagloss@127.0.0.1:5432/lagloss"
 
 
-def test_a_url_without_a_password_is_left_alone() -> None:
-    assert blank_password("http://127.0.0.1:8050/a:b@c") == "http://127.0.0.1:8050/a:b@c"
+def test_a_secret_may_come_from_a_file_that_a_variable_names(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("it's a \\ secret\n")
+    monkeypatch.setenv("LAGLOSS_DATABASE_URL", "postgresql://lagloss@db/lagloss?sslmode=verify-full")
+    monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD_FILE", str(tmp_path / "secret"))
+    monkeypatch.setenv("LAGLOSS_OIDC_CLIENT_SECRET_FILE", str(tmp_path / "secret"))
+    settings = Settings.load()
+    assert settings.oidc_client_secret == "it's a \\ secret"
+    options = connection_options(settings.require_database())
+    assert options == {
+        "user": "lagloss",
+        "host": "db",
+        "dbname": "lagloss",
+        "sslmode": "verify-full",
+        "password": "it's a \\ secret",
+    }
+    assert "it's a" not in str(settings)
+    monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD", "another")
+    with pytest.raises(BadSetting, match="LAGLOSS_DATABASE_PASSWORD is set, and LAGLOSS_DATABASE_PASSWORD_FILE, too"):
+        Settings.load()
+    monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD", "")
+    monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD_FILE", str(tmp_path / "none"))
+    with pytest.raises(BadSetting, match=r"LAGLOSS_DATABASE_PASSWORD_FILE names .*/none, which cannot"):
+        Settings.load()
 
 
 def test_settings_cannot_be_changed(data_dir: Path) -> None:

@@ -40,7 +40,7 @@ INCIDENT = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 def config(database_url: str) -> alembic.config.Config:
     found = alembic.config.Config()
     found.set_main_option("script_location", str(Path(__file__).parents[4] / "migrations"))
-    found.attributes["url"] = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    found.attributes["url"] = database_url
     return found
 
 

@@ -1,0 +1,55 @@
+"""PostgreSQL's addresses: whatever libpq takes for one, read, and shown without its password."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from lagloss.errors import BadSetting
+
+SECRET_OPTIONS: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
+_EXPECTED: Final = "is neither a postgresql:// URL nor key=value pairs of libpq (is a / or @ in it not encoded?)"
+_PLAIN_HOST: Final = re.compile(r"[A-Za-z0-9._-]*")
+
+
+def connection_options(database_url: str, **defaults: Any) -> dict[str, Any]:
+    """Return libpq's options of a database: those of the URL (or of `key=value …`), else these defaults.
+
+    Of several hosts, one that can be written to is wanted: after a failover another one is.
+
+    Raises:
+        BadSetting: it is neither.
+    """
+    try:
+        given: dict[str, Any] = {**conninfo_to_dict(database_url)}
+    except psycopg.ProgrammingError:  # which may quote the password
+        raise BadSetting(variable="LAGLOSS_DATABASE_URL", problem=_EXPECTED) from None
+    hosts = str(given.get("host", "")).split(",")
+    if not str(given.get("port", ",")).strip(","):
+        given.pop("port", None)  # how libpq says that no host of several has one
+    if len(hosts) > 1:
+        defaults = {"target_session_attrs": "read-write", **defaults}
+        if "port" in given and "," not in str(given["port"]):
+            given["port"] = ",".join([str(given["port"])] * len(hosts))  # SQLAlchemy wants one for each
+    return {**defaults, **given}
+
+
+def without_password(database_url: str) -> str:
+    """Return a database's URL without its password, for a log or a message; `***` for what is none."""
+    try:
+        options = connection_options(database_url)
+    except BadSetting:
+        return "***"
+    hosts = str(options.get("host", "")).split(",")
+    ports = str(options["port"]).split(",") if "port" in options else [""] * len(hosts)
+    is_plain = all(map(_PLAIN_HOST.fullmatch, hosts)) and len(ports) == len(hosts)
+    places = [f"{host}:{port}" if port else host for host, port in zip(hosts, ports, strict=False)]
+    in_front = {"user", "dbname", *(("host", "port") if is_plain else ())}
+    query = {name: value for name, value in options.items() if name not in in_front | SECRET_OPTIONS}
+    user = f"{quote(options['user'], safe='')}@" if "user" in options else ""
+    path = f"{user}{','.join(places) if is_plain else ''}/{quote(options.get('dbname', ''), safe='')}"
+    return f"postgresql://{path}{'?' if query else ''}{urlencode(query, quote_via=quote)}"

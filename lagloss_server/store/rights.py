@@ -1,0 +1,60 @@
+"""Rights in PostgreSQL: each service as a role of its own, which reads everything and writes its tables.
+
+`prepare` grants them to those of the roles that exist: docs/postgresql.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sqlalchemy import Connection, text
+
+from lagloss_server.store.schema import core as tables
+
+_ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
+"""What people change too, on the dashboard and by the command line."""
+WRITES: Final = {
+    "lagloss_aggregator": (
+        *("audited", "consumer_lag", "deferred_reports", "emitter", "missing_message", "progress", "pruned"),
+        *("quarantine", "quarantine_count", "recompute_request", "reports_position", "rollup", "rollup_dirty"),
+        *("set_aside", "stranger", "tally", "window", "window_history"),
+    ),
+    "lagloss_collector": ("pipeline",),
+    "lagloss_alerting": (*_ALERTING, "alerting_leader", "pending_breach", "receiver"),
+    "lagloss_dashboard": (*_ALERTING, "login_session", "login_user", "recompute_request", "report_run"),
+    "lagloss_cli": (*_ALERTING, "login_session", "login_user", "pipeline", "recompute_request", "token"),
+}
+"""The tables that each role writes; who may, and why, is in each table's comment."""
+MAKES_DAYS: Final = "lagloss_aggregator"
+"""Owns the tables that are partitioned by day: only an owner can add and drop a day."""
+
+
+def grant(connection: Connection) -> list[str]:
+    """Give the roles that exist their rights, and take others away; return their names. Can be repeated.
+
+    Raises:
+        ProgrammingError: the connected role may not.
+    """
+    names = connection.execute(text("SELECT rolname FROM pg_roles WHERE rolname = ANY(:names)"), {"names": [*WRITES]})
+    found = sorted(names.scalars())
+    for role in found:
+        for statement in _statements(connection, role):
+            connection.execute(text(statement))
+    return found
+
+
+def _statements(connection: Connection, role: str) -> Iterator[str]:
+    schema = connection.execute(text("SELECT quote_ident(current_schema())")).scalar_one()
+    yield f"GRANT USAGE ON SCHEMA {schema} TO {role}"
+    yield f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role}"
+    yield f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"
+    for table in WRITES[role]:
+        yield f'GRANT INSERT, UPDATE, DELETE ON "{table}" TO {role}'
+    if role == MAKES_DAYS:
+        yield f"GRANT CREATE ON SCHEMA {schema} TO {role}"
+        for name in (table.name for table in tables.PARTITIONED):
+            days = text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = CAST(:name AS regclass)")
+            for day in connection.execute(days, {"name": f'"{name}"'}).scalars():
+                yield f"ALTER TABLE {day} OWNER TO {role}"
+            yield f'ALTER TABLE "{name}" OWNER TO {role}'

@@ -1,0 +1,194 @@
+"""The services, each as a role of PostgreSQL with the least rights, over TLS: all that they do works, and no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import text
+from sqlalchemy.exc import ProgrammingError
+
+from lagloss.broker.topics import create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.errors import DatabaseUnreachable
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.rights import WRITES
+from lagloss_server.store.schema import alerting, dashboard  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema.core import Base
+from lagloss_server.store.store import Store
+from tests.support.closers import wait_until
+from tests.support.secured_kafka import Authority
+from tests.support.tls_front import tls_front
+
+OWNER = "lagloss_owner"
+DEFINITION = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: NAME}
+spec:
+  nodes:
+    - {name: src, to: [snk]}
+    - {name: snk}
+  grace: 1s
+"""
+CLI = [sys.executable, "-m", "lagloss_server.cli.main"]
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A database that its owner has prepared. `url` is of one role, over TLS whose certificate is verified."""
+
+    port: int
+    authority: Authority
+    database: str
+    passwords: Path
+
+    def url(self, role: str) -> str:
+        place = {"host": "localhost", "hostaddr": LOOPBACK, "port": str(self.port), "dbname": self.database}
+        tls = {"sslmode": "verify-full", "sslrootcert": str(self.authority.path)}
+        return make_conninfo(user=role, passfile=str(self.passwords), **place, **tls)
+
+    def environment(self, role: str, **more: str) -> dict[str, str]:
+        return {**os.environ, "LAGLOSS_DATABASE_URL": self.url(role), **more}
+
+
+@pytest.fixture(scope="module")
+def roles(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Roles]:
+    folder = tmp_path_factory.mktemp("roles")
+    authority = Authority(folder / "authority")
+    passwords = folder / "pgpass"
+    passwords.touch(mode=0o600)
+    passwords.write_text("".join(f"*:*:*:{role}:word of {role}\n" for role in (OWNER, *WRITES)))
+    with EmbeddedPostgres(folder / "postgres") as postgres:
+        name = f"roles_{uuid.uuid4().hex[:8]}"
+        with psycopg.connect(postgres.database_url("postgres"), autocommit=True) as connection:
+            for role in (OWNER, *WRITES):
+                connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'word of {role}'".encode())
+            connection.execute(f"GRANT lagloss_aggregator TO {OWNER}".encode())
+            connection.execute(f"CREATE DATABASE {name} OWNER {OWNER}".encode())
+        with tls_front(postgres.port, *authority.issue("postgres")) as port:
+            yield Roles(port, authority, name, passwords)
+
+
+@contextmanager
+def service(module: str, role: str, roles: Roles, bootstrap: str, folder: Path) -> Iterator[str]:
+    """A service as this role, once it answers; its address. Its log says nothing of a right that it has not."""
+    port = choose_port(module)
+    variable = {"aggregator": "METRICS"}.get(module, module.upper())
+    more = {
+        f"LAGLOSS_{variable}_PORT": str(port),
+        "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap,
+        "LAGLOSS_DATA_DIR": str(folder / module),
+        "LAGLOSS_SPARK_DRIVER_MEMORY": "1g",
+    }
+    log = folder / f"{module}.log"
+    process = spawn([sys.executable, "-P", "-m", module], log, env=roles.environment(role, **more))
+    url = f"http://{LOOPBACK}:{port}"
+    try:
+        wait_until(lambda: process.poll() is not None or _is_well(url), 90, f"the {module}")
+        assert process.poll() is None, log.read_text()
+        yield url
+    finally:
+        terminate(process, 20)
+    assert "permission denied" not in log.read_text()
+    assert "word of" not in log.read_text()
+
+
+def _is_well(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/healthz", timeout=5).is_success
+    except httpx.TransportError:
+        return False
+
+
+def test_every_table_has_a_writer_and_none_that_is_not_there() -> None:
+    assert {name for writes in WRITES.values() for name in writes} == set(Base.metadata.tables)
+
+
+def test_a_certificate_of_another_authority_is_refused(roles: Roles, tmp_path: Path) -> None:
+    other = Authority(tmp_path / "other", "another CA").path
+    url = make_conninfo(roles.url(OWNER), sslrootcert=str(other))
+    with closing(Store(url)) as store, pytest.raises(DatabaseUnreachable, match="certificate verify failed"):
+        store.check()
+    with closing(Store(make_conninfo(url, sslmode="disable"))) as store, pytest.raises(DatabaseUnreachable):
+        store.check()
+
+
+@pytest.mark.slow
+def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: EmbeddedKafka, tmp_path: Path) -> None:
+    name = f"roles-{uuid.uuid4().hex[:8]}"
+    start_s = int(time.time()) // 60 * 60
+    prepare = [sys.executable, "-m", "lagloss_server.ops.prepare"]
+    for _ in range(2):  # a second time, with days that the aggregator owns
+        subprocess.run(
+            prepare, env=roles.environment(OWNER, LAGLOSS_KAFKA_BOOTSTRAP=kafka.bootstrap), timeout=120, check=True
+        )
+    create_topics(kafka.bootstrap)
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(Store(roles.url("lagloss_cli"))))
+        serve = [
+            stack.enter_context(service(module, f"lagloss_{module}", roles, kafka.bootstrap, tmp_path))
+            for module in ("collector", "aggregator", "alerting", "dashboard")
+        ]
+        put = httpx.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name))
+        assert put.is_success, put.text
+        _lose_some(kafka.bootstrap, name)
+        windows = wait_until(lambda: store.windows(name, start_s, start_s + 120), 150, "the window")
+        assert windows[0]["lost"] == {"min": 120, "max": 120}
+        cli = roles.environment("lagloss_cli", LAGLOSS_KAFKA_BOOTSTRAP=kafka.bootstrap, LAGLOSS_DATA_DIR=str(tmp_path))
+        assert _run(cli, "recompute", name, "--from", "-5m", "--to", "now").returncode == 0
+        incident = wait_until(lambda: _incidents(store), 60, "an incident")[0]
+        headers = {"Origin": serve[3], "Content-Type": "application/json"}
+        answer = httpx.post(f"{serve[3]}/api/v1/incidents/{incident}/acknowledge", json={"by": "ada"}, headers=headers)
+        assert answer.is_success, answer.text
+        assert (
+            _run(
+                cli, "alerts", "silence", f"pipeline={name}", "--for", "1h", "--reason", "test", "--author", "ada"
+            ).returncode
+            == 0
+        )
+        assert _run(cli, "token", "create", name).returncode == 0
+        migrate(roles.url(OWNER))
+    for role in WRITES:
+        with closing(Store(roles.url(role))) as narrow, narrow.engine.connect() as connection:
+            for table in set(Base.metadata.tables) - set(WRITES[role]):
+                with pytest.raises(ProgrammingError, match="permission denied"), connection.begin():
+                    connection.execute(text(f'DELETE FROM "{table}"'))
+
+
+def _lose_some(bootstrap: str, name: str) -> None:
+    """A fifth of this minute's messages; one window of it opens an incident."""
+    with Emitter(name, "src", bootstrap, first=True) as src, Emitter(name, "snk", bootstrap) as snk:
+        event_ms = int(time.time() * 1_000)
+        for at in range(600):
+            src.taken_in(f"m-{at}", event_ms)
+            src.sent_out(f"m-{at}", event_ms)
+            if at % 5:
+                snk.taken_in(f"m-{at}", event_ms)
+                snk.sent_out(f"m-{at}", event_ms)
+
+
+def _incidents(store: Store) -> list[str]:
+    with store.engine.connect() as connection:
+        return [str(found) for found in connection.execute(text("SELECT id FROM incident")).scalars()]
+
+
+def _run(environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run([*CLI, *words], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert "permission denied" not in done.stderr, done.stderr
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done
