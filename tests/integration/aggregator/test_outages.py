@@ -27,6 +27,7 @@ from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
 from tests.support.closers import driven, wait_until
 from tests.support.databases import COMPARED, differences, dump, restore
+from tests.support.standby import primary_and_standby
 
 MESSAGES = 200
 BY_COMMITS = {"basis", "changed_basis", "revision"}
@@ -179,6 +180,36 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
         log = (tmp_path / "aggregator.log").read_text()
         assert "DatabaseRestored" in log
         assert log.count("waiting") < 30
+
+
+@pytest.mark.slow
+def test_a_failover_to_a_stand_by_that_had_not_received_everything_loses_nothing(
+    own_kafka: EmbeddedKafka, own_dir: Path, tmp_path: Path
+) -> None:
+    with primary_and_standby(own_dir) as pair, closing(Store(pair.url)) as store:
+        migrate(pair.url)
+        minutes = Minutes(own_kafka.bootstrap)
+        minutes.define(store)
+        with aggregator(own_kafka.bootstrap, pair.url, tmp_path) as process:
+            minutes.send()
+            minutes.flush()
+            wait_until(lambda: len(minutes.closed(store)) == 1, 120, "for window 1")
+            wait_until(lambda: pair.lag_bytes() == 0, 30, "for the stand-by")
+            pair.hold_back(held=True)
+            minutes.send()
+            minutes.flush()
+            wait_until(lambda: len(minutes.closed(store)) == 2, 60, "for window 2")
+            pair.fail_over()
+            began = time.monotonic()
+            minutes.send()
+            minutes.flush()
+            wait_until(lambda: len(minutes.closed(store)) == 3, 90, "for all windows")
+            print(f"all windows {time.monotonic() - began:.1f} s after the failover")
+            wait_until(lambda: health(process) == (200, "ok"), 60, "for all to be well")
+        minutes.close()
+        closed = minutes.closed(store)
+        assert [window["messages"] for window in closed] == [MESSAGES] * 3
+        assert [window["lost"]["max"] for window in closed] == [MESSAGES // 50] * 3
 
 
 @pytest.mark.slow
