@@ -18,6 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.kernel import code_archive as shipping
+from lagloss.broker.connection import KafkaConnection
 from lagloss_server.errors import SparkEnded
 from lagloss_server.ops import jars
 from lagloss_server.ops.java import find_java
@@ -91,12 +92,23 @@ def session_conf(
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # no file of a worker's current directory is that module
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
         "spark.ui.showConsoleProgress": "false",
+        **_token_endpoint_allowed(),
         "spark.redaction.regex": REDACTED,
         "spark.sql.redaction.options.regex": REDACTED,
         **submitted,
         **({} if is_local(master) else {_WORKERS_PATH: _first(shipping.FOLDER, submitted.get(_WORKERS_PATH))}),
         "spark.master": master,
     }
+
+
+def _token_endpoint_allowed() -> dict[str, str]:
+    """Return what lets Kafka's client in each JVM ask for tokens: it asks at no URL that its host has not named."""
+    connection = KafkaConnection.of_environment()
+    url = connection.properties.get("sasl.oauthbearer.token.endpoint.url") if connection else None
+    if url is None:
+        return {}
+    option = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"
+    return {"spark.driver.extraJavaOptions": option, "spark.executor.extraJavaOptions": option}
 
 
 def _first(folder: str, rest: str | None) -> str:

@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any, Final, Self
 
 from lagloss.environment import secret
@@ -42,6 +43,8 @@ SECRETS: Final = frozenset({"SASL_PASSWORD", "SASL_OAUTHBEARER_CLIENT_SECRET", "
 ANY_PROPERTY: Final = "PROPERTY_"
 """LAGLOSS_KAFKA_PROPERTY_CLIENT_RACK sets client.rack: any other property of librdkafka."""
 
+MSK: Final = "AWS_MSK_IAM"
+MSK_PACKAGE: Final = "aws_msk_iam_sasl_signer"
 _SECRET: Final = re.compile("password|secret|token|jaas|pem", re.IGNORECASE)
 
 
@@ -91,8 +94,24 @@ class KafkaConnection:
         return found
 
     def client(self, properties: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Return the configuration of a client of librdkafka, with these properties of its own."""
-        return {"bootstrap.servers": self.bootstrap, **self.properties, **(properties or {})}
+        """Return the configuration of a client of librdkafka, with these properties of its own.
+
+        Raises:
+            BadSetting: the package that makes tokens for Amazon MSK is not installed.
+        """
+        found: dict[str, Any] = {"bootstrap.servers": self.bootstrap, **self.properties}
+        if self.is_msk:
+            found |= {"sasl.mechanism": "OAUTHBEARER", "oauth_cb": msk_token}
+            if find_spec(MSK_PACKAGE) is None:
+                raise BadSetting(
+                    variable="LAGLOSS_KAFKA_SASL_MECHANISM", problem=f"is {MSK}, which needs `pip install lagloss[msk]`"
+                )
+        return {**found, **(properties or {})}
+
+    @property
+    def is_msk(self) -> bool:
+        """Clients show who they are by AWS credentials, with tokens that they sign themselves."""
+        return self.properties.get("sasl.mechanism") == MSK
 
     def printable(self) -> dict[str, str]:
         """Return the properties, secrets blanked."""
@@ -114,6 +133,16 @@ class KafkaConnection:
 
 Cluster = str | KafkaConnection
 """Addresses of a cluster (`HOST:PORT,…`), to which the environment's properties apply, or a whole connection."""
+
+
+def msk_token(_config: str = "") -> tuple[str, float]:
+    """Sign a token for Amazon MSK with AWS' usual credentials, in the region of AWS_REGION; return it and when it ends
+    (epoch s). librdkafka calls this."""
+    from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
+    token, ends_ms = MSKAuthTokenProvider.generate_auth_token(region)
+    return token, ends_ms / 1_000
 
 
 def prefix_of(cluster: str = "") -> str:

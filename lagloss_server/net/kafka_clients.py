@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.connection import MSK, KafkaConnection, msk_token
 from lagloss.errors import BadSetting
 
 TOKEN_TIMEOUT_S: Final = 10.0
@@ -36,6 +36,7 @@ _LOGIN_MODULES: Final = {
     "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    MSK: "software.amazon.msk.auth.iam.IAMLoginModule",
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 _OAUTH_CALLBACK: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
@@ -50,7 +51,16 @@ def kafka_python_config(connection: KafkaConnection) -> dict[str, Any]:
         found["ssl_check_hostname"] = False
     if given.get("sasl.mechanism") == "OAUTHBEARER":
         found["sasl_oauth_token_provider"] = ClientCredentials(given)
+    if connection.is_msk:
+        found |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": MskTokens()}
     return found
+
+
+class MskTokens(AbstractTokenProvider):  # type: ignore[misc]  # without types
+    """Tokens for kafka-python as Amazon MSK wants them."""
+
+    def token(self) -> str:
+        return msk_token()[0]
 
 
 class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # without types
@@ -86,6 +96,8 @@ def java_options(connection: KafkaConnection) -> dict[str, str]:
     found |= {name: given[name] for name in ("security.protocol", "sasl.mechanism") if name in given}
     if "sasl.mechanism" in given:
         found["sasl.jaas.config"] = _login_module(connection)
+    if connection.is_msk:
+        found["sasl.client.callback.handler.class"] = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
     if given.get("sasl.mechanism") == "OAUTHBEARER":
         found["sasl.oauthbearer.token.endpoint.url"] = given.get("sasl.oauthbearer.token.endpoint.url", "")
         found["sasl.login.callback.handler.class"] = _OAUTH_CALLBACK

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from typing import Final
 
-import google_crc32c
 from confluent_kafka import Message
 
 from lagloss.identity import Identities, Identity
@@ -84,4 +84,4 @@ class Event:
     @property
     def crc(self) -> int:
         """CRC-32C of the body, for beacons: a body that was changed on the way shows."""
-        return int(google_crc32c.value(self.body))
+        return zlib.crc32(self.body)

@@ -22,6 +22,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
+from lagloss.wire.format import Progress
 from lagloss_server.errors import DatabaseUnreachable
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -147,14 +148,14 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
         ]
         put = httpx.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name))
         assert put.is_success, put.text
-        _lose_some(kafka.bootstrap, name)
-        (window,) = wait_until(lambda: _closed(store, name, start_s), 150, "the window")
+        with losing(kafka.bootstrap, name):
+            (window,) = wait_until(lambda: _closed(store, name, start_s), 150, "the window")
         assert window["lost"] == {"min": 120, "max": 120}
         cli = roles.environment("lagloss_cli", LAGLOSS_KAFKA_BOOTSTRAP=kafka.bootstrap, LAGLOSS_DATA_DIR=str(tmp_path))
         assert _run(cli, "recompute", name, "--from", "-5m", "--to", "now").returncode == 0
         incident = wait_until(lambda: _incidents(store), 60, "an incident")[0]
         headers = {"Origin": serve[3], "Content-Type": "application/json"}
-        answer = httpx.post(f"{serve[3]}/api/v1/incidents/{incident}/acknowledge", json={"by": "ada"}, headers=headers)
+        answer = httpx.post(f"{serve[3]}/api/v1/incidents/{incident}/acknowledge", json={}, headers=headers)
         assert answer.is_success, answer.text
         assert (
             _run(
@@ -171,9 +172,18 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
                     connection.execute(text(f'DELETE FROM "{table}"'))
 
 
-def _lose_some(bootstrap: str, name: str) -> None:
-    """A fifth of this minute's messages; one window of it opens an incident."""
+class NothingWaits:
+    """The progress of an input of which everything has been taken in."""
+
+    def snapshot(self) -> list[Progress]:
+        return [Progress("snk.in", "in/0", int(time.time() * 1_000))]
+
+
+@contextmanager
+def losing(bootstrap: str, name: str) -> Iterator[None]:
+    """A fifth of this minute's messages is lost; one window of it opens an incident."""
     with Emitter(name, "src", bootstrap, first=True) as src, Emitter(name, "snk", bootstrap) as snk:
+        snk.follow(NothingWaits())
         event_ms = int(time.time() * 1_000)
         for at in range(600):
             src.taken_in(f"m-{at}", event_ms)
@@ -181,6 +191,7 @@ def _lose_some(bootstrap: str, name: str) -> None:
             if at % 5:
                 snk.taken_in(f"m-{at}", event_ms)
                 snk.sent_out(f"m-{at}", event_ms)
+        yield
 
 
 def _closed(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:

@@ -229,6 +229,33 @@ def test_the_sdk_is_a_small_download_and_brings_no_other_package(sdk: Environmen
     assert not {"lagloss", "pipeline"} & {path.name for path in (sdk.folder / "bin").iterdir()}
 
 
+SIGN = """
+import base64, sys
+from lagloss.broker.connection import KafkaConnection
+token, ends = KafkaConnection("b-1.example:9098", {"sasl.mechanism": "AWS_MSK_IAM"}).client()["oauth_cb"]("")
+print(base64.urlsafe_b64decode(token + "=="), ends)
+"""
+
+
+def test_the_extra_for_amazon_msk_signs_tokens_for_the_region(
+    folder: Path, wheels: list[Path], constraints: Path
+) -> None:
+    free = folder / "without-dateutil.txt"  # Amazon's library wants an older one
+    free.write_text("\n".join(pin for pin in constraints.read_text().split("\n") if "dateutil" not in pin))
+    environment = Environment(folder / "msk", free)
+    environment.make()
+    environment.pip("install", NO_COMPILE, wheels[0])
+    with environment.running(environment.python, "-c", SIGN) as script:
+        assert script.process.wait(60) == 1
+        assert "is AWS_MSK_IAM, which needs `pip install lagloss[msk]`" in script.output()
+    environment.pip("install", NO_COMPILE, f"lagloss[msk] @ {wheels[0].as_uri()}")
+    keys = {"AWS_ACCESS_KEY_ID": "AKIATEST", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "eu-west-3"}
+    with environment.running(environment.python, "-c", SIGN, **keys) as script:
+        assert script.process.wait(60) == 0, script.output()
+        assert "https://kafka.eu-west-3.amazonaws.com/?Action=kafka-cluster%3AConnect" in script.output()
+        assert "X-Amz-Credential=AKIATEST" in script.output()
+
+
 def test_every_example_runs_with_the_sdk_alone(sdk_with_extras: Environment, kafka_bootstrap: str) -> None:
     sdk = sdk_with_extras
     sdk.pip("install", "fastapi", "uvicorn")

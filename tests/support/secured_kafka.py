@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import os
 import re
 import socket
 import ssl
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
 from confluent_kafka.admin import (
     AclBinding,
     AclBindingFilter,
@@ -31,12 +33,15 @@ from cryptography.x509.oid import NameOID
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import BrokerAccess
+from tests.support.token_server import SECRET_OF
 
 ADMIN = "admin"
 ROLES = ("prepare", "emitter", "aggregator", "dashboard", "doctor", "up", "service")
 PASSWORDS = {ADMIN: 'admin\'s "secret" \\ word', **{role: f'pass"word\\ of {role}' for role in ROLES}}
 """Odd ones on purpose: they are quoted in three dialects."""
 MECHANISM = "SCRAM-SHA-512"
+SCOPE = "kafka write"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 DOCS = Path(__file__).parents[2] / "docs" / "kafka.md"
 KINDS = {"topic": ResourceType.TOPIC, "topics": ResourceType.TOPIC, "groups": ResourceType.GROUP}
 
@@ -110,6 +115,7 @@ class SecuredKafka:
 
     kafka: EmbeddedKafka
     authority: Authority
+    tokens: str
 
     @property
     def bootstrap(self) -> str:
@@ -127,6 +133,19 @@ class SecuredKafka:
             **changes,
         }
         return {f"LAGLOSS_KAFKA_{name}": value for name, value in values.items()}
+
+    def with_token(self, user: str, **changes: str) -> dict[str, str]:
+        """The variables with which this user comes with a token."""
+        values = {
+            "SASL_MECHANISM": "OAUTHBEARER",
+            "SASL_USERNAME": "",
+            "SASL_PASSWORD": "",
+            "SASL_OAUTHBEARER_TOKEN_ENDPOINT_URL": f"{self.tokens}/token",
+            "SASL_OAUTHBEARER_CLIENT_ID": user,
+            "SASL_OAUTHBEARER_CLIENT_SECRET": SECRET_OF.format(user),
+            "SASL_OAUTHBEARER_SCOPE": SCOPE,
+        }
+        return self.environment(user, **{**values, **changes})
 
     def allow(self, user: str, rights: Iterable[Right]) -> None:
         """Give a user rights."""
@@ -192,19 +211,25 @@ def _jaas(user: str) -> str:
 
 
 @contextmanager
-def secured_kafka(folder: Path) -> Iterator[SecuredKafka]:
-    """A broker whose users are those of PASSWORDS; `admin` may do everything, the others nothing yet."""
+def secured_kafka(folder: Path, tokens: str) -> Iterator[SecuredKafka]:
+    """A broker whose users are those of PASSWORDS; `admin` may do everything, the others nothing yet. They come with
+    their passwords, or with a token of the server at `tokens`."""
     authority = Authority(folder / "authority")
     certificate, key = authority.issue("broker")
     keystore = authority.folder / "broker.keystore.pem"
     keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+    oauth = "listener.name.sasl_ssl.oauthbearer"
     users = [f"--add-scram={MECHANISM}=[name={name},password={word}]" for name, word in PASSWORDS.items()]
     access = BrokerAccess(
         "SASL_SSL",
         {
-            "sasl.enabled.mechanisms": MECHANISM,
+            "sasl.enabled.mechanisms": f"{MECHANISM},OAUTHBEARER",
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
             "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": _jaas(ADMIN).replace("\\", "\\\\"),
+            f"{oauth}.sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required;",
+            f"{oauth}.sasl.server.callback.handler.class": f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
+            "sasl.oauthbearer.jwks.endpoint.url": f"{tokens}/keys",
+            "sasl.oauthbearer.expected.audience": "kafka",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": keystore,
             "ssl.truststore.type": "PEM",
@@ -215,5 +240,11 @@ def secured_kafka(folder: Path) -> Iterator[SecuredKafka]:
         users,
         _client(authority, ADMIN),
     )
-    with EmbeddedKafka(folder / "kafka", access=access) as kafka:
-        yield SecuredKafka(kafka, authority)
+    with pytest.MonkeyPatch.context() as patch:
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={tokens}/keys"
+        patch.setenv("JAVA_TOOL_OPTIONS", f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} {allowed}")
+        kafka = EmbeddedKafka(folder / "kafka", access=access).start()
+    try:
+        yield SecuredKafka(kafka, authority, tokens)
+    finally:
+        kafka.stop()

@@ -1,4 +1,4 @@
-"""What the SDK needs of its host's environment: four packages, two more for its extras, and nothing of the server."""
+"""What the SDK needs of its host's environment: four packages, those of its extras, and nothing of the server."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import lagloss
+from lagloss.broker.connection import MSK_PACKAGE
 
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
-EXTRAS = {"spark.py": {"pyarrow", "pyspark"}, "sdk/outlets/http.py": {"httpx"}}
+EXTRAS = {"spark.py": {"pyarrow", "pyspark"}, "sdk/outlets/http.py": {"httpx"}, "broker/connection.py": {MSK_PACKAGE}}
 
 
 def packages_in(path: Path) -> set[str]:
