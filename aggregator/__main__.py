@@ -14,7 +14,11 @@ from lagloss_server.settings import Settings
 
 
 def main() -> int:
-    settings = Settings.load()
+    try:
+        settings = Settings.load()
+    except LaglossError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     logs.configure(settings)
     aggregator, stop = Aggregator(settings), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -27,6 +31,7 @@ def main() -> int:
         settings.bind_address,
         settings.metrics_port,
         aggregator.health_note,
+        aggregator.hung,
     )
     try:
         aggregator.run(stop)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.outage import Outage, Server
+from aggregator.results.metrics import PipelineResult
+from aggregator.results.newest import ResultMetrics
 from lagloss_server.model.window_result import WindowResult
+from lagloss_server.net.exposition import registry_of
 
 
 class _ConsumerLags(Collector):
@@ -43,7 +47,7 @@ class _ConsumerLags(Collector):
 
 class AggregatorMetrics:
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry_of("aggregator")
         self._windows = Counter(
             "lagloss_windows_closed",
             "Windows closed, by verdict and proof",
@@ -128,6 +132,8 @@ class AggregatorMetrics:
         )
         self._consumer_lags = _ConsumerLags()
         self.registry.register(self._consumer_lags)
+        self._read_results: Callable[[], dict[str, PipelineResult]] = dict
+        self.registry.register(ResultMetrics(lambda: self._read_results()))
 
     def consumer_lag(self, newest: Sequence[PartitionLag]) -> None:
         """Replace all consumer lags; partitions that are not among them lose their series."""
@@ -142,6 +148,15 @@ class AggregatorMetrics:
 
         for server in get_args(Server):
             self._waiting.labels(server).set_function(functools.partial(seconds, server))
+
+    @contextmanager
+    def showing(self, read: Callable[[], dict[str, PipelineResult]]) -> Iterator[None]:
+        """Show the results that this function reads, while the block lasts: of two aggregators, only one has them."""
+        self._read_results = read
+        try:
+            yield
+        finally:
+            self._read_results = dict
 
     def set_aside_by(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Set the callback that returns how many items of each kind are set aside whenever the metrics are read."""

@@ -28,6 +28,7 @@ from aggregator.outage import LeaseHeld, Outage, TopicRecreated, is_outage, outa
 from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
+from aggregator.results.newest import read_newest
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
@@ -47,6 +48,7 @@ _IS_HELD = text(
 )
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
+HUNG_S = 1_800.0
 SHOWN = 20
 """Names of what is set aside that /healthz lists."""
 
@@ -63,6 +65,7 @@ class Aggregator:
         self.trouble: Outage | None = None
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
         self._clock = JudgementClock()
+        self._turned_at = time.monotonic()
         self.metrics.waiting(lambda: self.trouble)
         self.set_aside: Callable[[], Sequence[str]] = tuple
         """Return the names of what is set aside."""
@@ -77,6 +80,11 @@ class Aggregator:
             return "starting"
         trouble = self.trouble
         return str(trouble) if trouble else None
+
+    def hung(self) -> str | None:
+        """Return the reason for a failed /livez: no turn of the work, and no wait, has ended for half an hour."""
+        still_s = time.monotonic() - self._turned_at
+        return f"nothing has moved for {still_s:.0f} s" if still_s > HUNG_S else None
 
     def health_note(self) -> str:
         """Return the text of a /healthz that is well: what is set aside or deferred, if anything is."""
@@ -97,6 +105,7 @@ class Aggregator:
         )
         try:
             while not stop.is_set():
+                self._turned_at = time.monotonic()
                 try:
                     self._work(spark, stop)
                 except LaglossError:  # a setting that is missing, or Spark's end: the operator's
@@ -131,10 +140,12 @@ class Aggregator:
             demand_newest(store.engine)
             lease = stack.enter_context(closing(Lease(store)))
             while not lease.is_held():
+                self._turned_at = time.monotonic()
                 self._wait_for(LeaseHeld("another aggregator holds the lease"))
                 if stop.wait(IDLE_S):
                     return
             stack.enter_context(lease.fencing(store.engine))
+            stack.enter_context(self.metrics.showing(lambda: read_newest(store)))
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
             reports_id = reports.topic_id()
@@ -161,6 +172,7 @@ class Aggregator:
             )
             stack.push(self._note_outage)
             while not stop.is_set():
+                self._turned_at = time.monotonic()
                 lease.check()
                 if reports.topic_id() != reports_id:
                     raise TopicRecreated(f"{self._reports} was created anew")

@@ -20,9 +20,9 @@ _log = structlog.get_logger("lagloss.alerting")
 
 
 def main() -> int:
-    settings = Settings.load()
-    logs.configure(settings)
     try:
+        settings = Settings.load()
+        logs.configure(settings)
         alerting = build(settings)
         port = choose_port("the alerter", settings.alerting_port)
     except LaglossError as error:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
+
+from lagloss_server.net.exposition import registry_of
 
 
 class AlertingMetrics:
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry_of("alerting")
         self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)
         self.incidents = Gauge(
             "lagloss_alerting_incidents_open",

@@ -26,9 +26,9 @@ DATABASE_TIMEOUT_S: Final = 5
 
 
 def main() -> int:
-    settings = Settings.load()
-    logs.configure(settings)
     try:
+        settings = Settings.load()
+        logs.configure(settings)
         app = create_app(settings.require_kafka(), _store(settings), spool_dir=settings.spool_dir)
         port = choose_port("The collector", settings.collector_port)
     except LaglossError as error:
@@ -42,6 +42,7 @@ def main() -> int:
         port=port,
         http=BoundedHttp,
         log_level="warning",
+        log_config=None,  # its lines go the way of all others
         access_log=False,
         timeout_graceful_shutdown=3,
     )

@@ -10,9 +10,8 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from collector import beacons, definitions, intake
 from collector.access import Access
@@ -28,6 +27,7 @@ from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss_server.net import problem_details as problems
+from lagloss_server.net.exposition import exposed
 from lagloss_server.store.store import Store
 
 ACK_TIMEOUT_S: Final = 10.0
@@ -70,6 +70,7 @@ def create_app(
         resource.add_routes(app, services)
     answers = _health_of(bootstrap)
 
+    @app.get("/readyz", responses={503: {"description": "The broker does not answer"}}, include_in_schema=False)
     @app.get("/healthz", responses={503: {"description": "The broker does not answer"}})
     async def healthz() -> Response:
         """200 while the broker answers."""
@@ -77,10 +78,16 @@ def create_app(
         postgresql = "not given" if services.knowledge.is_open else services.knowledge.error or "ok"
         return json_answer({"kafka": kafka or "ok", "postgresql": postgresql}, 503 if kafka else 200)
 
+    @app.get("/livez")
+    async def live() -> Response:
+        """200 while it answers at all."""
+        return json_answer({}, 200)
+
     @app.get("/metrics", response_class=PlainTextResponse)
-    async def show_metrics() -> Response:
+    async def show_metrics(request: Request) -> Response:
         """Expose the metrics for Prometheus."""
-        return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+        body, content_type = exposed(services.metrics.registry, request.headers.get("accept", ""))
+        return Response(body, media_type=content_type)
 
     return app
 

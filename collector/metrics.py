@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram
+
+from lagloss_server.net.exposition import registry_of
 
 
 class CollectorMetrics:
     """The collector's metrics, in a registry of their own."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = registry_of("collector")
         self.requests = Counter(
             "lagloss_collector_requests",
             "Requests answered, by route and status code.",

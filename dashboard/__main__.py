@@ -22,9 +22,9 @@ from lagloss_server.store.store import Store
 
 
 def main() -> int:
-    settings = Settings.load()
-    logs.configure(settings)
     try:
+        settings = Settings.load()
+        logs.configure(settings)
         check_binding(settings)
         services = Services(Store(settings.require_database()), settings)
         with suppress(OperationalError):  # it starts without PostgreSQL, too
@@ -40,6 +40,7 @@ def main() -> int:
         host=settings.bind_address,
         port=port,
         log_level="warning",
+        log_config=None,  # its lines go the way of all others
         access_log=False,
         server_header=False,
         proxy_headers=False,  # the login reads them, of proxies that it trusts

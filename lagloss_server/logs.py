@@ -1,19 +1,63 @@
-"""Logging of the services: structured lines on stderr, from the level that LAGLOSS_LOG_LEVEL names."""
+"""Logging of the services to stderr: readable lines, or one JSON object a line, from the level of LAGLOSS_LOG_LEVEL.
+
+A traceback never shows local variables: a database's password and a webhook's address stand in them.
+"""
 
 from __future__ import annotations
 
 import logging
+import sys
+import threading
+from types import TracebackType
+from typing import Final
 
 import structlog
+from structlog.typing import Processor
 
 from lagloss_server.settings import Settings
 
+_FACTS: Final[tuple[Processor, ...]] = (
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    structlog.processors.StackInfoRenderer(),
+)
+_log = structlog.get_logger("lagloss")
+
 
 def configure(settings: Settings) -> None:
-    """Set the level of our own lines.
+    """Set the level and form of our own lines and of those that libraries log.
 
     Libraries log from warnings on: httpx logs whole URLs at info, and a webhook's URL is its secret.
     """
     level = logging.getLevelNamesMapping().get(settings.log_level.upper(), logging.INFO)
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
+    renderers = _renderers(settings)
+    structlog.configure(
+        processors=[*_FACTS, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    handler = logging.StreamHandler(sys.stderr)
+    named = (structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder())
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[*named, *_FACTS],
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    sys.excepthook = _log_crash
+    threading.excepthook = lambda given: _log_crash(given.exc_type, given.exc_value, given.exc_traceback)
+
+
+def _renderers(settings: Settings) -> tuple[Processor, ...]:
+    if settings.log == "json":
+        return structlog.processors.format_exc_info, structlog.processors.JSONRenderer()
+    colours = sys.stderr.isatty()
+    return (structlog.dev.ConsoleRenderer(colors=colours, exception_formatter=structlog.dev.plain_traceback),)
+
+
+def _log_crash(kind: type[BaseException], error: BaseException | None, trace: TracebackType | None) -> None:
+    """Log what nothing has caught, as every other event."""
+    if not issubclass(kind, KeyboardInterrupt | SystemExit) and error is not None:
+        _log.critical("crashed", exc_info=(kind, error, trace))

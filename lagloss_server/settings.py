@@ -109,6 +109,7 @@ class Settings(BaseSettings):
         730, ge=8, description="days that roll-ups by hour and day, and runs of reports, are kept"
     )
     keep_quarantine_days: int = Field(7, ge=1, description="days that bad records are kept in quarantine")
+    log: Literal["text", "json"] = Field("text", description="form of log lines on stderr: text or json")
     log_level: str = Field("info", description="debug, info, warning or error")
 
     @classmethod

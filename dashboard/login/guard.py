@@ -20,7 +20,9 @@ from dashboard.login.pages import refusal_page
 from dashboard.request.current_user import Person, answer_for
 from lagloss_server.net.problem_details import Problem, busy
 
-HEALTH_PATH: Final = "/healthz"
+HEALTH_PATHS: Final = frozenset({"/healthz", "/livez", "/readyz"})
+METRICS_PATH: Final = "/metrics"
+"""Counts of requests and the process: nothing of pipelines or people."""
 _POLICY_VIOLATION: Final = 1008
 """RFC 6455, 7.4.1. Before the handshake is answered, the server makes it a 403."""
 _log = structlog.get_logger("lagloss.dashboard")
@@ -62,18 +64,20 @@ class Guard:
             if person is not None:
                 answer_for(person)
                 await self._app(scope, receive, send)
-            elif scope["path"] == HEALTH_PATH:
+            elif scope["path"] == METRICS_PATH:
+                await self._app(scope, receive, send)
+            elif scope["path"] in HEALTH_PATHS:
                 await self._health_for_strangers(scope, receive, send)
             else:
                 await self._to_login(connection)(scope, receive, send)
 
     async def _person(self, connection: HTTPConnection) -> Person | None:
-        """Return the user of a request. The health endpoint is public, so errors of identification are ignored
+        """Return the user of a request. Health and metrics are public, so errors of identification are ignored
         there."""
         try:
             return await self._login.person(connection)
         except (Problem, SQLAlchemyError):
-            if connection.scope["path"] == HEALTH_PATH:
+            if connection.scope["path"] in (*HEALTH_PATHS, METRICS_PATH):
                 return None
             raise
 

@@ -9,13 +9,13 @@ from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Row, Select, func, select, true
 
-from dashboard.queries.budgets import Budgets, read_budgets
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
 from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.budgets import Budgets, read_budgets
 from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
 from lagloss_server.store.schema import core as tables

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from dashboard.queries.budgets import Budgets
 from dashboard.queries.condition import Condition, Freshness
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.budgets import Budgets
 from lagloss_server.rules.error_budget import Budget
 
 

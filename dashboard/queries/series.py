@@ -10,10 +10,10 @@ from sqlalchemy import select
 
 from dashboard.queries import buckets, sums
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.lru_cache import Remembered
 from dashboard.queries.sums import Rolled
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339

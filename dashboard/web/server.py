@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
 from dashboard.login import protect
+from dashboard.login.guard import METRICS_PATH
 from dashboard.pages import shell
 from dashboard.queries.services import Services
 from dashboard.reports.schedule.scheduler import Scheduler
@@ -24,16 +25,19 @@ from dashboard.request import links
 from dashboard.web import routing
 from dashboard.web.compression import Compressed
 from dashboard.web.index import PAGE, Index
+from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
 from lagloss_server.incidents.runbooks import KINDS
+from lagloss_server.net.exposition import exposed
 from lagloss_server.store.store import Store
 
 _log = structlog.get_logger("lagloss.dashboard")
 
 
 def create_server(services: Services, scheduler: Scheduler | None = None) -> ASGIApp:
-    """Pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, `/healthz` (200, or 503 while PostgreSQL
-    does not answer); behind the login that is configured. The scheduler runs for as long as it is served."""
+    """Return pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, and for machines `/readyz` and
+    `/healthz` (200, or 503 while PostgreSQL does not answer), `/livez` and `/metrics`; behind the login that is
+    configured. The scheduler runs for as long as it is served."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -46,8 +50,9 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
         services.threads.close()
 
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    metrics = DashboardMetrics()
     server.mount(links.API, create_api(services))
-    _add_plain_routes(server, services.store)
+    _add_plain_routes(server, services.store, metrics)
     app = Index(
         "dashboard",
         server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
@@ -64,12 +69,22 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     routing.register(app, services)
     # Dash 4.4 on FastAPI does so only at a request for "/": a visitor who follows a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
-    return protect(Compressed(server), services, app.csp_hashes())
+    return protect(Compressed(CountedRequests(server, metrics)), services, app.csp_hashes())
 
 
-def _add_plain_routes(server: FastAPI, store: Store) -> None:
+def _add_plain_routes(server: FastAPI, store: Store, metrics: DashboardMetrics) -> None:
+    @server.get("/livez")
+    def live() -> dict[str, Any]:
+        return {"status": "ok"}
+
+    @server.get(METRICS_PATH)
+    def expose(request: Request) -> Response:
+        body, content_type = exposed(metrics.registry, request.headers.get("accept", ""))
+        return Response(body, media_type=content_type)
+
     @server.get("/healthz")
-    def healthz(response: Response) -> dict[str, Any]:
+    @server.get("/readyz")
+    def ready(response: Response) -> dict[str, Any]:
         problem = _database_problem(store)
         if problem is not None:
             response.status_code = 503

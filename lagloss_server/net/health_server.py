@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 
+from lagloss_server.net.exposition import exposed
+
 
 def serve_health(
     title: str,
@@ -15,27 +17,37 @@ def serve_health(
     host: str,
     port: int,
     note: Callable[[], str] = lambda: "ok",
+    hung: Callable[[], str | None] = lambda: None,
 ) -> Callable[[], None]:
-    """Serve /healthz (200 with `note()`, or 503 with the text of `trouble()`) and /metrics; return a function that
-    stops it."""
+    """Serve readiness and liveness; return a function that stops it.
+
+    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. /livez: 200, or 503
+    with the text of `hung()`: only a restart would help. /metrics: for Prometheus.
+    """
     # Imported here, at the start of the service: importing this module for its name should not wait for them.
     import uvicorn
-    from fastapi import FastAPI, Response
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+    from fastapi import FastAPI, Request, Response
 
-    app = FastAPI(title=title)
+    app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
 
     @app.get("/healthz")
-    def healthz() -> Response:
+    @app.get("/readyz")
+    def ready() -> Response:
         found = trouble()
         return Response(found, 503) if found is not None else Response(note())
 
+    @app.get("/livez")
+    def live() -> Response:
+        found = hung()
+        return Response(found, 503) if found is not None else Response("ok")
+
     @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+    def metrics(request: Request) -> Response:
+        body, content_type = exposed(registry, request.headers.get("accept", ""))
+        return Response(body, media_type=content_type)
 
     # in a thread other than the main one, uvicorn leaves signals alone
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", log_config=None))
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
 

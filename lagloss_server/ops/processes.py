@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
+MAX_LOG_BYTES: Final = 20_000_000
 PACKAGES: Final = Path(__file__).parents[2]
 """The folder that holds lagloss's packages: a checkout, or the site-packages of an environment."""
 
@@ -121,6 +123,15 @@ def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> 
         probe.bind((LOOPBACK, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def rotate(log_path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
+    """Move what a log holds to `NAME.log.1` once it is too large. Its process keeps writing to the same file: a line
+    that it writes in this moment may be lost, as with logrotate's copytruncate."""
+    with contextlib.suppress(FileNotFoundError):
+        if log_path.stat().st_size > max_bytes:
+            shutil.copyfile(log_path, log_path.with_name(f"{log_path.name}.1"))
+            os.truncate(log_path, 0)
 
 
 def log_tail(log_path: Path, lines: int = 3) -> str:

@@ -26,7 +26,7 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.prepare import prepare
-from lagloss_server.ops.processes import choose_port
+from lagloss_server.ops.processes import choose_port, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.settings import Settings
 
@@ -105,6 +105,9 @@ class ServiceStack:
                 server.start()
         for service in self._services:
             service.tend(self._say)
+        servers = [server.log_path for server in (self._kafka, self._postgres) if server]
+        for path in (*servers, *(service.log_path for service in self._services)):
+            rotate(path)
 
     def stop(self) -> None:
         """Stop services first, then servers. Idempotent."""

@@ -176,7 +176,7 @@ class Store:
                 .order_by(window.c.window_start.desc())
                 .limit(limit)
             ).all()
-            closed = [_closed_document(row) for row in reversed(rows)]
+            closed = [closed_document(row) for row in reversed(rows)]
             opened = self._open_windows(connection, pipeline, from_s, to_s)
         documents = sorted(closed + opened, key=lambda document: str(document["window_start"]))
         return documents[-limit:] if limit else documents
@@ -324,7 +324,8 @@ def _stored(row: Row[Any]) -> StoredPipeline:
     return StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
 
 
-def _closed_document(row: Row[Any]) -> dict[str, Any]:
+def closed_document(row: Row[Any]) -> dict[str, Any]:
+    """Return a row of the table `window` as `windows --json` prints it."""
     return {
         **row.document,
         "state": row.state,

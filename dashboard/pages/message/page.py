@@ -18,12 +18,12 @@ from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
 from dashboard.pages.message.parts import message_part
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import Shell, pipeline_nav
-from dashboard.queries.lru_cache import Remembered
 from dashboard.queries.message import MessageRead, Where, read_message
 from dashboard.queries.services import Services
 from dashboard.request.links import Address
 from lagloss.wire.format import MAX_ID_BYTES
 from lagloss_server.errors import BadTime, UnknownPipeline
+from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.times import parse_time_s
 

@@ -16,6 +16,7 @@ import yaml
 from pydantic import BaseModel
 
 from aggregator.metrics import AggregatorMetrics
+from aggregator.results.metrics import RESULTS
 from alerting.cli.main import app as alerts_app
 from alerting.config import AlertingFile
 from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
@@ -23,6 +24,7 @@ from alerting.metrics import AlertingMetrics
 from collector.metrics import CollectorMetrics
 from dashboard.reports.cli import app as report_app
 from dashboard.reports.schedule.cli import app as reports_app
+from dashboard.web.metrics import DashboardMetrics
 from lagloss.broker.connection import ANY_PROPERTY, PREFIX, PROPERTIES
 from lagloss.wire.format import BadReason
 from lagloss_server.cli.main import app
@@ -55,9 +57,12 @@ def table_rows(text: str) -> set[str]:
 
 def exposed_metrics() -> set[str]:
     """The names as /metrics shows them."""
-    registries = (AggregatorMetrics().registry, CollectorMetrics().registry, AlertingMetrics().registry)
-    families = [family for registry in registries for family in registry.collect()]
-    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    services = (AggregatorMetrics(), CollectorMetrics(), AlertingMetrics(), DashboardMetrics())
+    families = [family for service in services for family in service.registry.collect()]
+    names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
+    return {name for name in names if name.startswith("lagloss_") and name != "lagloss_build"} - {
+        metric.name for metric in RESULTS
+    }
 
 
 ANY = f"{PREFIX}{ANY_PROPERTY}"

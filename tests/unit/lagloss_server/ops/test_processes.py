@@ -24,11 +24,13 @@ from lagloss_server.ops.processes import (
     is_running,
     log_tail,
     own_modules_first,
+    rotate,
     spawn,
     terminate,
     wait_gone,
 )
 from lagloss_server.ops.supervisor import Service, start_all, stop_all
+from tests.support.kafka_log import wait_for
 
 SLEEP = [sys.executable, "-c", "print('awake', flush=True); import time; time.sleep(600)"]
 STUBBORN = [
@@ -148,3 +150,20 @@ def test_every_error_has_an_exit_code_of_the_contract_and_survives_pickling() ->
         if isinstance(kind, type) and issubclass(kind, LaglossError):
             assert kind.exit_code in (2, 3, 4)
             assert kind.__doc__
+
+
+def test_a_log_that_is_too_large_moves_aside_while_its_process_goes_on(tmp_path: Path) -> None:
+    log, moved = tmp_path / "x.log", tmp_path / "x.log.1"
+    script = "import sys\nfor line in sys.stdin:\n print(line, end='', flush=True)"
+    with (
+        log.open("ab") as file,
+        subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=file) as it,
+    ):
+        assert it.stdin is not None
+        for number in range(3):
+            it.stdin.write(b"%d\n" % number)
+            it.stdin.flush()
+            wait_for(lambda number=number: log.read_text().endswith(f"{number}\n"), what="the line")
+            rotate(log, max_bytes=3)
+    assert (moved.read_text(), log.read_text()) == ("0\n1\n", "2\n")
+    rotate(tmp_path / "none.log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from dashboard.queries.lru_cache import Remembered
+from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.rules.error_budget import OBJECTIVES, Budget, Objective, Target, judge, targets_of, targets_within
 from lagloss_server.rules.freshness import expected_to_s

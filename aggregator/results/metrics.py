@@ -1,0 +1,262 @@
+"""The metrics of results: one table, from which /metrics, the OTLP push and docs/metrics.md are made.
+
+All are of the newest closed window of a pipeline, whose start is one of them, and all are gauges: a window that is
+closed again replaces its values. A counter could not take back what an earlier revision had added to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from lagloss_server.model.window_result import Verdict, WindowDocument, loss_ratio_of, start_of
+from lagloss_server.queries.budgets import Budgets
+
+Kind = Literal["gauge", "stateset"]
+Sample = tuple[tuple[str, ...], float]
+"""Values of the labels after `pipeline`, and the value."""
+PERCENTILES: Final = ("p50", "p95", "p99", "max")
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """The newest closed window of a pipeline, as `windows --json` prints it, and its error budgets."""
+
+    window: WindowDocument
+    budgets: Budgets
+
+
+@dataclass(frozen=True)
+class ResultMetric:
+    """A row of the table. `labels`: those after `pipeline`; values that are not known give no sample."""
+
+    name: str
+    text: str
+    labels: tuple[str, ...]
+    read: Callable[[PipelineResult], Iterator[tuple[tuple[str, ...], float | None]]]
+    kind: Kind = "gauge"
+
+    @property
+    def is_detail(self) -> bool:
+        """It has a sample for each destination, node or link."""
+        return bool({"destination", "node", "source"}.intersection(self.labels))
+
+    def samples(self, result: PipelineResult) -> Iterator[Sample]:
+        """Return the samples of one pipeline."""
+        return ((labels, float(value)) for labels, value in self.read(result) if value is not None)
+
+
+_Row = Mapping[str, Any]
+_Read = Callable[[_Row], Iterator[tuple[tuple[str, ...], float | None]]]
+
+
+def _one(read: Callable[[_Row], float | None]) -> _Read:
+    return lambda row: iter([((), read(row))])
+
+
+def _field(name: str, scale: float = 1.0) -> _Read:
+    """Read a number; results of earlier versions have not all of them."""
+    return _one(lambda row: None if row.get(name) is None else row[name] * scale)
+
+
+def _bounds(read: Callable[[_Row], Mapping[str, float | None] | None]) -> _Read:
+    return lambda row: iter([((bound,), (read(row) or {}).get(bound)) for bound in ("min", "max")])
+
+
+def _percentiles(name: str) -> _Read:
+    def read(row: _Row) -> Iterator[tuple[tuple[str, ...], float | None]]:
+        for percentile in PERCENTILES:
+            value = (row.get(name) or {}).get(percentile)
+            yield (percentile,), None if value is None else value / 1_000
+
+    return read
+
+
+def _of_window(read: _Read) -> Callable[[PipelineResult], Iterator[tuple[tuple[str, ...], float | None]]]:
+    return lambda result: read(result.window)
+
+
+def _each(rows: str, names: tuple[str, ...], read: _Read) -> Callable[[PipelineResult], Any]:
+    """Read each row of a list in the window, labelled with these fields of it."""
+
+    def found(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
+        for row in result.window.get(rows, ()):
+            place = tuple(str(row[name]) for name in names)
+            yield from (((*place, *labels), value) for labels, value in read(row))
+
+    return found
+
+
+def _destinations(read: _Read) -> Callable[[PipelineResult], Any]:
+    return _each("destinations", ("name",), read)
+
+
+def _nodes(read: _Read) -> Callable[[PipelineResult], Any]:
+    return _each("nodes", ("name",), read)
+
+
+def _links(read: _Read) -> Callable[[PipelineResult], Any]:
+    return _each("links", ("from", "to"), read)
+
+
+def _verdicts(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float]]:
+    return (((verdict,), float(result.window["verdict"] == verdict)) for verdict in get_args(Verdict))
+
+
+def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    for objective, budget in result.budgets.items():
+        left = None if budget is None else budget.left
+        for bound in ("min", "max"):
+            yield (objective, bound), None if left is None else left[bound]
+
+
+_DESTINATION: Final = ("destination",)
+_NODE: Final = ("node",)
+_LINK: Final = ("source", "target")
+_BOUND: Final = ("bound",)
+_PERCENTILE: Final = ("percentile",)
+
+RESULTS: Final = (
+    ResultMetric(
+        "lagloss_window_start_timestamp_seconds",
+        "Start of the newest closed window, in seconds since the epoch",
+        (),
+        _of_window(_one(lambda row: start_of(row))),
+    ),
+    ResultMetric(
+        "lagloss_window_revision",
+        "How often it has been closed with another result",
+        (),
+        _of_window(_field("revision")),
+    ),
+    ResultMetric(
+        "lagloss_window_verdict", "Its verdict: 1 for the one that it has", ("verdict",), _verdicts, kind="stateset"
+    ),
+    ResultMetric("lagloss_window_messages", "Messages", (), _of_window(_field("messages"))),
+    ResultMetric("lagloss_window_delivered_messages", "Messages delivered", (), _of_window(_field("delivered"))),
+    ResultMetric(
+        "lagloss_window_lost_messages",
+        "Messages lost, for certain (min) and as far as it cannot be ruled out (max)",
+        _BOUND,
+        _of_window(_bounds(lambda row: row["lost"])),
+    ),
+    ResultMetric(
+        "lagloss_window_loss_ratio", "These of its messages", _BOUND, _of_window(_bounds(lambda row: row["loss_ratio"]))
+    ),
+    ResultMetric("lagloss_window_pending_messages", "Messages late, not lost", (), _of_window(_field("pending"))),
+    ResultMetric("lagloss_window_dead_messages", "Messages in a dead-letter queue", (), _of_window(_field("dead"))),
+    ResultMetric("lagloss_window_filtered_messages", "Messages dropped on purpose", (), _of_window(_field("filtered"))),
+    ResultMetric(
+        "lagloss_window_on_time_ratio", "Share delivered within the lag target", (), _of_window(_field("on_time_share"))
+    ),
+    ResultMetric(
+        "lagloss_window_e2e_lag_seconds",
+        "Lag at the deliveries, of all destinations together",
+        _PERCENTILE,
+        _of_window(_percentiles("e2e_lag_ms")),
+    ),
+    ResultMetric(
+        "lagloss_error_budget_left_ratio",
+        "Share of the error budget of 30 days that is left, at least (min) and at most (max); below 0 if overspent",
+        ("objective", "bound"),
+        _budgets_left,
+    ),
+    ResultMetric("lagloss_destination_due_messages", "Messages due there", _DESTINATION, _destinations(_field("due"))),
+    ResultMetric(
+        "lagloss_destination_delivered_messages",
+        "Messages delivered there",
+        _DESTINATION,
+        _destinations(_field("delivered")),
+    ),
+    ResultMetric(
+        "lagloss_destination_lost_messages",
+        "Messages lost of those due there",
+        (*_DESTINATION, *_BOUND),
+        _destinations(_bounds(lambda row: row["lost"])),
+    ),
+    ResultMetric(
+        "lagloss_destination_loss_ratio",
+        "These of the messages due there",
+        (*_DESTINATION, *_BOUND),
+        _destinations(_bounds(lambda row: None if row["lost"] is None else loss_ratio_of(row))),
+    ),
+    ResultMetric(
+        "lagloss_destination_pending_messages",
+        "Messages late on their way there",
+        _DESTINATION,
+        _destinations(_field("pending")),
+    ),
+    ResultMetric(
+        "lagloss_destination_dead_messages",
+        "Messages in a dead-letter queue on their way there",
+        _DESTINATION,
+        _destinations(_field("dead")),
+    ),
+    ResultMetric(
+        "lagloss_destination_filtered_messages",
+        "Messages dropped on purpose on their way there",
+        _DESTINATION,
+        _destinations(_field("filtered")),
+    ),
+    ResultMetric(
+        "lagloss_destination_on_time_ratio",
+        "Share delivered there within its lag target",
+        _DESTINATION,
+        _destinations(_field("on_time_share")),
+    ),
+    ResultMetric(
+        "lagloss_destination_e2e_lag_seconds",
+        "Lag of first arrivals there",
+        (*_DESTINATION, *_PERCENTILE),
+        _destinations(_percentiles("e2e_lag_ms")),
+    ),
+    ResultMetric(
+        "lagloss_node_lost_messages",
+        "Messages lost inside the node",
+        (*_NODE, *_BOUND),
+        _nodes(_bounds(lambda row: row["lost"])),
+    ),
+    ResultMetric(
+        "lagloss_node_evidence_complete",
+        "1 if the node's evidence is complete, else 0",
+        _NODE,
+        _nodes(_field("complete")),
+    ),
+    ResultMetric(
+        "lagloss_node_added_lag_seconds",
+        "Process duration as the rules have it: p95 of the lag out - p95 of the lag in. With the links' these stack up",
+        _NODE,
+        _nodes(_field("process_duration_p95_ms", 0.001)),
+    ),
+    ResultMetric(
+        "lagloss_node_process_duration_seconds",
+        "Process duration, message by message (of one id in 16)",
+        (*_NODE, *_PERCENTILE),
+        _nodes(_percentiles("process_duration_ms")),
+    ),
+    ResultMetric(
+        "lagloss_link_lost_messages",
+        "Messages lost on the link",
+        (*_LINK, *_BOUND),
+        _links(_bounds(lambda row: row["lost"])),
+    ),
+    ResultMetric(
+        "lagloss_link_corrupted_messages",
+        "Messages that arrived with another payload",
+        _LINK,
+        _links(_field("corrupted")),
+    ),
+    ResultMetric(
+        "lagloss_link_added_lag_seconds",
+        "Queue time as the rules have it: p95 of the lag in - p95 of the lag out before it",
+        _LINK,
+        _links(_field("queue_time_p95_ms", 0.001)),
+    ),
+    ResultMetric(
+        "lagloss_link_queue_time_seconds",
+        "Queue time, message by message (of one id in 16)",
+        (*_LINK, *_PERCENTILE),
+        _links(_percentiles("queue_time_ms")),
+    ),
+)

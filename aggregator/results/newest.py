@@ -1,0 +1,97 @@
+"""The newest closed window of each pipeline, for the metrics of results."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, StateSetMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import Row, select, true
+from sqlalchemy.exc import SQLAlchemyError
+
+from aggregator.results.metrics import RESULTS, PipelineResult, ResultMetric, Sample
+from lagloss_server.queries.budgets import read_budgets
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store, closed_document
+
+KEPT_S: Final = 5.0
+"""Several scrapes within this time are answered by one reading."""
+MAX_SERIES: Final = 50_000
+"""About so many series at most: from there on, pipelines have only those without nodes, links and destinations."""
+
+
+def read_newest(store: Store) -> dict[str, PipelineResult]:
+    """Return the newest closed window of every pipeline that has one, with its error budgets."""
+    pipelines = store.pipelines()
+    window = tables.table_of(tables.WindowRow)
+    pipeline = select(tables.PipelineRow.name).where(tables.PipelineRow.name.in_([each.name for each in pipelines]))
+    names = pipeline.distinct().subquery()
+    newest = (
+        select(window)
+        .where(window.c.pipeline == names.c.name)
+        .order_by(window.c.window_start.desc())
+        .limit(1)
+        .lateral("newest")
+    )
+    with store.engine.connect() as connection:
+        rows: Sequence[Row[tuple[object, ...]]] = connection.execute(
+            select(newest).select_from(names).join(newest, true())
+        ).all()
+    budgets = read_budgets(store, pipelines, time.time())
+    return {row.pipeline: PipelineResult(closed_document(row), budgets.get(row.pipeline, {})) for row in rows}
+
+
+class ResultMetrics(Collector):
+    """The families of the table, with what `read` returns; without any while it returns nothing, or fails."""
+
+    def __init__(self, read: Callable[[], dict[str, PipelineResult]]) -> None:
+        self._read = read
+        self._known: dict[str, PipelineResult] = {}
+        self._read_at = float("-inf")
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the families without reading anything."""
+        return (family_of(metric) for metric in RESULTS)
+
+    def collect(self) -> Iterator[Metric]:
+        if time.monotonic() - self._read_at > KEPT_S:
+            try:
+                self._known = self._read()
+            except SQLAlchemyError:  # away: what is old would look as if it were new
+                self._known = {}
+            self._read_at = time.monotonic()
+        return families_of(self._known)
+
+
+def families_of(results: Mapping[str, PipelineResult]) -> Iterator[Metric]:
+    """Return every family of the table with the samples of these pipelines."""
+    families = [(metric, family_of(metric)) for metric in RESULTS]
+    left = MAX_SERIES
+    for pipeline, result in sorted(results.items()):
+        found = [(metric, family, list(metric.samples(result))) for metric, family in families]
+        has_details = sum(len(samples) for _, _, samples in found) <= left
+        for metric, family, samples in found:
+            if has_details or not metric.is_detail:
+                left -= len(samples)
+                _add(family, metric, pipeline, samples)
+    return (family for _, family in families)
+
+
+def family_of(metric: ResultMetric) -> GaugeMetricFamily | StateSetMetricFamily:
+    """Return a family without samples."""
+    if metric.kind == "stateset":
+        return StateSetMetricFamily(metric.name, metric.text, labels=("pipeline",))
+    return GaugeMetricFamily(metric.name, metric.text, labels=("pipeline", *metric.labels))
+
+
+def _add(
+    family: GaugeMetricFamily | StateSetMetricFamily, metric: ResultMetric, pipeline: str, samples: Sequence[Sample]
+) -> None:
+    if isinstance(family, StateSetMetricFamily):
+        family.add_metric((pipeline,), {labels[0]: bool(value) for labels, value in samples})
+        return
+    for labels, value in samples:
+        family.add_metric((pipeline, *labels), value)

@@ -1,0 +1,27 @@
+"""Metrics as Prometheus reads them: a registry with what every process shows, in its text format or in OpenMetrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Info
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+import lagloss
+
+
+def registry_of(service: str) -> CollectorRegistry:
+    """Return a registry with the metrics of this process, of Python, and of the build."""
+    registry = CollectorRegistry()
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=registry)
+    build = Info("lagloss_build", "Version and service of this process", registry=registry)
+    build.info({"version": lagloss.__version__, "service": service})
+    return registry
+
+
+def exposed(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
+    """Return the metrics in the format that an Accept header asks for, and its content type."""
+    encode, content_type = choose_encoder(accept)
+    return encode(registry), content_type
