@@ -133,7 +133,8 @@ class AggregatorMetrics:
         self._consumer_lags = _ConsumerLags()
         self.registry.register(self._consumer_lags)
         self._read_results: Callable[[], dict[str, PipelineResult]] = dict
-        self.registry.register(ResultMetrics(lambda: self._read_results()))
+        self.results = ResultMetrics(lambda: self._read_results())
+        self.registry.register(self.results)
 
     def consumer_lag(self, newest: Sequence[PartitionLag]) -> None:
         """Replace all consumer lags; partitions that are not among them lose their series."""

@@ -29,6 +29,7 @@ from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
 from aggregator.results.newest import read_newest
+from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
@@ -103,6 +104,7 @@ class Aggregator:
             Path(self.settings.data_dir) / "spark",
             self.settings.spark_driver_host,
         )
+        push = pushing(self.metrics.results.current)
         try:
             while not stop.is_set():
                 self._turned_at = time.monotonic()
@@ -118,6 +120,7 @@ class Aggregator:
                     log.warning("waiting", **facts, exc_info=None if is_outage(error) else error)
                     stop.wait(pause_s)
         finally:
+            push.close()
             spark.stop()
 
     def _wait_for(self, error: BaseException) -> Outage:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from lagloss_server.model.definition import Sla
 from lagloss_server.model.window_result import Verdict, WindowDocument, loss_ratio_of, start_of
 from lagloss_server.queries.budgets import Budgets
 
@@ -21,10 +22,11 @@ PERCENTILES: Final = ("p50", "p95", "p99", "max")
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """The newest closed window of a pipeline, as `windows --json` prints it, and its error budgets."""
+    """The newest closed window of a pipeline, as `windows --json` prints it, its error budgets and its targets."""
 
     window: WindowDocument
     budgets: Budgets
+    sla: Sla
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,11 @@ def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], flo
             yield (objective, bound), None if left is None else left[bound]
 
 
+def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    lag = result.sla.lag
+    yield (f"p{lag.percentile:g}",), lag.target / 1_000
+
+
 _DESTINATION: Final = ("destination",)
 _NODE: Final = ("node",)
 _LINK: Final = ("source", "target")
@@ -161,6 +168,18 @@ RESULTS: Final = (
         "Share of the error budget of 30 days that is left, at least (min) and at most (max); below 0 if overspent",
         ("objective", "bound"),
         _budgets_left,
+    ),
+    ResultMetric(
+        "lagloss_sla_loss_max_ratio",
+        "Target: the share that may be lost",
+        (),
+        lambda result: iter([((), result.sla.loss.max)]),
+    ),
+    ResultMetric(
+        "lagloss_sla_lag_target_seconds",
+        "Target of the end-to-end lag at this percentile",
+        ("percentile",),
+        _lag_target,
     ),
     ResultMetric("lagloss_destination_due_messages", "Messages due there", _DESTINATION, _destinations(_field("due"))),
     ResultMetric(

@@ -41,7 +41,11 @@ def read_newest(store: Store) -> dict[str, PipelineResult]:
             select(newest).select_from(names).join(newest, true())
         ).all()
     budgets = read_budgets(store, pipelines, time.time())
-    return {row.pipeline: PipelineResult(closed_document(row), budgets.get(row.pipeline, {})) for row in rows}
+    sla = {each.name: each.definition.spec.sla for each in pipelines}
+    return {
+        row.pipeline: PipelineResult(closed_document(row), budgets.get(row.pipeline, {}), sla[row.pipeline])
+        for row in rows
+    }
 
 
 class ResultMetrics(Collector):
@@ -57,13 +61,17 @@ class ResultMetrics(Collector):
         return (family_of(metric) for metric in RESULTS)
 
     def collect(self) -> Iterator[Metric]:
+        return families_of(self.current())
+
+    def current(self) -> Mapping[str, PipelineResult]:
+        """Return the results as of some seconds ago at most."""
         if time.monotonic() - self._read_at > KEPT_S:
             try:
                 self._known = self._read()
             except SQLAlchemyError:  # away: what is old would look as if it were new
                 self._known = {}
             self._read_at = time.monotonic()
-        return families_of(self._known)
+        return self._known
 
 
 def families_of(results: Mapping[str, PipelineResult]) -> Iterator[Metric]:

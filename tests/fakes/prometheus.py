@@ -15,7 +15,8 @@ from tests.fakes.readiness import await_ready
 from tests.programs import need
 
 _CONFIG = """
-global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}
+global: {{scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}}
+rule_files: [{rules}]
 scrape_configs:
   - job_name: lagloss
     static_configs: [{{targets: ["{target}"]}}]
@@ -31,12 +32,19 @@ class Prometheus:
         answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, trust_env=False).raise_for_status()
         return [float(series["value"][1]) for series in answer.json()["data"]["result"]]
 
+    def rules(self) -> dict[str, tuple[str, str]]:
+        """State (of an alert) and health of each rule by its name."""
+        answer = httpx.get(f"{self.url}/api/v1/rules", trust_env=False).raise_for_status()
+        found = [rule for group in answer.json()["data"]["groups"] for rule in group["rules"]]
+        return {rule["name"]: (rule.get("state", ""), rule["health"]) for rule in found}
+
 
 @contextmanager
-def run_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
-    """Scrapes /metrics of `target` (host:port) five times a second while the block runs; its data in `folder`."""
+def run_prometheus(folder: Path, target: str, rules: Path | None = None) -> Iterator[Prometheus]:
+    """Scrapes /metrics of `target` (host:port), and evaluates a file of rules, five times a second while the block
+    runs; its data in `folder`."""
     config = folder / "prometheus.yml"
-    config.write_text(_CONFIG.format(target=target))
+    config.write_text(_CONFIG.format(target=target, rules=rules or ""))
     url = f"http://127.0.0.1:{choose_port('prometheus')}"
     arguments = [
         f"--config.file={config}",

@@ -61,21 +61,20 @@ def test_the_newest_closed_window_is_shown_and_a_revision_replaces_it(store: Sto
 
 def _read_again(metrics: AggregatorMetrics) -> None:
     """Forget what was read some seconds ago."""
-    for collector in metrics.registry._collector_to_names:
-        if isinstance(collector, ResultMetrics):
-            collector._read_at = float("-inf")
+    metrics.results._read_at = float("-inf")
 
 
 def test_every_sample_is_what_the_document_says() -> None:
     lags = {"src.in": 10.0, "src.out": 20.0, "mid.in": 50.0, "mid.out": 90.0, "snk.in": 95.0, "snk.out": 120.0}
     window = document(chain(), 60, lags_ms=lags, lost={"mid": (2, 5), "src->mid": (1, 1)}, pending=4)
-    registry = shown({"chain": PipelineResult(window, {})})
+    registry = shown({"chain": PipelineResult(window, {}, chain().spec.sla)})
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"pipeline": "chain", **labels})
 
     assert value("lagloss_window_start_timestamp_seconds") == start_of(window)
     assert value("lagloss_window_pending_messages") == 4
+    assert value("lagloss_sla_lag_target_seconds", percentile="p95") == 5
     assert value("lagloss_window_e2e_lag_seconds", percentile="p95") == 0.12
     assert value("lagloss_node_lost_messages", node="mid", bound="max") == 5
     assert value("lagloss_link_lost_messages", source="src", target="mid", bound="min") == 1
@@ -89,7 +88,7 @@ def test_every_sample_is_what_the_document_says() -> None:
 def test_promtool_and_a_parser_of_openmetrics_have_no_complaint() -> None:
     metrics = AggregatorMetrics()
     window = document(clicks(), 60, lags_ms={"conn-ga.out": 900.0}, lost={"conn-ga": (1, 2)})
-    with metrics.showing(lambda: {"clicks": PipelineResult(window, {"loss": None})}):
+    with metrics.showing(lambda: {"clicks": PipelineResult(window, {"loss": None}, clicks().spec.sla)}):
         text, _ = exposed(metrics.registry)
         assert b"lagloss_link_lost_messages" in text
         assert complaints(text.decode()) == ""
@@ -101,7 +100,7 @@ def test_promtool_and_a_parser_of_openmetrics_have_no_complaint() -> None:
 
 def test_a_pipeline_too_many_has_the_series_of_pipelines_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(name: str) -> PipelineResult:
-        return PipelineResult({**document(chain(), 60, lost={"mid": (1, 1)}), "pipeline": name}, {})
+        return PipelineResult({**document(chain(), 60, lost={"mid": (1, 1)}), "pipeline": name}, {}, chain().spec.sla)
 
     monkeypatch.setattr(newest, "MAX_SERIES", 60)
     registry = shown({"a": of("a"), "b": of("b")})
