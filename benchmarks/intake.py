@@ -137,9 +137,8 @@ async def _requests_a_second(load: Load) -> float:
         reader, writer = await asyncio.open_connection("127.0.0.1", load.port)
         while time.monotonic() < until:
             body = load.body(next(numbers))
-            head = (
-                f"POST {load.path} HTTP/1.1\r\nHost: x\r\nContent-Type: {load.kind}\r\nContent-Length: {len(body)}\r\n"
-            )
+            lines = ("Host: localhost", f"Content-Type: {load.kind}", f"Content-Length: {len(body)}")
+            head = "\r\n".join((f"POST {load.path} HTTP/1.1", *lines, ""))
             writer.write(head.encode() + b"\r\n" + body)
             answer = await reader.readuntil(b"\r\n\r\n")
             length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])

@@ -29,7 +29,13 @@ def main() -> int:
     try:
         settings = Settings.load()
         logs.configure(settings)
-        app = create_app(settings.require_kafka(), _store(settings), spool_dir=settings.spool_dir)
+        app = create_app(
+            settings.require_kafka(),
+            _store(settings),
+            bind_address=settings.bind_address,
+            own_url=settings.collector_url,
+            spool_dir=settings.spool_dir,
+        )
         port = choose_port("The collector", settings.collector_port)
     except LaglossError as error:
         print(f"collector: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
@@ -44,6 +50,7 @@ def main() -> int:
         log_level="warning",
         log_config=None,  # its lines go the way of all others
         access_log=False,
+        proxy_headers=False,  # whoever writes X-Forwarded-For would be whom they name
         timeout_graceful_shutdown=3,
     )
     return 0

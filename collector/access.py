@@ -1,12 +1,15 @@
-"""Authorization: by a token, or for processes of this machine while the pipeline has no token."""
+"""Authorization: by a token, or for processes of this machine while the pipeline has no token.
+
+A process of this machine is a peer at 127.0.0.1 or ::1 of a collector that listens on loopback only. A proxy on this
+machine is none, nor is a page in its browser: requests that either has handed on need a token, or are refused.
+"""
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from fastapi import Request
 from limits import RateLimitItemPerSecond
@@ -14,11 +17,20 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot
+from lagloss_server.net.clients import is_loopback
+from lagloss_server.net.origins import Origins
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.tokens import Scope, Token, recognise
 
 RATE_WINDOW_S: Final = 10
 """A token's rate holds over this many seconds, so that a batch may be larger than a second's share."""
+
+Need = Scope | Literal["delete"]
+"""What a request is for; to delete a pipeline takes a token, whoever asks."""
+_LOCAL: Final = frozenset({"127.0.0.1", "::1"})
+"""Not all of 127/8: meshes deliver what comes from elsewhere from 127.0.0.6."""
+_HANDED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""Headers by which a proxy says for whom it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,44 +48,55 @@ class Caller:
 class Access:
     """Decides on requests, by the known tokens and definitions."""
 
-    def __init__(self, knowledge: MetadataCache) -> None:
-        self._knowledge = knowledge
+    def __init__(self, knowledge: MetadataCache, bind_address: str = "127.0.0.1", own_url: str = "") -> None:
+        self.knowledge = knowledge
+        self._trusts_local = is_loopback(bind_address)
+        self._origins = Origins(own_url, loopback_only=self._trusts_local, setting="LAGLOSS_COLLECTOR_URL")
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def caller(self, request: Request) -> Caller:
         """Return the caller that the request's token names.
 
         Raises:
-            Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
+            Problem: 401 without a token that holds, unless the peer is on this machine; 403 and 421 for the page of
+                another site; 503 while nothing is known.
         """
+        self._origins.check(request)
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if not scheme:
-            if not _is_loopback(request):
+            if not self.is_local(request):
                 raise _unauthorised("expected a token: only clients on this machine may do without")
             return Caller(None)
         if scheme.lower() != "bearer":
             raise _unauthorised("expected the scheme Bearer")
         token = recognise(text.strip(), (await self._snapshot()).tokens)
         if token is None:
-            await self._knowledge.refresh(ASK_AGAIN_S)
+            await self.knowledge.refresh(ASK_AGAIN_S)
             token = recognise(text.strip(), (await self._snapshot()).tokens)
         if token is None:
             raise _unauthorised("expected a token that holds; `lagloss token create` makes one")
         return Caller(token)
 
-    async def admit(self, caller: Caller, pipeline: str, needs: Scope = "intake") -> None:
+    def is_local(self, request: Request) -> bool:
+        """Return whether a process of this machine asks, itself."""
+        host = request.client.host if request.client else ""
+        return self._trusts_local and host in _LOCAL and not any(name in request.headers for name in _HANDED_ON)
+
+    async def admit(self, caller: Caller, pipeline: str, needs: Need = "intake") -> None:
         """Return True if this caller is allowed to act on the pipeline.
 
         Raises:
             Problem: 403 for another token's pipeline or scope, 401 without the token that the pipeline asks for.
         """
         if caller.token is None:
-            if not self._knowledge.is_open and pipeline in (await self._snapshot()).guarded:
+            if not self.knowledge.is_open and pipeline in (await self._snapshot()).guarded:
                 raise _unauthorised(f"{pipeline} has tokens: expected one of them")
+            if needs == "delete":
+                raise _unauthorised("expected a token of scope admin; `lagloss token create --scope admin` makes one")
             return
         if caller.token.pipeline != pipeline:
             raise Problem(403, "Not allowed", f"this token is of {caller.token.pipeline}, not of {pipeline}")
-        if needs == "admin" and caller.token.scope != "admin":
+        if needs in ("admin", "delete") and caller.token.scope != "admin":
             raise Problem(403, "Not allowed", "expected a token of scope admin")
 
     async def pipeline(self, caller: Caller, name: str) -> KnownPipeline | None:
@@ -84,13 +107,13 @@ class Access:
             Problem: 404 for an unknown one, and those of `admit`.
         """
         await self.admit(caller, name)
-        if self._knowledge.is_open:
+        if self.knowledge.is_open:
             return None
         known = (await self._snapshot()).pipelines.get(name)
         if known is None:
-            await self._knowledge.refresh(ASK_AGAIN_S)
+            await self.knowledge.refresh(ASK_AGAIN_S)
             known = (await self._snapshot()).pipelines.get(name)
-        if known is None and self._knowledge.error is not None:
+        if known is None and self.knowledge.error is not None:
             raise busy(f"{name} is unknown, and PostgreSQL cannot be asked")
         if known is None:
             raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
@@ -115,20 +138,13 @@ class Access:
             raise Problem(429, "Too many beacons", detail, headers={"Retry-After": str(wait_s)})
 
     async def _snapshot(self) -> Snapshot:
-        snapshot = self._knowledge.snapshot()
+        snapshot = self.knowledge.snapshot()
         if snapshot is None:
-            await self._knowledge.refresh(ASK_AGAIN_S)
-            snapshot = self._knowledge.snapshot()
+            await self.knowledge.refresh(ASK_AGAIN_S)
+            snapshot = self.knowledge.snapshot()
         if snapshot is None:
             raise busy("tokens and definitions cannot be looked up: PostgreSQL is away")
         return snapshot
-
-
-def _is_loopback(request: Request) -> bool:
-    try:
-        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
 
 
 def _unauthorised(detail: str) -> Problem:

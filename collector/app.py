@@ -36,18 +36,26 @@ CLOSE_S: Final = 2.0
 
 
 def create_app(
-    bootstrap: str, store: Store | None = None, *, spool_dir: str = "", ack_timeout_s: float = ACK_TIMEOUT_S
+    bootstrap: str,
+    store: Store | None = None,
+    *,
+    bind_address: str = "127.0.0.1",
+    own_url: str = "",
+    spool_dir: str = "",
+    ack_timeout_s: float = ACK_TIMEOUT_S,
 ) -> FastAPI:
     """Return the application, on the broker at `bootstrap` and the database of `store`.
 
     Args:
         store: where tokens and definitions are; without one, clients on this machine alone are served, whatever
             pipeline they name.
+        bind_address: where it listens; on anything but loopback, clients without a token are refused.
+        own_url: its address as clients reach it.
         spool_dir: where batches of clients without an account of their own are synced, and then answered 202; empty:
             nowhere.
         ack_timeout_s: how long a batch waits for the broker before it is answered 503.
     """
-    services = _services(bootstrap, store, spool_dir, ack_timeout_s)
+    services = _services(bootstrap, Access(MetadataCache(store), bind_address, own_url), spool_dir, ack_timeout_s)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -72,10 +80,13 @@ def create_app(
 
     @app.get("/readyz", responses={503: {"description": "The broker does not answer"}}, include_in_schema=False)
     @app.get("/healthz", responses={503: {"description": "The broker does not answer"}})
-    async def healthz() -> Response:
+    async def healthz(request: Request) -> Response:
         """200 while the broker answers."""
         kafka = await asyncio.to_thread(answers)
-        postgresql = "not given" if services.knowledge.is_open else services.knowledge.error or "ok"
+        error = services.knowledge.error
+        if not services.access.is_local(request):  # what servers say names hosts and users
+            kafka, error = kafka and "away", error and "away"
+        postgresql = "not given" if services.knowledge.is_open else error or "ok"
         return json_answer({"kafka": kafka or "ok", "postgresql": postgresql}, 503 if kafka else 200)
 
     @app.get("/livez")
@@ -92,8 +103,8 @@ def create_app(
     return app
 
 
-def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s: float) -> CollectorServices:
-    metrics, knowledge = CollectorMetrics(), MetadataCache(store)
+def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: float) -> CollectorServices:
+    metrics, knowledge = CollectorMetrics(), access.knowledge
 
     def make_emitter(pipeline: str, node: str, first: bool) -> Emitter:
         return Emitter(
@@ -109,7 +120,7 @@ def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s
 
     services = CollectorServices(
         knowledge,
-        Access(knowledge),
+        access,
         Bodies(),
         Writer(lambda: KafkaOutlet(bootstrap, {"client.id": "lagloss-collector"}), ack_timeout_s),
         Emitters(make_emitter, ack_timeout_s),

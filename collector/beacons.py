@@ -74,7 +74,7 @@ class Beacons:
                 await services.access.spend(caller, len(batch.seen))
                 return json_answer(await self._put(batch), 202)
 
-            return await services.repeats.answer(caller.scope, key, body, put)
+            return await services.repeats.answer(caller.scope, key, _same(request, kind, body), put)
 
     async def post_spans(self, request: Request) -> Response:
         services = self._services
@@ -90,7 +90,7 @@ class Beacons:
                     await self._put(batch)
                 return Response(spans.write_response(rejected, kind), media_type=kind)
 
-            return await services.repeats.answer(caller.scope, key, body, put)
+            return await services.repeats.answer(caller.scope, key, _same(request, kind, body), put)
 
     async def _batches(
         self, caller: Caller, found: list[spans.NodeSpans], rejected: spans.Rejected
@@ -115,6 +115,11 @@ class Beacons:
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(len(batch.seen))
         return answer
+
+
+def _same(request: Request, kind: str, body: bytes) -> bytes:
+    """Return what makes a request the same as another."""
+    return b"\0".join((request.url.path.encode(), kind.encode(), body))
 
 
 def _bodies() -> dict[str, Any]:

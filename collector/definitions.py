@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
-from collector.access import Caller
+from collector.access import Caller, Need
 from collector.bodies import MAX_DEFINITION_BYTES
 from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss_server.errors import BadDefinition, UnknownPipeline
@@ -114,14 +114,14 @@ class Definitions:
         return json_answer(_document(stored), 200 if version == before else 201)
 
     async def delete(self, request: Request, name: str) -> Response:
-        await self._admit(request, name)
+        await self._admit(request, name, "delete")
         await self._ask(lambda store: store.delete(name))
         await self._services.knowledge.refresh()
         return Response(status_code=204)
 
-    async def _admit(self, request: Request, name: str) -> None:
+    async def _admit(self, request: Request, name: str, needs: Need = "admin") -> None:
         caller = await self._services.access.caller(request)
-        await self._services.access.admit(caller, name, "admin")
+        await self._services.access.admit(caller, name, needs)
 
     async def _sees(self, caller: Caller, name: str) -> bool:
         try:

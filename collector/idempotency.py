@@ -43,23 +43,26 @@ class Repeats:
         return len(self._answers)
 
     async def answer(
-        self, caller: str, key: str | None, body: bytes, respond: Callable[[], Awaitable[Response]]
+        self, caller: str, key: str | None, request: bytes, respond: Callable[[], Awaitable[Response]]
     ) -> Response:
         """Return what `respond` answers, or its first answer to the same request. A repetition that arrives while the
         first is being answered waits for it. A request not answered 2xx was not done, and is tried again.
 
+        Args:
+            request: all that makes it the same: route, type and body.
+
         Raises:
-            Problem: 422 for the key of another body, 400 for one that is none; and those of `respond`.
+            Problem: 422 for the key of another request, 400 for one that is none; and those of `respond`.
         """
         if key is None:
             return await respond()
         if not 1 <= len(key) <= MAX_KEY_CHARS:
             raise Problem(400, "Bad key", f"expected 1 to {MAX_KEY_CHARS} characters", field="Idempotency-Key")
-        digest = hashlib.sha256(body).digest()
+        digest = hashlib.sha256(request).digest()
         self._forget()
         kept = self._answers.get((caller, key))
         if kept is not None and kept.digest != digest:
-            raise Problem(422, "Key used before", "this key came with another body before", field="Idempotency-Key")
+            raise Problem(422, "Key used before", "this key came with another request before", field="Idempotency-Key")
         if kept is not None:
             response = await asyncio.shield(kept.response)
             if response is None:

@@ -16,6 +16,7 @@ from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
+from lagloss.broker.topics import BEACONS
 from lagloss_server.net.problem_details import Problem, busy
 
 JSON: Final = "application/json"
@@ -39,7 +40,7 @@ class CollectorServices:
     def partitions(self) -> int:
         """Return the number of partitions of the beacons topic; a Problem (503) while it is unknown."""
         if not self.writer.partitions:
-            raise busy("the broker cannot be asked how many partitions lagloss.beacons has")
+            raise busy(f"the broker cannot be asked how many partitions {BEACONS} has")
         return self.writer.partitions
 
     async def answered(self, route: str, request: Request, handler: Handler) -> Response:
@@ -53,12 +54,12 @@ class CollectorServices:
 
 
 def media_type(request: Request, *expected: str) -> str:
-    """Return the body's type, without parameters; the first of those expected if it names none.
+    """Return the body's type, without parameters.
 
     Raises:
-        Problem: 415 for another.
+        Problem: 415 for another, and for none: a browser leaves it out of what a page of any site may send.
     """
-    found = request.headers.get("content-type", expected[0]).partition(";")[0].strip().lower()
+    found = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if found not in expected:
         raise Problem(415, "Unknown type", f"expected Content-Type {' or '.join(expected)}, found {found!r}")
     return found

@@ -18,7 +18,8 @@ from pydantic import (
 )
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|h|d)")
+MAX_DURATION_MS: Final = 366 * 86_400_000
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -34,6 +35,13 @@ def parse_duration_ms(text: object) -> int:
     return round(float(match[1]) * _UNIT_MS[match[2]])
 
 
+def _bounded(text: object) -> int:
+    found = parse_duration_ms(text)
+    if found > MAX_DURATION_MS:
+        raise ValueError(f"expected a duration of 366d at most, found {text!r}")
+    return found
+
+
 def _above_zero(ms: int) -> int:
     if ms <= 0:
         raise ValueError(f"expected a duration above 0, found {ms}ms")
@@ -41,7 +49,7 @@ def _above_zero(ms: int) -> int:
 
 
 DurationMs = Annotated[
-    int, BeforeValidator(parse_duration_ms), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
+    int, BeforeValidator(_bounded), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
 ]
 """A duration as text, kept in milliseconds."""
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]

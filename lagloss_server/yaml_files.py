@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
+from yaml.composer import ComposerError
 
 from lagloss_server.errors import BadDefinition
 
@@ -21,8 +22,7 @@ def parse_yaml(model: type[Model], text: str, source: str) -> Model:
         BadDefinition: with file (`source`), line and expectation.
     """
     try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        tree, data = _read(text)
     except (
         yaml.YAMLError,
         ValueError,
@@ -38,6 +38,26 @@ def parse_yaml(model: type[Model], text: str, source: str) -> Model:
         where = ".".join(str(step) for step in first["loc"]) or "document"
         problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
         raise BadDefinition(source=source, line=_line_of(tree, first["loc"]), problem=problem) from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Reads no aliases: a few hundred bytes of them, merged into each other, take minutes and gigabytes."""
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            found: Any = self.peek_event()  # type: ignore[no-untyped-call]
+            raise ComposerError(None, None, f"the alias *{found.anchor}: write it out", found.start_mark)
+        return super().compose_node(parent, index)
+
+
+def _read(text: str) -> tuple[yaml.Node | None, Any]:
+    """Return the nodes of a document, and what they stand for. Raises YAMLError, ValueError, RecursionError."""
+    loader = _Loader(text)
+    try:
+        tree = loader.get_single_node()
+        return tree, None if tree is None else loader.construct_document(tree)
+    finally:
+        loader.dispose()
 
 
 def load_yaml(model: type[Model], path: Path) -> Model:

@@ -13,12 +13,12 @@ from dashboard.login.headers import SecureHeaders
 from dashboard.login.kinds import LoginKind, NoLogin
 from dashboard.login.local import LocalLogin
 from dashboard.login.oidc import OidcLogin
-from dashboard.login.origins import Origins
 from dashboard.login.proxy import ProxyLogin
 from dashboard.login.sessions import is_https
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
 from lagloss_server.model.roles import Role
+from lagloss_server.net.origins import Origins
 from lagloss_server.settings import Settings
 
 __all__ = ["SignedIn", "account", "check_binding", "protect"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from dashboard.login.addresses import is_loopback, parse_networks
 from dashboard.login.groups import EVERYBODY, GroupRoles, listed
-from dashboard.login.origins import origin_of
 from lagloss_server.errors import BadLogin, OpenToAll
+from lagloss_server.net.clients import is_loopback, parse_networks
+from lagloss_server.net.origins import origin_of
 from lagloss_server.settings import Settings
 
 

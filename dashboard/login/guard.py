@@ -15,9 +15,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dashboard.login.headers import SecureHeaders
 from dashboard.login.kinds import LOGIN_PATH, LoginKind
-from dashboard.login.origins import Origins, is_navigation, wanted
+from dashboard.login.next_path import wanted
 from dashboard.login.pages import refusal_page
 from dashboard.request.current_user import Person, answer_for
+from lagloss_server.net.origins import Origins, is_navigation
 from lagloss_server.net.problem_details import Problem, busy
 
 HEALTH_PATHS: Final = frozenset({"/healthz", "/livez", "/readyz"})

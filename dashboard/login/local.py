@@ -19,14 +19,15 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from dashboard.login.addresses import client, guesser, parse_networks
 from dashboard.login.groups import listed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
-from dashboard.login.origins import checked_next, is_browser
+from dashboard.login.next_path import checked_next
 from dashboard.login.pages import password_page
 from dashboard.login.sessions import Lifetime, SessionCookie, Sessions
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.net.clients import client, guesser, parse_networks
+from lagloss_server.net.origins import is_browser
 from lagloss_server.net.problem_details import Problem, too_large
 from lagloss_server.store import users
 

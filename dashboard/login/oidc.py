@@ -19,11 +19,12 @@ from starlette.routing import Route
 
 from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
-from dashboard.login.origins import checked_next, origin_of
+from dashboard.login.next_path import checked_next
 from dashboard.login.pages import provider_page
 from dashboard.login.sessions import Lifetime, SessionCookie, Sessions, cookie_name, is_https
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.net.origins import origin_of
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
 

@@ -12,9 +12,9 @@ from sqlalchemy import Connection, delete, insert, select, update
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from dashboard.login.origins import origin_of
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.net.origins import origin_of
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow

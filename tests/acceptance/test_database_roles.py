@@ -32,6 +32,7 @@ from lagloss_server.store.rights import WRITES
 from lagloss_server.store.schema import alerting, dashboard  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
+from tests.integration.conftest import YAML
 from tests.support.closers import wait_until
 from tests.support.secured_kafka import Authority
 from tests.support.tls_front import tls_front
@@ -146,7 +147,7 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
             stack.enter_context(service(module, f"lagloss_{module}", roles, kafka.bootstrap, tmp_path))
             for module in ("collector", "aggregator", "alerting", "dashboard")
         ]
-        put = httpx.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name))
+        put = httpx.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name), headers=YAML)
         assert put.is_success, put.text
         with losing(kafka.bootstrap, name):
             (window,) = wait_until(lambda: _closed(store, name, start_s), 150, "the window")

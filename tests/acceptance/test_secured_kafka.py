@@ -36,7 +36,7 @@ from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.integration.aggregator.test_aggregator_process import MINUTES, define, rows
 from tests.integration.aggregator.test_cluster import A_MINUTE, aggregator, asked, send_history
-from tests.integration.conftest import DEFINITION, serving
+from tests.integration.conftest import DEFINITION, YAML, serving
 from tests.support.closers import wait_until
 from tests.support.kafka_log import wait_for
 from tests.support.secured_kafka import (
@@ -120,7 +120,7 @@ def test_each_part_needs_no_more_than_the_table_gives_it(
         assert emitter.flush(20), emitter.stats()
     with fresh_database(postgres) as database_url, serving(LAGLOSS_DATABASE_URL=database_url) as (_, client):
         wait_for(lambda: client.get("/healthz").is_success, what="the collector")
-        assert client.put("/v1/pipelines/orders", content=DEFINITION.replace("NAME", "orders")).is_success
+        assert client.put("/v1/pipelines/orders", content=DEFINITION.replace("NAME", "orders"), headers=YAML).is_success
         beacon = {"message_id": "m", "event_time": int(time.time() * 1_000), "checkpoint": "in"}
         answer = client.post("/v1/beacons", json={"pipeline": "orders", "node": "src", "beacons": [beacon]})
         assert answer.status_code == httpx.codes.ACCEPTED, answer.text

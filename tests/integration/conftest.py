@@ -29,6 +29,8 @@ from tests.programs import need
 from tests.support.alerting_world import START, Somebody, only_loss, somebody
 from tests.support.kafka_log import read_all, wait_for
 
+YAML = {"Content-Type": "application/yaml"}
+JSON = {"Content-Type": "application/json"}
 DEFINITION = """
 apiVersion: lagloss/v1
 kind: Pipeline
@@ -109,7 +111,7 @@ def _answers(client: httpx.Client) -> bool:
 def pipeline(collector: Collector) -> str:
     """A pipeline of the test's own: src -> mid -> ga, fb."""
     name = f"web-{uuid.uuid4().hex[:8]}"
-    answer = collector.client.put(f"/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name))
+    answer = collector.client.put(f"/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name), headers=YAML)
     assert answer.status_code == 201, answer.text
     return name
 

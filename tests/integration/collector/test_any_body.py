@@ -18,7 +18,7 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, BadRecord, decode_block, decode_report, hash_id
 from lagloss_server.store.tokens import create, revoke
-from tests.integration.conftest import DEFINITION, Collector
+from tests.integration.conftest import DEFINITION, YAML, Collector
 from tests.integration.lagloss.sdk.test_over_http import assert_exact
 from tests.support.kafka_log import read_all, wait_for
 from tests.support.odd_records import INTS, LONGS, TEXTS, blocks, damaged, either, reports
@@ -106,7 +106,10 @@ def pipelines_in(collector: Collector, others: set[bytes]) -> Counter[str]:
 @pytest.mark.parametrize("number", [pytest.param(2_000, marks=pytest.mark.slow), 150])
 def test_nothing_that_one_token_sends_harms_another(collector: Collector, pipeline: str, number: int) -> None:
     odd = f"odd-{uuid.uuid4().hex[:8]}"
-    assert collector.client.put(f"/v1/pipelines/{odd}", content=DEFINITION.replace("NAME", odd)).status_code == 201
+    assert (
+        collector.client.put(f"/v1/pipelines/{odd}", content=DEFINITION.replace("NAME", odd), headers=YAML).status_code
+        == 201
+    )
     tokens = {name: create(collector.store, name) for name in (odd, pipeline)}
     for name in tokens:
         wait_for(lambda name=name: collector.client.get(f"/v1/pipelines/{name}/intake").status_code == 401)  # type: ignore[misc]

@@ -15,7 +15,7 @@ import zstandard
 
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.wire.format import BeaconBlock, decode_block, decode_report, hash_id
-from tests.integration.conftest import Collector
+from tests.integration.conftest import JSON, Collector
 from tests.support.kafka_log import read_all, wait_for
 
 
@@ -110,7 +110,7 @@ def test_422_names_the_position_and_field_and_takes_nothing(
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"\xff", json.dumps(batch("a b", beacon())).encode(), b'{"a": 1}'])
 def test_422_for_what_is_no_batch(collector: Collector, body: bytes) -> None:
-    answer = collector.client.post("/v1/beacons", content=body)
+    answer = collector.client.post("/v1/beacons", content=body, headers=JSON)
     assert (answer.status_code, answer.json()["title"]) == (422, "Bad batch")
 
 
@@ -216,7 +216,7 @@ def test_requests_with_one_key_at_the_same_time_put_once(collector: Collector, p
 
 
 def test_what_failed_under_a_key_may_be_tried_again(collector: Collector, pipeline: str) -> None:
-    headers = {"Idempotency-Key": uuid.uuid4().hex}
+    headers = JSON | {"Idempotency-Key": uuid.uuid4().hex}
     unknown = json.dumps(batch(f"{pipeline}-not", beacon()))
     post = collector.client.post
     assert [post("/v1/beacons", content=unknown, headers=headers).status_code for _ in range(2)] == [404, 404]

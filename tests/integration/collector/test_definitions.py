@@ -20,7 +20,7 @@ from lagloss_server.store import tokens
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import Scope
 from tests.integration.collector.test_collector import batch, beacon
-from tests.integration.conftest import DEFINITION, Collector
+from tests.integration.conftest import DEFINITION, YAML, Collector
 from tests.support.kafka_log import wait_for
 
 LagLoss = Callable[..., Any]
@@ -51,20 +51,22 @@ def bearer(token: str) -> dict[str, str]:
 def test_a_definition_is_stored_changed_shown_and_deleted(collector: Collector, pipeline: str) -> None:
     client, path = collector.client, f"/v1/pipelines/{pipeline}"
     text = DEFINITION.replace("NAME", pipeline)
-    assert client.put(path, content=text).status_code == 200  # the same again is no new version
+    assert client.put(path, content=text, headers=YAML).status_code == 200  # the same again is no new version
     changed = client.put(path, json=yaml.safe_load(text) | {"metadata": {"name": pipeline, "description": "new"}})
     assert (changed.status_code, changed.json()["version"]) == (201, 2)
     assert client.get(path).json()["definition"]["metadata"]["description"] == "new"
     assert [each["version"] for each in client.get(f"{path}/versions").json()] == [1, 2]
     assert pipeline in [each["name"] for each in client.get("/v1/pipelines").json()]
-    assert client.delete(path).status_code == 204
-    assert client.delete(path).status_code == client.get(path).status_code == 404
-    assert client.get(f"{path}/versions").status_code == 404
-    assert pipeline not in [each["name"] for each in client.get("/v1/pipelines").json()]
-    assert client.post("/v1/beacons", json=batch(pipeline, beacon())).status_code == 404
-    again = client.put(path, content=text)
+    assert client.delete(path).status_code == 401  # it takes a token, on this machine too
+    admin = new_token(collector, pipeline, "admin")
+    assert client.delete(path, headers=admin).status_code == 204
+    assert [ask(path, headers=admin).status_code for ask in (client.delete, client.get)] == [404, 404]
+    assert client.get(f"{path}/versions", headers=admin).status_code == 404
+    assert pipeline not in [each["name"] for each in client.get("/v1/pipelines", headers=admin).json()]
+    assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=admin).status_code == 404
+    again = client.put(path, content=text, headers=YAML | admin)
     assert (again.status_code, again.json()["version"]) == (201, 3)
-    assert client.post("/v1/beacons", json=batch(pipeline, beacon())).status_code == 202
+    assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=admin).status_code == 202
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,7 @@ def test_a_definition_is_stored_changed_shown_and_deleted(collector: Collector, 
 def test_a_bad_definition_is_told_as_lagloss_apply_does(
     collector: Collector, text: str, line: int | None, expected: str
 ) -> None:
-    answer = collector.client.put("/v1/pipelines/NAME", content=text)
+    answer = collector.client.put("/v1/pipelines/NAME", content=text, headers=YAML)
     assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
     assert expected in answer.json()["detail"]
     assert line is None or answer.json()["line"] == line

@@ -18,7 +18,7 @@ import zstandard
 from lagloss.wire.format import encode_block
 from tests.integration.collector.test_collector import batch, beacon, blocks_of
 from tests.integration.collector.test_intake import BLOCKS, block, body_of
-from tests.integration.conftest import Collector
+from tests.integration.conftest import JSON, Collector
 from tests.support.kafka_log import wait_for
 
 MIB = 1024 * 1024
@@ -34,9 +34,9 @@ def test_413_while_the_body_is_read_whatever_length_it_says(collector: Collector
             yield b" " * 65_536
 
     with contextlib.suppress(httpx.WriteError):  # it may hang up on us before we have read the answer
-        assert collector.client.post("/v1/beacons", content=endless()).status_code == 413
+        assert collector.client.post("/v1/beacons", content=endless(), headers=JSON).status_code == 413
     assert sent < 10 * MIB
-    answer = collector.client.post("/v1/beacons", content=b" " * (MIB + 1))
+    answer = collector.client.post("/v1/beacons", content=b" " * (MIB + 1), headers=JSON)
     assert (answer.status_code, answer.headers["content-type"]) == (413, "application/problem+json")
 
 
@@ -44,7 +44,7 @@ def test_413_while_the_body_is_read_whatever_length_it_says(collector: Collector
 def test_a_small_body_that_unpacks_to_a_large_one_is_413(collector: Collector, encoding: str) -> None:
     bomb = {"gzip": gzip.compress, "zstd": zstandard.compress}[encoding](b" " * (200 * MIB))
     before = collector.process.memory_info().rss
-    answer = collector.client.post("/v1/beacons", content=bomb, headers={"Content-Encoding": encoding})
+    answer = collector.client.post("/v1/beacons", content=bomb, headers=JSON | {"Content-Encoding": encoding})
     assert answer.status_code == 413
     assert collector.process.memory_info().rss - before < 100 * MIB
 
@@ -64,7 +64,8 @@ def test_endless_headers_are_cut_off(collector: Collector) -> None:
 def test_a_client_that_goes_away_in_the_middle_does_no_harm(collector: Collector, pipeline: str) -> None:
     host, port = collector.url.removeprefix("http://").split(":")
     body = json.dumps(batch(pipeline, beacon())).encode()
-    head = f"POST /v1/beacons HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    lines = (f"Host: {host}", "Content-Type: application/json", f"Content-Length: {len(body)}")
+    head = "\r\n".join(("POST /v1/beacons HTTP/1.1", *lines, "", "")).encode()
     for sent in (head + body[:20], head + body):
         with socket.create_connection((host, int(port)), timeout=10) as connection:
             connection.sendall(sent)

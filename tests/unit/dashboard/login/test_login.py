@@ -13,15 +13,15 @@ from hypothesis import strategies as st
 from starlette.requests import HTTPConnection
 
 from dashboard.login import account, check_binding
-from dashboard.login.addresses import UNKNOWN, client, guesser, parse_networks
 from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.headers import content_security_policy
 from dashboard.login.local import PER_ADDRESS, PER_NAME, Throttle
+from dashboard.login.next_path import HOME, checked_next, wanted
 from dashboard.login.oidc import ProviderError, trusted_metadata
-from dashboard.login.origins import HOME, checked_next, wanted
 from dashboard.login.sessions import Lifetime
 from dashboard.request.current_user import Person
 from lagloss_server.errors import BadLogin, OpenToAll
+from lagloss_server.net.clients import UNKNOWN, client, guesser, parse_networks
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
 

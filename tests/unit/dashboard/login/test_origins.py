@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from starlette.requests import HTTPConnection
 
-from dashboard.login.origins import Origins, is_navigation, origin_of
+from lagloss_server.net.origins import Origins, is_navigation, origin_of
 from lagloss_server.net.problem_details import Problem
 
 OPEN = Origins("", loopback_only=True)

@@ -1,15 +1,14 @@
-"""Origins: requests that other sites' pages make are refused, and a login leads to no other site."""
+"""Origins: requests that other sites' pages make are refused."""
 
 from __future__ import annotations
 
-import re
 from typing import Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from dashboard.login.addresses import is_loopback
+from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.problem_details import Problem
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -46,12 +45,16 @@ def is_browser(headers: Headers) -> bool:
 
 
 class Origins:
-    """The rules, for a dashboard at `dashboard_url`. With `loopback_only`, only names of this machine are answered, or
-    that URL's: a page of a name that its owner points to 127.0.0.1 (DNS rebinding) has an origin of its own."""
+    """The rules, for a service at `own_url`, whose address the setting `setting` gives.
 
-    def __init__(self, dashboard_url: str, *, loopback_only: bool) -> None:
-        self._own = origin_of(dashboard_url)
+    With `loopback_only`, only names of this machine are answered, or that URL's: a page of a name that its owner points
+    to 127.0.0.1 (DNS rebinding) has an origin of its own.
+    """
+
+    def __init__(self, own_url: str, *, loopback_only: bool, setting: str = "LAGLOSS_DASHBOARD_URL") -> None:
+        self._own = origin_of(own_url)
         self._loopback_only = loopback_only
+        self._setting = setting
 
     def check(self, connection: HTTPConnection) -> None:
         """Return whether the request may be answered.
@@ -73,7 +76,7 @@ class Origins:
         if not name:
             raise Problem(400, "Bad host", "expected one header Host with a name, and a port at most")
         if self._loopback_only and not is_loopback(name) and name != urlsplit(self._own).hostname:
-            detail = "expected a Host of this machine (127.0.0.1, localhost) or that of LAGLOSS_DASHBOARD_URL"
+            detail = f"expected a Host of this machine (127.0.0.1, localhost) or that of {self._setting}"
             raise Problem(421, "Unknown host", detail)
 
     def _check_page(self, connection: HTTPConnection) -> None:
@@ -83,7 +86,7 @@ class Origins:
         if origins:
             if len(origins) > 1 or origins[0] not in self._expected(connection):
                 expected = " or ".join(sorted(self._expected(connection)))
-                raise _cross_site(f"expected Origin {expected}; LAGLOSS_DASHBOARD_URL says where people find it")
+                raise _cross_site(f"expected Origin {expected}; {self._setting} says where it is found")
         elif headers.get("sec-fetch-site") != "same-origin" and is_browser(headers):
             raise _cross_site("expected a header Origin, or no cookie")
 
@@ -98,25 +101,3 @@ class Origins:
 
 def _cross_site(detail: str) -> Problem:
     return Problem(403, "Not from this page", detail)
-
-
-HOME: Final = "/"
-_MAX_LENGTH: Final = 4_096
-_LOCAL: Final = re.compile(r"/(?!/)[^\x00-\x20\x7f\\]*")
-"""Browsers take a backslash for a slash and leave tabs and line ends out, so `/\\t/evil.example` is another site."""
-_OWN_PAGES: Final = ("/login", "/logout")
-
-
-def checked_next(text: str) -> str:
-    """Return the path and query that `text` is, fit for a header; the home page if it is anything else."""
-    path = text.partition("?")[0].rstrip("/")
-    if len(text) > _MAX_LENGTH or not _LOCAL.fullmatch(text) or path.startswith(_OWN_PAGES):
-        return HOME
-    return quote(text, safe="/?#[]@!$&'()*+,;=:%-._~", errors="replace")
-
-
-def wanted(connection: HTTPConnection) -> str:
-    """Return the requested path and query, to come back to."""
-    raw = connection.scope.get("raw_path") or quote(connection.scope["path"]).encode()
-    query = connection.scope.get("query_string", b"")
-    return checked_next((raw + (b"?" + query if query else b"")).decode("latin-1"))

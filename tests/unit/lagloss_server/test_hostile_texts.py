@@ -1,0 +1,82 @@
+"""Texts that take a reader's time or memory: each is refused, or costs no more than any other of its length."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from lagloss_server.errors import BadDefinition
+from lagloss_server.fields import Strict
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.matchers import Matcher
+from lagloss_server.yaml_files import parse_yaml
+
+DEFINITION = """apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: orders}
+spec:
+  nodes: [{name: shop}]
+"""
+
+
+class AnyFile(Strict):
+    a: object = None
+
+
+def merged(levels: int) -> str:
+    """A few hundred bytes, each level of which doubles what stands for them."""
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{at}: &a{at} {{<<: [*a{at - 1}, *a{at - 1}]}}" for at in range(1, levels)]
+    return "\n".join(lines)
+
+
+def nested(levels: int) -> str:
+    return "\n".join(f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]" for at in range(1, levels))
+
+
+@pytest.mark.parametrize("text", [merged(30), "a: &a [1]\nb: *a", nested(9)], ids=["merge keys", "an alias", "nested"])
+def test_aliases_are_refused_at_once(text: str) -> None:
+    began = time.monotonic()
+    with pytest.raises(BadDefinition, match="write it out"):
+        parse_yaml(AnyFile, text, "x.yaml")
+    assert time.monotonic() - began < 1
+
+
+def test_where_an_alias_stands_is_named() -> None:
+    with pytest.raises(BadDefinition, match=r"orders.yaml:7: expected YAML, found the alias \*n: write it out"):
+        parse_definition(DEFINITION + "  grace: &n 60s\n  maxWait: *n\n", "orders.yaml")
+
+
+@pytest.mark.parametrize("duration", ["9" * 400 + "s", "1" + "0" * 30 + "d", "367d", "31622401s"])
+def test_a_duration_has_a_bound(duration: str) -> None:
+    with pytest.raises(BadDefinition, match=r"spec.grace: expected a duration"):
+        parse_definition(f"{DEFINITION}  grace: {duration}\n")
+
+
+def test_no_pattern_of_a_silence_takes_longer_than_its_text() -> None:
+    matcher = Matcher.parse(r"rule=~(a+)+b")
+    began = time.monotonic()
+    assert not matcher.matches({"rule": "a" * 5_000})
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("text", ["rule=~(?=a)b", r"rule=~(a)\1", "rule=~("])
+def test_a_pattern_that_re2_does_not_know_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a regular expression of RE2"):
+        Matcher.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "matches"),
+    [
+        ("lag.*", "lag/node/mid", True),
+        ("lag", "lag/node", False),
+        ("a|b", "b", True),
+        ("", "", True),
+        ("ü.", "üß", True),
+    ],
+)
+def test_patterns_match_the_whole_value(pattern: str, value: str, matches: bool) -> None:
+    assert Matcher.parse(f"rule=~{pattern}").matches({"rule": value}) is matches
+    assert Matcher.parse(f"rule!~{pattern}").matches({"rule": value}) is not matches
