@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import URL, Engine, create_engine
 
-from lagloss_server.database_url import connection_options
+from lagloss_server.database_url import SECRET_OPTIONS, connection_options
 
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
@@ -19,12 +19,10 @@ _PATIENCE: Final = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_in
 
 
 def engine_for(database_url: str) -> Engine:
-    """Return an engine on psycopg 3 for a database; its `url` names the database and shows no password."""
+    """Return an engine on psycopg 3 for a database. Its `url` has no password, so it may be printed."""
     options = connection_options(database_url, **_PATIENCE)
-    url = URL.create(
-        "postgresql+psycopg", str(options.get("user", "")) or None, database=str(options.get("dbname", ""))
-    )
-    url = url.update_query_dict({name: str(options[name]) for name in ("host", "port") if name in options})
+    shown = {name: str(value) for name, value in options.items() if name not in (*SECRET_OPTIONS, "user", "dbname")}
+    url = URL.create("postgresql+psycopg", options.get("user"), database=options.get("dbname"), query=shown)
     return create_engine(
         url,
         connect_args=options,

@@ -18,6 +18,7 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from lagloss import Emitter, KafkaLanes
+from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
 from lagloss_server.model.definition import Definition, parse_definition
@@ -71,7 +72,8 @@ class TimedOutlet(KafkaOutlet):
 
     def _connected(self) -> Any:
         if self._producer is None:
-            self._producer = TimedProducer(self._config, self._topics, self._clock)  # type: ignore[assignment]
+            config = KafkaConnection.of(self._cluster).client(self._config)
+            self._producer = TimedProducer(config, self._topics, self._clock)  # type: ignore[assignment]
         return self._producer
 
 

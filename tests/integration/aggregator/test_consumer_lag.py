@@ -319,7 +319,7 @@ def test_a_running_aggregator_watches_the_groups_that_definitions_name(
             ("mid", 0, 3),
             ("mid", 1, 0),
         }
-        assert metric(process.url, "lagloss_consumer_lag_offsets") == 3
+        wait_for(lambda: metric(process.url, "lagloss_consumer_lag_offsets") == 3, what="the metric")
         process.terminate()
         assert process.wait(20) == 0
 
