@@ -26,7 +26,7 @@ def serve_health(
     """
     # Imported here, at the start of the service: importing this module for its name should not wait for them.
     import uvicorn
-    from fastapi import FastAPI, Request, Response
+    from fastapi import FastAPI, Header, Response
 
     app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -42,8 +42,8 @@ def serve_health(
         return Response(found, 503) if found is not None else Response("ok")
 
     @app.get("/metrics")
-    def metrics(request: Request) -> Response:
-        body, content_type = exposed(registry, request.headers.get("accept", ""))
+    def metrics(accept: str = Header("")) -> Response:
+        body, content_type = exposed(registry, accept)
         return Response(body, media_type=content_type)
 
     # in a thread other than the main one, uvicorn leaves signals alone
