@@ -94,7 +94,7 @@ def oracle(rounds: list[Round], length_s: int) -> dict[tuple[Of, int], tuple[int
             )
         )
     return {
-        (Of(*MID[1:]), start): (
+        (Of(MID.node, MID.group), start): (
             of_minutes[-1][0],
             highest([each[1] for each in of_minutes]),
             of_minutes[-1][2],

@@ -13,7 +13,7 @@ from lagloss import Emitter
 from lagloss.sdk.outlets.http import HttpOutlet
 from lagloss.wire.format import hash_id
 from lagloss_server.store.tokens import create, revoke
-from tests.integration.conftest import DEFINITION, Collector
+from tests.integration.conftest import DEFINITION, YAML, Collector
 from tests.support.kafka_log import blocks_of, in_ranges, newest_tallies, reports_of, wait_for
 
 ROOT = Path(__file__).parents[4]
@@ -101,7 +101,7 @@ def test_a_token_that_does_not_hold_makes_beacons_wait_and_not_be_lost(collector
 
 def test_the_sample_of_a_definition_is_heard_over_http(collector: Collector, pipeline: str) -> None:
     sampled = DEFINITION.replace("NAME", pipeline).replace("spec:\n", "spec:\n  sample: 0.5\n")
-    assert collector.client.put(f"/v1/pipelines/{pipeline}", content=sampled).is_success
+    assert collector.client.put(f"/v1/pipelines/{pipeline}", content=sampled, headers=YAML).is_success
     outlet = HttpOutlet(collector.url, pipeline)
     try:
         assert outlet.partitions() == 8
