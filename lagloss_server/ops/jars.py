@@ -10,6 +10,8 @@ import argparse
 import fcntl
 import hashlib
 import importlib.util
+import itertools
+import operator
 import os
 import re
 import shutil
@@ -46,8 +48,7 @@ SPARK: Final = JarSet(
     "spark",
     (
         "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-        # The newest of this small jar served for Scala 2.13; used for delegation tokens only.
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.2.0",  # decision 24
         "org.apache.kafka:kafka-clients:3.9.2",
         "org.apache.commons:commons-pool2:2.13.1",
     ),
@@ -66,11 +67,12 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class LockedJar:
-    """A jar of the lock, with its set and SHA-256 in hex."""
+    """A jar of the lock, with its set, SHA-256 in hex, and Maven's group."""
 
     kind: str
     name: str
     sha256: str
+    group: str = ""
 
     def path(self, root: Path) -> Path:
         return root / self.kind / self.name
@@ -88,16 +90,19 @@ def jars_dir() -> Path:
 def read_lock(text: str | None = None) -> list[LockedJar]:
     """Return the lock's jars.
 
-    Its lines are in the format of `sha256sum`, so `sha256sum -c` in the jars' folder checks them too.
+    Its lines are in the format of `sha256sum`, so `sha256sum -c` in the jars' folder checks them too. A comment above
+    them is their group.
     """
     if text is None:
         text = resources.files("lagloss_server.ops").joinpath("jars.lock").read_text()
-    jars = []
+    jars, group = [], ""
     for line in text.splitlines():
-        if line and not line.startswith("#"):
+        if line.startswith("#"):
+            group = line.removeprefix("#").strip()
+        elif line:
             sha256, path = line.split()
             kind, name = path.split("/")
-            jars.append(LockedJar(kind, name, sha256))
+            jars.append(LockedJar(kind, name, sha256, group))
     return jars
 
 
@@ -280,7 +285,11 @@ def write_lock(path: Path) -> None:
     for jar_set in SETS:
         with tempfile.TemporaryDirectory(dir=jars_dir(), prefix=".fetched-") as scratch:
             out = _fetch(jar_set, Path(scratch) / "ivy", Path(scratch), 0, lambda line, *_: print(line))  # noqa: T201
-            lines += [f"{sha256_of(jar)}  {jar_set.name}/{jar.name}" for jar in sorted(out.glob("*.jar"))]
+            fetched = re.findall(r"SUCCESSFUL \] (\S+)#(\S+);(\S+)!", (jars_dir() / "fetch.log").read_text())
+            by_group = itertools.groupby(sorted(fetched), key=operator.itemgetter(0))
+            for group, modules in by_group:
+                names = [f"{name}-{version}.jar" for _, name, version in modules]
+                lines += [f"# {group}", *(f"{sha256_of(out / name)}  {jar_set.name}/{name}" for name in names)]
     path.write_text("\n".join(lines) + "\n")
 
 
