@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import httpx
+import httpx2
 import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -214,9 +214,9 @@ def _wait_for(url: str) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            if httpx.get(url).status_code == 200:
+            if httpx2.get(url).status_code == 200:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         time.sleep(0.1)
     raise SystemExit(f"{url} does not answer")

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import psycopg
 
@@ -128,7 +128,7 @@ def _bare(database_url: str, pager: Pager) -> list[float]:
     with (
         psycopg.connect(database_url, autocommit=True) as listening,
         psycopg.connect(database_url, autocommit=True) as notifying,
-        httpx.Client() as client,
+        httpx2.Client() as client,
     ):
         listening.execute("LISTEN bench")
         for number in range(PAGES):

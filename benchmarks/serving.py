@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 from playwright.sync_api import Page, sync_playwright
 
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
@@ -75,9 +75,9 @@ def _await(url: str, log: Path) -> None:
     ends = time.monotonic() + _GIVE_UP_S
     while time.monotonic() < ends:
         try:
-            if httpx.get(url).is_success:
+            if httpx2.get(url).is_success:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         time.sleep(0.1)
     raise SystemExit(f"{url} did not answer within {_GIVE_UP_S:.0f} s:\n{log.read_text()}")
@@ -91,7 +91,7 @@ def timed_s(work: Callable[[], object]) -> float:
 
 def measure_answer(served: Served, path: str, bare: Callable[[], object], budget_s: float) -> str | None:
     """Print the time of an API answer beside that of a bare read of its rows, in turns; return what is too slow."""
-    with httpx.Client(base_url=served.url, timeout=60) as client:
+    with httpx2.Client(base_url=served.url, timeout=60) as client:
         first_s = timed_s(lambda: client.get(path))
         answer = client.get(path)
         if answer.status_code == 404:

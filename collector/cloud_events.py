@@ -16,12 +16,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from datetime import datetime
-from typing import Any, Final
+from typing import Annotated, Any, Final, Literal, NotRequired
 
-from cloudevents.core.exceptions import BaseCloudEventException
-from cloudevents.core.v1.event import CloudEvent
-from pydantic import ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.models import BATCH, BatchJson, invalid
 from lagloss_server.net.problem_details import Problem
@@ -32,6 +30,23 @@ TYPE_PREFIX: Final = "io.lagloss.beacon."
 _SOURCE: Final = re.compile(r"/pipelines/([^/]+)/nodes/([^/]+)")
 _ATTRIBUTE_OF: Final = {"checkpoint": "type", "message_id": "subject", "event_time": "eventtime", "observed_at": "time"}
 _EXTENSIONS: Final = ("reason", "replay")
+_ATTRIBUTE: Final = re.compile(r"[a-z0-9]+|data_base64")
+_Text = Annotated[str, Field(min_length=1, strict=True)]
+
+
+@with_config(ConfigDict(extra="allow"))
+class CloudEventJson(TypedDict):
+    """The attributes of CloudEvents 1.0 that a beacon needs; extensions may stand beside them."""
+
+    specversion: Literal["1.0"]
+    id: _Text
+    source: _Text
+    type: _Text
+    subject: NotRequired[_Text]
+    time: NotRequired[_Text | None]
+
+
+_EVENT: Final = TypeAdapter(CloudEventJson)
 
 
 def read_events(body: bytes, media_type: str) -> tuple[BatchJson, str]:
@@ -51,40 +66,28 @@ def read_events(body: bytes, media_type: str) -> tuple[BatchJson, str]:
     return _batch(found), _key(found)
 
 
-def _event(position: int, raw: object) -> CloudEvent:
-    if not isinstance(raw, dict) or "id" not in raw:  # the library would draw one
-        raise _bad(position, "id", "expected a CloudEvent with an id")
-    attributes = {name: value for name, value in raw.items() if name not in ("data", "data_base64")}
-    attributes["time"] = _time(attributes.get("time"))
-    if attributes["time"] is None:
-        del attributes["time"]
+def _event(position: int, raw: object) -> CloudEventJson:
     try:
-        event = CloudEvent(attributes)
-    except BaseCloudEventException as error:
-        raise _bad(position, next(iter(getattr(error, "errors", {})), None), str(error)) from None
-    if "time" not in raw:
-        del event.get_attributes()["time"]  # the library puts one of now
+        event = _EVENT.validate_python(raw)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise _bad(position, str(found["loc"][0]) if found["loc"] else None, found["msg"]) from None
+    for name in event:
+        if not _ATTRIBUTE.fullmatch(name):
+            raise _bad(position, name, "expected names of lower-case letters and digits")
     return event
 
 
-def _time(value: object) -> object:
-    """Return a time as the library wants it; anything else is left for it to refuse."""
-    try:
-        return datetime.fromisoformat(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-
-
-def _batch(events: Sequence[CloudEvent]) -> BatchJson:
-    source = _SOURCE.fullmatch(events[0].get_source())
+def _batch(events: Sequence[CloudEventJson]) -> BatchJson:
+    source = _SOURCE.fullmatch(events[0]["source"])
     if source is None:
         raise _bad(0, "source", "expected /pipelines/PIPELINE/nodes/NODE")
     for at, event in enumerate(events):
-        if event.get_source() != events[0].get_source():
+        if event["source"] != events[0]["source"]:
             raise _bad(at, "source", "expected the same source as the first event's")
-        if not event.get_type().startswith(TYPE_PREFIX):
+        if not event["type"].startswith(TYPE_PREFIX):
             raise _bad(at, "type", f"expected {TYPE_PREFIX}in, out, filtered or dead")
-    beacons = [_beacon(event.get_attributes()) for event in events]
+    beacons = [_beacon(event) for event in events]
     try:
         return BATCH.validate_python({"pipeline": source[1], "node": source[2], "beacons": beacons})
     except ValidationError as error:
@@ -104,15 +107,14 @@ def _beacon(attributes: Mapping[str, Any]) -> dict[str, Any]:
         "checkpoint": place if to is None else f"{place}:{to}",
         "message_id": attributes.get("subject"),
         "event_time": attributes.get("eventtime"),
+        "observed_at": attributes.get("time"),
     }
-    if "time" in attributes:
-        beacon["observed_at"] = attributes["time"].timestamp() * 1000
     return beacon | {name: attributes[name] for name in _EXTENSIONS if name in attributes}
 
 
-def _key(events: Sequence[CloudEvent]) -> str:
+def _key(events: Sequence[CloudEventJson]) -> str:
     """CloudEvents' own rule: source and id name an event."""
-    names = json.dumps([(event.get_source(), event.get_id()) for event in events])
+    names = json.dumps([(event["source"], event["id"]) for event in events])
     return "events " + hashlib.sha256(names.encode()).hexdigest()
 
 

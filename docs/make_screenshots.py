@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM_ARGS = [
@@ -97,7 +97,7 @@ def _awaited(look: Callable[[], Any], what: str) -> Any:
 
 def _lossy_window(url: str) -> dict[str, Any] | None:
     """Return the newest full live window that lost something."""
-    answer = httpx.get(f"{url}/api/v1/pipelines/{PIPELINE}/windows", params={"from": "-10m"}, timeout=30)
+    answer = httpx2.get(f"{url}/api/v1/pipelines/{PIPELINE}/windows", params={"from": "-10m"}, timeout=30)
     found = [
         window
         for window in (answer.json() if answer.is_success else [])
@@ -107,7 +107,7 @@ def _lossy_window(url: str) -> dict[str, Any] | None:
 
 
 def _lost_message(url: str, window_start: str) -> str:
-    answer = httpx.get(
+    answer = httpx2.get(
         f"{url}/api/v1/pipelines/{PIPELINE}/windows/{window_start}/matrix",
         params={"only": "missing", "limit": 1},
         timeout=60,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Annotated
 
-import httpx
+import httpx2
 import uvicorn
 from common import BOOTSTRAP, STOPPING, make_topics, options
 from fastapi import Depends, FastAPI
@@ -51,7 +51,7 @@ def main() -> None:
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 
     def post_orders() -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
             for number in range(chosen.messages):
                 client.post("/orders", json={"number": number} if number % 10 else {"number": "none"})
         if not chosen.messages:

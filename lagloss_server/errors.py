@@ -37,6 +37,7 @@ LaglossError
 │   ├── JavaMissing
 │   ├── MachineTooSmall
 │   ├── SparkMissing
+│   ├── PostgresMissing
 │   ├── JarsMissing
 │   ├── JarsNotFetched
 │   ├── PortInUse
@@ -185,7 +186,13 @@ class MachineTooSmall(ServerUnreachable):
 
 class SparkMissing(ServerUnreachable):
     """Spark is not installed, which the aggregator needs, and with it `lagloss up` and `lagloss demo`. Run
-    `pip install 'lagloss-server[aggregator]'`, or `make setup` in a checkout."""
+    `pip install 'lagloss-server[aggregator]'` (`[aggregator,embedded]` for a PostgreSQL, too), or `make setup` in a
+    checkout."""
+
+
+class PostgresMissing(ServerUnreachable):
+    """No PostgreSQL is named, and none is installed here. Set LAGLOSS_DATABASE_URL, or run
+    `pip install 'lagloss-server[embedded]'`, or `make setup` in a checkout."""
 
 
 class JarsMissing(ServerUnreachable):

@@ -28,7 +28,7 @@ _log = structlog.get_logger("lagloss")
 def configure(settings: Settings) -> None:
     """Set the level and form of our own lines and of those that libraries log.
 
-    Libraries log from warnings on: httpx logs whole URLs at info, and a webhook's URL is its secret.
+    Libraries log from warnings on: httpx2 logs whole URLs at info, and a webhook's URL is its secret.
     """
     level = logging.getLevelNamesMapping().get(settings.log_level.upper(), logging.INFO)
     renderers = _renderers(settings)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import re
-import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
-from authlib.deprecate import AuthlibDeprecationWarning
+from authlib.integrations.starlette_client import OAuth, OAuthError, StarletteOAuth2App
+from httpx2 import HTTPError
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from joserfc.errors import JoseError
 from starlette.requests import HTTPConnection, Request
@@ -31,6 +31,14 @@ from lagloss_server.settings import Settings
 OIDC_LOGIN: Final = "oidc"
 START_PATH: Final = "/login/oidc"
 CALLBACK_PATH: Final = "/login/oidc/callback"
+TIMEOUT_S: Final = 10.0
+SCOPE: Final = "openid profile email"
+_METADATA: Final = "/.well-known/openid-configuration"
+_ALGORITHMS: Final = frozenset(
+    {"RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519"}
+)
+"""Signatures that only the provider can make. A provider may list `none`, too, which needs no key."""
+_SUPPORTED: Final = "id_token_signing_alg_values_supported"
 _ATTEMPT_S: Final = 600
 """How long a login may take at the provider."""
 _MAX_NAME_LENGTH: Final = 255
@@ -177,28 +185,6 @@ def _refused(error: Exception) -> Problem:
     code = error.error if isinstance(error, OAuthError) else None
     summary = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
     return Problem(403, "Not logged in", f"the provider's answer could not be used{summary}; try again")
-
-
-try:  # authlib takes httpx2 where something has installed it, and lets its errors through
-    from httpx2 import HTTPError
-except ImportError:
-    from httpx import HTTPError
-
-with warnings.catch_warnings():
-    # authlib prefers httpx2, a fork that nothing else here needs; until its version 2 it takes httpx as well
-    warnings.simplefilter("ignore", AuthlibDeprecationWarning)
-    from authlib.integrations.starlette_client import OAuth, OAuthError, StarletteOAuth2App
-
-__all__ = ["HTTPError", "OAuthError", "ProviderError", "make_client", "trusted_metadata"]
-
-TIMEOUT_S: Final = 10.0
-SCOPE: Final = "openid profile email"
-_METADATA: Final = "/.well-known/openid-configuration"
-_ALGORITHMS: Final = frozenset(
-    {"RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519"}
-)
-"""Signatures that only the provider can make. A provider may list `none`, too, which needs no key."""
-_SUPPORTED: Final = "id_token_signing_alg_values_supported"
 
 
 class ProviderError(Exception):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-import httpx
+import httpx2
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -74,14 +74,14 @@ class ClientCredentials(AbstractTokenProvider):  # type: ignore[misc]  # without
         """Ask for a token; the client does so at each connection.
 
         Raises:
-            httpx.HTTPError: the endpoint refused, or did not answer.
+            httpx2.HTTPError: the endpoint refused, or did not answer.
         """
         form = {"grant_type": "client_credentials"}
         if "scope" in self._given:
             form["scope"] = self._given["scope"]
         credentials = self._given.get("client.id", ""), self._given.get("client.secret", "")
         endpoint = self._given.get("token.endpoint.url", "")
-        answer = httpx.post(endpoint, data=form, auth=credentials, timeout=TOKEN_TIMEOUT_S)
+        answer = httpx2.post(endpoint, data=form, auth=credentials, timeout=TOKEN_TIMEOUT_S)
         return str(answer.raise_for_status().json()["access_token"])
 
 

@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Final, Literal
 from uuid import uuid4
 
-import httpx
+import httpx2
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
@@ -191,10 +191,10 @@ def check_services(settings: Settings) -> list[Check]:
             checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
             continue
         try:
-            answer = httpx.get(f"{url}/healthz", timeout=TIMEOUT_S)
-            good = answer.status_code == httpx.codes.OK
+            answer = httpx2.get(f"{url}/healthz", timeout=TIMEOUT_S)
+            good = answer.status_code == httpx2.codes.OK
             found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
-        except httpx.HTTPError as error:
+        except httpx2.HTTPError as error:
             good, found = False, f"{url}: {error}"
         log = settings.data_dir / "logs" / f"{name}.log"
         checks.append(Check(name, "ok" if good else "fail", found, "" if good else f"see its log, {log}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import httpx
+import httpx2
 
 from lagloss_server.errors import NotEnoughData, ServerNotReady
 from lagloss_server.model.window_result import rfc3339
@@ -62,7 +62,7 @@ def check_aggregator(settings: Settings) -> None:
     if not settings.aggregator_url:
         return
     try:
-        httpx.get(f"{settings.aggregator_url}/healthz", timeout=10)
-    except httpx.HTTPError as error:
+        httpx2.get(f"{settings.aggregator_url}/healthz", timeout=10)
+    except httpx2.HTTPError as error:
         log = settings.data_dir / "logs" / "aggregator.log"
         raise ServerNotReady(server="the aggregator", detail=str(error), log=log) from error

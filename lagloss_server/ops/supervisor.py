@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import httpx
+import httpx2
 
 from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.processes import log_tail, spawn, terminate
@@ -58,8 +58,8 @@ class Service:
         if self.health_url is None:
             return time.monotonic() - self.started_at > LIVED_S
         try:
-            return httpx.get(self.health_url, timeout=2).status_code == httpx.codes.OK
-        except httpx.HTTPError:
+            return httpx2.get(self.health_url, timeout=2).status_code == httpx2.codes.OK
+        except httpx2.HTTPError:
             return False
 
     def tend(self, say: Say) -> None:

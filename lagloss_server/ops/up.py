@@ -24,6 +24,7 @@ from lagloss_server.instances import remove_endpoints, write_endpoints
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.embedded.postgres_programs import require_wheel
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.prepare import prepare
 from lagloss_server.ops.processes import choose_port, rotate
@@ -125,6 +126,8 @@ class ServiceStack:
     def _check_machine(self) -> None:
         """Raise, before any long step, if this machine lacks something or another process has taken a port."""
         jars.require_spark()
+        if not self.settings.database_url:
+            require_wheel()
         find_java()
         for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
             raise MachineTooSmall(problem=problem)

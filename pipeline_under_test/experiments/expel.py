@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
@@ -120,7 +120,7 @@ def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
     """Let the connector empty a queue; return how many events per second the vendor took."""
     with (
         closing(TopicTraffic(settings, CONN_GA, replay="queue")) as queue,
-        httpx.Client(base_url=settings.receiver_url) as vendor,
+        httpx2.Client(base_url=settings.receiver_url) as vendor,
     ):
         deadline, counts = time.monotonic() + QUEUE_TIMEOUT_S, [(time.monotonic(), 0)]
         queue.send(count)

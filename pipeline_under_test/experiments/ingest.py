@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import httpx
+import httpx2
 
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import sandbox
@@ -74,7 +74,7 @@ async def _loaded(url: str, batch: int, seconds: float) -> list[Answered]:
     answered: list[Answered] = []
     maker, end_s = EventMaker(0, ALL_READABLE), time.monotonic() + seconds
 
-    async def post_on(client: httpx.AsyncClient) -> None:
+    async def post_on(client: httpx2.AsyncClient) -> None:
         while time.monotonic() < end_s:
             now_ms = time.time_ns() // 1_000_000
             events = [maker.make(now_ms) for _ in range(batch)]
@@ -82,7 +82,7 @@ async def _loaded(url: str, batch: int, seconds: float) -> list[Answered]:
             (await client.post(f"{url}/events", json=events)).raise_for_status()
             answered.append(Answered(time.monotonic(), time.monotonic() - sent_s))
 
-    async with httpx.AsyncClient(timeout=TIMEOUT_S) as client, asyncio.TaskGroup() as clients:
+    async with httpx2.AsyncClient(timeout=TIMEOUT_S) as client, asyncio.TaskGroup() as clients:
         for _ in range(CLIENTS):
             clients.create_task(post_on(client))
     return answered

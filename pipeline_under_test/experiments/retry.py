@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window_result import WindowDocument, start_of
@@ -73,7 +73,7 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, RetryRun]
         NotMeasured: if a run does not get to its end.
     """
     runs: dict[Retry, RetryRun] = {policy: RetryRun() for policy in POLICIES}
-    with httpx.Client() as vendors:
+    with httpx2.Client() as vendors:
 
         def observe(scenario: Scenario, progress: Mapping[str, Any]) -> None:
             if progress["phase"] in RUNNING:
@@ -102,7 +102,7 @@ def scenario(policy: Retry, seconds: float) -> Scenario:
     )
 
 
-def _sample(run: RetryRun, progress: Mapping[str, Any], vendors: httpx.Client) -> None:
+def _sample(run: RetryRun, progress: Mapping[str, Any], vendors: httpx2.Client) -> None:
     if not run.samples:
         run.began_s = time.time()
     counts = vendors.get(f"{progress['receiver_url']}/counts").json()

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from pipeline_under_test.events.event import Event
 from pipeline_under_test.events.schema import SchemaReader, Unreadable
@@ -92,13 +92,13 @@ class Vendor:
 
     url: str
     reader: SchemaReader
-    client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=TIMEOUT_S))
+    client: httpx2.Client = field(default_factory=lambda: httpx2.Client(timeout=TIMEOUT_S))
 
     def post(self, events: Sequence[Event]) -> VendorAnswer:
         """Post these events in one request."""
         try:
             response = self.client.post(self.url, json={"events": [self._document(event) for event in events]})
-        except httpx.RequestError as error:
+        except httpx2.RequestError as error:
             return VendorAnswer(failure=type(error).__name__, may_pass=True)
         status = response.status_code
         if status == HTTPStatus.MULTI_STATUS:
@@ -112,7 +112,7 @@ class Vendor:
         return {"event_id": event.id, "event_time": event.event_time_ms, "content": self.reader.decode(event.body)}
 
 
-def _taken(response: httpx.Response, sent: int) -> frozenset[int]:
+def _taken(response: httpx2.Response, sent: int) -> frozenset[int]:
     """Return the places of the events that a vendor says it took; none where that is unknown: a vendor gets an event
     twice rather than never."""
     try:
@@ -121,7 +121,7 @@ def _taken(response: httpx.Response, sent: int) -> frozenset[int]:
         return frozenset()
 
 
-def _retry_after(response: httpx.Response) -> float:
+def _retry_after(response: httpx2.Response) -> float:
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isdecimal() else 0.0
 

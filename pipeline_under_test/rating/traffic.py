@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-import httpx
+import httpx2
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.kafka.commits import Partition, place_of
@@ -149,7 +149,7 @@ class HttpTraffic:
     def __init__(self, settings: ReferenceSettings) -> None:
         self._url = f"{settings.collector_url}/events"
         self._maker = EventMaker(settings.seed, ALL_READABLE)
-        self._client = httpx.Client(timeout=FLUSH_TIMEOUT_S, limits=httpx.Limits(max_connections=REQUESTS))
+        self._client = httpx2.Client(timeout=FLUSH_TIMEOUT_S, limits=httpx2.Limits(max_connections=REQUESTS))
         self._pool = ThreadPoolExecutor(REQUESTS, thread_name_prefix="rating")
         self._posted: list[tuple[float, int, Future[float]]] = []
 
@@ -162,7 +162,7 @@ class HttpTraffic:
         """Post a request; return when it was accepted: never, if it was refused."""
         try:
             self._client.post(self._url, json=events).raise_for_status()
-        except httpx.HTTPError:
+        except httpx2.HTTPError:
             return math.inf
         return time.time()
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from pipeline_under_test.events.event import NOT_ACKNOWLEDGED
 from pipeline_under_test.ledger import Fate, Ledger, LedgerEntry
@@ -96,7 +96,7 @@ class Load:
     async def run(self) -> None:
         """Make and send events until stopped."""
         next_s = time.time()
-        async with httpx.AsyncClient(timeout=30) as client, asyncio.TaskGroup() as requests:
+        async with httpx2.AsyncClient(timeout=30) as client, asyncio.TaskGroup() as requests:
             while not self._stop.is_set():
                 interval_s = 1 / self._rate_now()
                 times_ms = []
@@ -119,7 +119,7 @@ class Load:
         except TimeoutError:
             return
 
-    async def _send(self, client: httpx.AsyncClient, events: list[dict[str, Any]]) -> None:
+    async def _send(self, client: httpx2.AsyncClient, events: list[dict[str, Any]]) -> None:
         try:
             self._note((event, "generated") for event in events)
             for attempt in range(ATTEMPTS):
@@ -135,11 +135,11 @@ class Load:
         finally:
             self._under_way.release()
 
-    async def _post(self, client: httpx.AsyncClient, events: Sequence[dict[str, Any]]) -> list[Answer]:
+    async def _post(self, client: httpx2.AsyncClient, events: Sequence[dict[str, Any]]) -> list[Answer]:
         """Send these events; return those that need not be sent again, each with its fate."""
         try:
             response = await client.post(self._url, json=events)
-        except httpx.TransportError:
+        except httpx2.TransportError:
             return []
         if response.status_code not in CERTAIN:
             return []

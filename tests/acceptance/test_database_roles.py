@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
@@ -113,8 +113,8 @@ def service(module: str, role: str, roles: Roles, bootstrap: str, folder: Path) 
 
 def _is_well(url: str) -> bool:
     try:
-        return httpx.get(f"{url}/healthz", timeout=5).is_success
-    except httpx.TransportError:
+        return httpx2.get(f"{url}/healthz", timeout=5).is_success
+    except httpx2.TransportError:
         return False
 
 
@@ -147,7 +147,7 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
             stack.enter_context(service(module, f"lagloss_{module}", roles, kafka.bootstrap, tmp_path))
             for module in ("collector", "aggregator", "alerting", "dashboard")
         ]
-        put = httpx.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name), headers=YAML)
+        put = httpx2.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name), headers=YAML)
         assert put.is_success, put.text
         with losing(kafka.bootstrap, name):
             (window,) = wait_until(lambda: _closed(store, name, start_s), 150, "the window")
@@ -156,7 +156,7 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
         assert _run(cli, "recompute", name, "--from", "-5m", "--to", "now").returncode == 0
         incident = wait_until(lambda: _incidents(store), 60, "an incident")[0]
         headers = {"Origin": serve[3], "Content-Type": "application/json"}
-        answer = httpx.post(f"{serve[3]}/api/v1/incidents/{incident}/acknowledge", json={}, headers=headers)
+        answer = httpx2.post(f"{serve[3]}/api/v1/incidents/{incident}/acknowledge", json={}, headers=headers)
         assert answer.is_success, answer.text
         assert (
             _run(

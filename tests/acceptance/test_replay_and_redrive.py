@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from lagloss.broker.topics import create_topics
@@ -49,7 +49,7 @@ class World:
         common = {"kind": "Click", "url": "https://shop.example/cart/1", "vendors": [vendor]}
         stamps = [(f"{vendor}-{at}", window_start_s * 1000 + at) for at in range(EVENTS)]
         events = [{"event_id": name, "event_time": stamp, **common} for name, stamp in stamps]
-        answer = httpx.post(f"{self.settings.collector_url}/events", json=events, timeout=20)
+        answer = httpx2.post(f"{self.settings.collector_url}/events", json=events, timeout=20)
         assert answer.status_code == 200
 
     def window(self, start_s: int, fits: Callable[[dict[str, Any]], object]) -> dict[str, Any]:

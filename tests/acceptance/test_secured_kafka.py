@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -123,7 +123,7 @@ def test_each_part_needs_no_more_than_the_table_gives_it(
         assert client.put("/v1/pipelines/orders", content=DEFINITION.replace("NAME", "orders"), headers=YAML).is_success
         beacon = {"message_id": "m", "event_time": int(time.time() * 1_000), "checkpoint": "in"}
         answer = client.post("/v1/beacons", json={"pipeline": "orders", "node": "src", "beacons": [beacon]})
-        assert answer.status_code == httpx.codes.ACCEPTED, answer.text
+        assert answer.status_code == httpx2.codes.ACCEPTED, answer.text
     let_in.by(way, "dashboard")
     log = BeaconLog(topics, BEACONS)
     ranges = [OffsetRange(place, 0, end - 1) for place, end in log.ends().items() if end]
@@ -278,7 +278,7 @@ def test_executors_of_a_cluster_need_no_file_and_show_no_secret(
             assert {row["lost"]["min"] for row in rows(store, name, start_s)[:-1]} == {A_MINUTE // 50}
             (application,) = asked(applications)
             pages = ("environment", "sql?details=true&planDescription=true&length=1000", "jobs", "allexecutors")
-            shown = [httpx.get(f"{applications}/{application['id']}/{page}").text for page in pages]
+            shown = [httpx2.get(f"{applications}/{application['id']}/{page}").text for page in pages]
         store.close()
     logs = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.name in ("stderr", "stdout")]
     logs += [path.read_text("utf-8", "replace") for path in tmp_path.glob("*.log")]

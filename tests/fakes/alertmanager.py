@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from lagloss_server.ops.processes import choose_port
 from tests.fakes.readiness import await_ready
@@ -24,7 +24,7 @@ class Alertmanager:
 
     def alerts(self) -> list[dict[str, Any]]:
         """Those that have not ended."""
-        found: list[dict[str, Any]] = httpx.get(f"{self.url}/api/v2/alerts", trust_env=False).raise_for_status().json()
+        found: list[dict[str, Any]] = httpx2.get(f"{self.url}/api/v2/alerts", trust_env=False).raise_for_status().json()
         return found
 
 

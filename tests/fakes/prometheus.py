@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from lagloss_server.ops.processes import choose_port
 from tests.fakes.readiness import await_ready
@@ -29,12 +29,12 @@ class Prometheus:
 
     def values(self, query: str) -> list[float]:
         """What an instant query finds now, a number for each series."""
-        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, trust_env=False).raise_for_status()
+        answer = httpx2.get(f"{self.url}/api/v1/query", params={"query": query}, trust_env=False).raise_for_status()
         return [float(series["value"][1]) for series in answer.json()["data"]["result"]]
 
     def rules(self) -> dict[str, tuple[str, str]]:
         """State (of an alert) and health of each rule by its name."""
-        answer = httpx.get(f"{self.url}/api/v1/rules", trust_env=False).raise_for_status()
+        answer = httpx2.get(f"{self.url}/api/v1/rules", trust_env=False).raise_for_status()
         found = [rule for group in answer.json()["data"]["groups"] for rule in group["rules"]]
         return {rule["name"]: (rule.get("state", ""), rule["health"]) for rule in found}
 

@@ -6,7 +6,7 @@ import subprocess
 import time
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 
@@ -15,9 +15,9 @@ def await_ready(name: str, url: str, process: subprocess.Popen[bytes], log: Path
     ends = time.monotonic() + 30
     while time.monotonic() < ends and process.poll() is None:
         try:
-            if httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200:
+            if httpx2.get(f"{url}/-/ready", trust_env=False).status_code == 200:
                 return
-        except httpx.TransportError:
+        except httpx2.TransportError:
             pass
         time.sleep(0.05)
     pytest.fail(f"{name} did not become ready: {log.read_text()[-2_000:]}")

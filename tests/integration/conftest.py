@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 import psutil
 import pytest
 from playwright.sync_api import Browser, sync_playwright
@@ -48,7 +48,7 @@ spec:
 class Collector:
     """A running collector: `client` speaks to it from this machine, without a token."""
 
-    client: httpx.Client
+    client: httpx2.Client
     process: psutil.Process
     store: Store
     database_url: str
@@ -65,7 +65,7 @@ class Collector:
 
 
 @contextmanager
-def serving(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+def serving(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx2.Client]]:
     """A process of the collector, once it answers, and a client on this machine; killed at the end if it still runs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ def serving(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Cl
     env = os.environ | {"LAGLOSS_COLLECTOR_PORT": str(port), **settings}
     process = subprocess.Popen([sys.executable, "-m", "collector"], env=env, stdout=subprocess.DEVNULL)
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             wait_for(lambda: _answers(client), timeout_s=30, what="the collector")
             yield process, client
     finally:
@@ -100,10 +100,10 @@ def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres) -> Iterator[Coll
         assert all(report.closed for report in own.values())
 
 
-def _answers(client: httpx.Client) -> bool:
+def _answers(client: httpx2.Client) -> bool:
     try:
         return client.get("/metrics").is_success
-    except httpx.TransportError:
+    except httpx2.TransportError:
         return False
 
 

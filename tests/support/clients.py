@@ -8,7 +8,7 @@ from collections import Counter
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
+import httpx2
 
 
 class Clients:
@@ -39,12 +39,12 @@ class Clients:
             thread.join()
 
     def _send(self, size: int) -> None:
-        with httpx.Client(timeout=30) as client:
+        with httpx2.Client(timeout=30) as client:
             while not self._ended.wait(self._pause_s):
                 events = [click() for _ in range(size)]
                 try:
                     answer = client.post(self._url, json=events if size > 1 else events[0])
-                except httpx.TransportError:
+                except httpx2.TransportError:
                     self.statuses[0] += 1
                     self._ended.wait(0.02)  # nobody is there: killed a moment ago
                     continue

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-import httpx
+import httpx2
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
@@ -51,8 +51,8 @@ def serving_clicks(database_url: str) -> Iterator[str]:
 def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:
     assert process.poll() is None, "the dashboard ended"
     try:
-        return httpx.get(f"{url}/healthz").is_success
-    except httpx.HTTPError:
+        return httpx2.get(f"{url}/healthz").is_success
+    except httpx2.HTTPError:
         return False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import httpx
+import httpx2
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse, PlainTextResponse
@@ -103,11 +103,11 @@ def serving(store: Store, **given: Any) -> Iterator[str]:
 
 
 @contextmanager
-def browser_like(url: str) -> Iterator[httpx.Client]:
+def browser_like(url: str) -> Iterator[httpx2.Client]:
     """A client that keeps cookies and says where its forms are from, as browsers do."""
-    with httpx.Client(base_url=url, headers={"origin": url}, timeout=20) as client:
+    with httpx2.Client(base_url=url, headers={"origin": url}, timeout=20) as client:
         yield client
 
 
-def log_in(client: httpx.Client, name: str = "ann", password: str = PASSWORD, next_path: str = "/") -> httpx.Response:
+def log_in(client: httpx2.Client, name: str = "ann", password: str = PASSWORD, next_path: str = "/") -> httpx2.Response:
     return client.post("/login", data={"name": name, "password": password, "next": next_path})

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-import httpcore
-import httpx
+import httpcore2
+import httpx2
 
 from alerting.delivery.transports.dns_pinning import PinnedNetwork
 from lagloss_server.errors import UnusableReceiver
@@ -77,7 +77,7 @@ class HttpTarget:
         self._resolver = resolver
         self.timeout_s = timeout_s
         self._redact = Redactor(secrets, [url])
-        self._tls = add_ca_file(httpx.create_ssl_context(), ca_file) if self._url.scheme == "https" else None
+        self._tls = add_ca_file(httpx2.create_ssl_context(), ca_file) if self._url.scheme == "https" else None
 
     def post(
         self, body: bytes, headers: Mapping[str, str], *, meaning: Meaning = by_status, deadline: Deadline | None = None
@@ -91,11 +91,11 @@ class HttpTarget:
             if not addresses:
                 return Refused("its host has no public address; `allowPrivate: true` permits private ones")
             outcome = meaning(self._asked(addresses, body, headers, deadline))
-        except (TimeoutError, httpcore.TimeoutException) as error:
+        except (TimeoutError, httpcore2.TimeoutException) as error:
             outcome = TryLater(f"no answer in time ({type(error).__name__})")
-        except httpcore.LocalProtocolError as error:
+        except httpcore2.LocalProtocolError as error:
             outcome = Refused(f"the request is not valid: {error}")
-        except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as error:
+        except (OSError, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
             outcome = TryLater(f"{type(error).__name__}: {error}")
         if isinstance(outcome, Sent):
             return outcome
@@ -108,12 +108,12 @@ class HttpTarget:
     def _asked(
         self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline
     ) -> HttpAnswer:
-        origin = httpcore.Origin(self._url.raw_scheme, self._url.raw_host, _port(self._url))
-        target = httpcore.URL(
+        origin = httpcore2.Origin(self._url.raw_scheme, self._url.raw_host, _port(self._url))
+        target = httpcore2.URL(
             scheme=origin.scheme, host=origin.host, port=origin.port, target=self._url.raw_path or b"/"
         )
         with (
-            httpcore.HTTPConnection(
+            httpcore2.HTTPConnection(
                 origin, ssl_context=self._tls, network_backend=PinnedNetwork(addresses, deadline)
             ) as connection,
             connection.stream(
@@ -137,7 +137,7 @@ class HttpTarget:
             headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
         return headers
 
-    def _text(self, response: httpcore.Response) -> str:
+    def _text(self, response: httpcore2.Response) -> str:
         """Return the answer's beginning; a part of it, before a broken connection or the time limit, is enough."""
         read = b""
         try:
@@ -145,28 +145,28 @@ class HttpTarget:
                 read += chunk
                 if len(read) > MAX_ANSWER_BYTES:
                     break
-        except (TimeoutError, OSError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+        except (TimeoutError, OSError, httpcore2.TimeoutException, httpcore2.NetworkError, httpcore2.ProtocolError):
             pass
         text = self._redact(read[:MAX_ANSWER_BYTES].decode("utf-8", "replace"))
         # where it was cut there may be half a secret
         return text[: -self._redact.longest] if len(read) > MAX_ANSWER_BYTES and self._redact.longest else text
 
 
-def _checked(url: str) -> httpx.URL:
+def _checked(url: str) -> httpx2.URL:
     try:
-        found = httpx.URL(url)
-    except (httpx.InvalidURL, ValueError, TypeError):
+        found = httpx2.URL(url)
+    except (httpx2.InvalidURL, ValueError, TypeError):
         raise UnusableReceiver(problem="expected an address such as https://host/path, found no URL") from None
     if found.scheme not in ("http", "https") or not found.host:
         raise UnusableReceiver(problem="expected an address that starts with https://host or http://host")
     return found.copy_with(fragment=None)
 
 
-def _port(url: httpx.URL) -> int:
+def _port(url: httpx2.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
 
 
-def _retry_after_s(response: httpcore.Response) -> float | None:
+def _retry_after_s(response: httpcore2.Response) -> float | None:
     value = next((value.decode("latin-1") for name, value in response.headers if name.lower() == b"retry-after"), "")
     return retry_after_s(value, datetime.now(UTC))
 

@@ -25,7 +25,7 @@ def outlet_maker(
     Arguments take precedence over the environment, Kafka over the collector.
 
     Raises:
-        ModuleNotFoundError: a collector is given and httpx is not installed.
+        ModuleNotFoundError: a collector is given and httpx2 is not installed.
     """
     address = cluster or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
     if address:
@@ -34,7 +34,7 @@ def outlet_maker(
     if not url:
         return None
     try:
-        from lagloss.sdk.outlets.http import HttpOutlet  # httpx is an optional dependency
+        from lagloss.sdk.outlets.http import HttpOutlet  # httpx2 is an optional dependency
     except ModuleNotFoundError as error:
         problem = f"beacons over HTTP need {error.name}: run `pip install 'lagloss[http]'`"
         raise ModuleNotFoundError(problem, name=error.name) from error

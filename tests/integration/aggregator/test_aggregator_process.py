@@ -11,7 +11,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pyspark.sql import SparkSession
 
@@ -54,8 +54,8 @@ def aggregator(
 def health(process: Any) -> tuple[int, str]:
     """What /healthz says; (0, "") while nobody answers."""
     try:
-        answer = httpx.get(f"{process.url}/healthz", timeout=5)
-    except httpx.HTTPError:
+        answer = httpx2.get(f"{process.url}/healthz", timeout=5)
+    except httpx2.HTTPError:
         return 0, ""
     return answer.status_code, answer.text
 
@@ -63,8 +63,8 @@ def health(process: Any) -> tuple[int, str]:
 def metric(url: str, name: str) -> float:
     """The sum of a metric's samples; 0 while nobody answers."""
     try:
-        text = httpx.get(f"{url}/metrics", timeout=5).text
-    except httpx.HTTPError:
+        text = httpx2.get(f"{url}/metrics", timeout=5).text
+    except httpx2.HTTPError:
         return 0.0
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
@@ -146,8 +146,8 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
             assert marker.read_text() == point
             follower = begin(number + 1)
             wait_until(lambda it=follower: stands_by(it), 90, f"for who follows {point}")
-            assert httpx.get(f"{follower.url}/readyz").status_code == 503
-            assert httpx.get(f"{follower.url}/livez").status_code == 200
+            assert httpx2.get(f"{follower.url}/readyz").status_code == 503
+            assert httpx2.get(f"{follower.url}/livez").status_code == 200
             permit.touch()
             wait_until(lambda it=process: it.poll() is not None, 90, f"for the death {point}")
             assert process.returncode == -signal.SIGKILL
@@ -175,10 +175,10 @@ def test_it_waits_for_a_database_that_is_away_and_says_so(kafka_bootstrap: str, 
     nowhere = f"postgresql://lagloss:x@127.0.0.1:{port}/lagloss"
     with aggregator(kafka_bootstrap, nowhere, tmp_path) as process:
 
-        def health() -> httpx.Response | None:
+        def health() -> httpx2.Response | None:
             try:
-                answer = httpx.get(f"{process.url}/healthz", timeout=5)
-            except httpx.HTTPError:
+                answer = httpx2.get(f"{process.url}/healthz", timeout=5)
+            except httpx2.HTTPError:
                 return None
             return answer if "refused" in answer.text else None
 

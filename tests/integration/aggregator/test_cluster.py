@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from pyspark.sql import SparkSession
 
@@ -85,8 +85,8 @@ def aggregator(
 def asked(url: str) -> Any:
     """What Spark's page answers, [] while it does not."""
     try:
-        answer = httpx.get(url, timeout=5)
-    except httpx.HTTPError:
+        answer = httpx2.get(url, timeout=5)
+    except httpx2.HTTPError:
         return []
     return answer.json() if answer.headers.get("content-type") == "application/json" else []
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 import pytest
 
 from lagloss_server.ops.processes import choose_port
@@ -27,8 +27,8 @@ class Running:
     address: str
     prometheus: Prometheus
 
-    def get(self, path: str) -> httpx.Response:
-        return httpx.get(f"http://{self.address}{path}", trust_env=False)
+    def get(self, path: str) -> httpx2.Response:
+        return httpx2.get(f"http://{self.address}{path}", trust_env=False)
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+import httpx2
 import pytest
 
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -14,9 +14,9 @@ MESH = "127.0.0.6"
 """Where Istio's sidecar delivers from what came from anywhere."""
 
 
-def from_address(collector: Collector, address: str) -> httpx.Client:
-    transport = httpx.HTTPTransport(local_address=address)
-    return httpx.Client(base_url=collector.url, transport=transport, timeout=30)
+def from_address(collector: Collector, address: str) -> httpx2.Client:
+    transport = httpx2.HTTPTransport(local_address=address)
+    return httpx2.Client(base_url=collector.url, transport=transport, timeout=30)
 
 
 def test_what_a_sidecar_delivers_needs_a_token(collector: Collector, pipeline: str) -> None:
@@ -58,7 +58,9 @@ def test_headers_of_a_proxy_make_nobody_a_process_of_this_machine(
     with (
         fresh_database(postgres) as database_url,
         serving(LAGLOSS_DATABASE_URL=database_url, **settings) as (_, client),
-        httpx.Client(base_url=client.base_url, transport=httpx.HTTPTransport(local_address=MESH), timeout=30) as other,
+        httpx2.Client(
+            base_url=client.base_url, transport=httpx2.HTTPTransport(local_address=MESH), timeout=30
+        ) as other,
     ):
         answer = other.get("/v1/pipelines", headers={"X-Forwarded-For": "127.0.0.1"})
         assert answer.status_code == 401

@@ -9,7 +9,7 @@ import uuid
 from collections import Counter
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -128,7 +128,7 @@ def test_nothing_that_one_token_sends_harms_another(collector: Collector, pipeli
         @given(bodies(odd) | bodies(pipeline))
         def send(body: Body) -> None:
             path, kind, content = body
-            answer: httpx.Response = collector.client.post(
+            answer: httpx2.Response = collector.client.post(
                 path, content=content, headers=headers | {"Content-Type": kind}
             )
             assert answer.status_code in ANSWERS, (body, answer.text)

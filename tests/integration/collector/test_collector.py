@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Iterable
 
-import httpx
+import httpx2
 import pytest
 import zstandard
 
@@ -136,7 +136,7 @@ def test_the_first_node_is_refused_what_comes_from_the_future(collector: Collect
 
 def test_batches_sent_together_are_all_acknowledged(collector: Collector, pipeline: str) -> None:
     async def send_all() -> list[int]:
-        async with httpx.AsyncClient(base_url=collector.url, timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=collector.url, timeout=30) as client:
             bodies = [batch(pipeline, *(beacon(message_id=f"{n}-{i}") for i in range(50))) for n in range(40)]
             answers = await asyncio.gather(*(client.post("/v1/beacons", json=body) for body in bodies))
             return [answer.status_code for answer in answers]
@@ -206,7 +206,7 @@ def test_a_repeat_with_the_same_key_puts_nothing(collector: Collector, pipeline:
 
 def test_requests_with_one_key_at_the_same_time_put_once(collector: Collector, pipeline: str) -> None:
     async def send() -> list[int]:
-        async with httpx.AsyncClient(base_url=collector.url, timeout=30) as client:
+        async with httpx2.AsyncClient(base_url=collector.url, timeout=30) as client:
             body, headers = batch(pipeline, beacon()), {"Idempotency-Key": pipeline}
             sent = (client.post("/v1/beacons", json=body, headers=headers) for _ in range(8))
             return [answer.status_code for answer in await asyncio.gather(*sent)]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 import yaml
 
@@ -148,7 +148,7 @@ def test_who_is_not_on_this_machine_needs_a_token(collector: Collector, pipeline
 def test_a_token_sends_no_faster_than_its_rate(collector: Collector, pipeline: str) -> None:
     headers = new_token(collector, pipeline, rate=10)
 
-    def post(beacons: int) -> httpx.Response:
+    def post(beacons: int) -> httpx2.Response:
         body = batch(pipeline, *(beacon(message_id=str(i)) for i in range(beacons)))
         return collector.client.post("/v1/beacons", json=body, headers=headers)
 

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import replace
 from typing import Any
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 
@@ -55,7 +55,7 @@ def body_of(*blocks: bytes) -> bytes:
     return b"".join(struct.pack("<I", len(each)) + each for each in blocks)
 
 
-def post_blocks(collector: Collector, *blocks: BeaconBlock) -> httpx.Response:
+def post_blocks(collector: Collector, *blocks: BeaconBlock) -> httpx2.Response:
     return collector.client.post("/v1/blocks", content=body_of(*map(encode_block, blocks)), headers=BLOCKS)
 
 

@@ -10,7 +10,7 @@ import socket
 import uuid
 from collections.abc import Callable, Iterator
 
-import httpx
+import httpx2
 import numpy as np
 import pytest
 import zstandard
@@ -33,7 +33,7 @@ def test_413_while_the_body_is_read_whatever_length_it_says(collector: Collector
             sent += 65_536
             yield b" " * 65_536
 
-    with contextlib.suppress(httpx.WriteError):  # it may hang up on us before we have read the answer
+    with contextlib.suppress(httpx2.WriteError):  # it may hang up on us before we have read the answer
         assert collector.client.post("/v1/beacons", content=endless(), headers=JSON).status_code == 413
     assert sent < 10 * MIB
     answer = collector.client.post("/v1/beacons", content=b" " * (MIB + 1), headers=JSON)
@@ -86,8 +86,8 @@ def test_503_and_flat_memory_while_the_broker_does_not_answer(
     body = body_of(*[encode_block(large)] * 6)  # 3.3 MB
     stopped_broker()
 
-    async def flood() -> list[httpx.Response]:
-        async with httpx.AsyncClient(base_url=collector.url, timeout=60) as many:
+    async def flood() -> list[httpx2.Response]:
+        async with httpx2.AsyncClient(base_url=collector.url, timeout=60) as many:
             blocks = [many.post("/v1/blocks", content=body, headers=BLOCKS) for _ in range(20)]
             beacons = [
                 many.post("/v1/beacons", json=batch(pipeline, beacon(message_id=uuid.uuid4().hex))) for _ in range(5)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-import httpx
+import httpx2
 import psutil
 import pytest
 
@@ -19,7 +19,7 @@ from tests.support.kafka_log import read_all, wait_for
 PIPELINE = "spooled-by-collector"
 
 
-def post(client: httpx.Client, message_id: str) -> int:
+def post(client: httpx2.Client, message_id: str) -> int:
     beacon = {"checkpoint": "in", "message_id": message_id, "event_time": time.time_ns() // 1_000_000}
     return client.post("/v1/beacons", json={"pipeline": PIPELINE, "node": "mid", "beacons": [beacon]}).status_code
 

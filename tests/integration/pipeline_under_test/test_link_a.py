@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from lagloss.broker.topics import create_topics
@@ -75,11 +75,11 @@ def test_every_event_that_was_answered_is_in_the_topic_however_col_service_ends(
     assert clients.accepted <= in_topic(settings)
 
 
-def post(settings: ReferenceSettings, events: object) -> httpx.Response:
-    return httpx.post(f"{settings.collector_url}/events", json=events, timeout=60)
+def post(settings: ReferenceSettings, events: object) -> httpx2.Response:
+    return httpx2.post(f"{settings.collector_url}/events", json=events, timeout=60)
 
 
-def is_answered(answer: Future[httpx.Response], within_s: float) -> bool:
+def is_answered(answer: Future[httpx2.Response], within_s: float) -> bool:
     try:
         answer.result(within_s)
     except TimeoutError:

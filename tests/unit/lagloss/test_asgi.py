@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from typing import Annotated, Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi import Depends, FastAPI, HTTPException, Request
 
@@ -44,10 +44,10 @@ class Service:
 
         self.middleware = BeaconMiddleware(app, self.emitter, **options)
 
-    def post(self, path: str, method: str = "POST", **request: Any) -> httpx.Response:
-        async def ask() -> httpx.Response:
-            transport = httpx.ASGITransport(self.middleware, raise_app_exceptions=False)
-            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+    def post(self, path: str, method: str = "POST", **request: Any) -> httpx2.Response:
+        async def ask() -> httpx2.Response:
+            transport = httpx2.ASGITransport(self.middleware, raise_app_exceptions=False)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://shop") as client:
                 return await client.request(method, path, **{"headers": HEADERS, **request})
 
         return asyncio.run(ask())
@@ -137,7 +137,7 @@ def test_a_sender_that_gets_no_answer_has_its_message_back() -> None:
 
 
 async def _ask_without_answer(service: Service) -> None:
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(service.middleware), base_url="http://shop") as client:
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(service.middleware), base_url="http://shop") as client:
         await client.post("/orders", headers=HEADERS)
 
 

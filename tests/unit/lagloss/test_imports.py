@@ -14,7 +14,7 @@ from lagloss.broker.connection import MSK_PACKAGE
 
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
-EXTRAS = {"spark.py": {"pyarrow", "pyspark"}, "sdk/outlets/http.py": {"httpx"}, "broker/connection.py": {MSK_PACKAGE}}
+EXTRAS = {"spark.py": {"pyarrow", "pyspark"}, "sdk/outlets/http.py": {"httpx2"}, "broker/connection.py": {MSK_PACKAGE}}
 
 
 def packages_in(path: Path) -> set[str]:
@@ -39,4 +39,4 @@ def test_a_public_module_is_imported_without_the_extras(module: str) -> None:
     asked = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     words = [sys.executable, "-I", "-c", asked]
     loaded = set(subprocess.run(words, capture_output=True, text=True, check=True).stdout.split())
-    assert not loaded & {"httpx", "pyspark", "pandas", "pyarrow", "sqlalchemy", "pydantic", "lagloss_server"}
+    assert not loaded & {"httpx2", "pyspark", "pandas", "pyarrow", "sqlalchemy", "pydantic", "lagloss_server"}

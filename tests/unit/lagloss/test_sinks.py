@@ -102,7 +102,7 @@ def test_importing_lagloss_imports_neither_fastapi_nor_pyspark() -> None:
 
 def test_beacons_over_http_without_their_extra_say_how_to_get_it() -> None:
     code = (
-        "import sys; sys.modules['httpx'] = None; from lagloss import Emitter; Emitter('a', 'b', collector='http://c')"
+        "import sys; sys.modules['httpx2'] = None; from lagloss import Emitter; Emitter('a', 'b', collector='http://c')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "beacons over HTTP need httpx: run `pip install 'lagloss[http]'`" in done.stderr
+    assert "beacons over HTTP need httpx2: run `pip install 'lagloss[http]'`" in done.stderr

@@ -30,7 +30,7 @@ try:
 except ConnectionError as error:
     log.warning("away", exc_info=error)
     logging.getLogger("urllib3").error("of a library", exc_info=True)
-logging.getLogger("httpx").info("not shown either")
+logging.getLogger("httpx2").info("not shown either")
 thread = threading.Thread(target=connect)
 thread.start()
 thread.join()

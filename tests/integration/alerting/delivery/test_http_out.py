@@ -237,6 +237,14 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) ->
     assert (len(proxy.requests), len(receiver.requests)) == (0, 1)
 
 
+def test_the_authorities_of_the_machine_are_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = certificate(tmp_path, "right.example")
+    monkeypatch.setenv("SSL_CERT_FILE", str(path))
+    with HttpReceiver(server_context(path)) as receiver:
+        url = f"https://right.example:{receiver.port}/"
+        assert HttpTarget(url, allow_private=True, resolver=lambda *_: ["127.0.0.1"]).post(b"{}", {}) == Sent()
+
+
 def test_the_certificate_is_checked_against_the_name_although_the_address_is_pinned(tmp_path: Path) -> None:
     path = certificate(tmp_path, "right.example")
     with HttpReceiver(server_context(path)) as receiver:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-import httpx
+import httpx2
 import pytest
 from argon2 import PasswordHasher
 from sqlalchemy import delete, func, insert, select, update
@@ -64,7 +64,7 @@ def people(store: Store, password_hash: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def ann(url: str) -> Iterator[httpx.Client]:
+def ann(url: str) -> Iterator[httpx2.Client]:
     with browser_like(url) as client:
         assert log_in(client).status_code == 303
         yield client
@@ -75,7 +75,7 @@ def count_sessions(store: Store) -> int:
         return connection.execute(select(func.count()).select_from(_session)).scalar_one()
 
 
-def wait_until_turned_away(client: httpx.Client) -> None:
+def wait_until_turned_away(client: httpx2.Client) -> None:
     deadline = time.monotonic() + REVOKED_WITHIN_S
     while (answer := client.get("/api/v1/who")).status_code == 200 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -107,15 +107,15 @@ def test_a_stranger_is_led_to_the_login_and_then_to_where_they_wanted(url: str) 
 
 @pytest.mark.parametrize("path", ["/api/v1/who", "/_dash-layout", "/assets/lagloss.css", "/openapi.json", "/nothing"])
 def test_whatever_a_script_of_a_stranger_asks_for_it_gets_nothing(url: str, path: str) -> None:
-    answer = httpx.get(url + path)
+    answer = httpx2.get(url + path)
     assert (answer.status_code, answer.headers["content-type"]) == (401, "application/problem+json")
     assert answer.headers["www-authenticate"] == 'Basic realm="lagloss"'
-    assert "Basic" not in httpx.get(url + path, headers={"sec-fetch-mode": "cors"}).headers["www-authenticate"]
+    assert "Basic" not in httpx2.get(url + path, headers={"sec-fetch-mode": "cors"}).headers["www-authenticate"]
 
 
-def test_a_stranger_learns_that_all_is_well_and_nothing_else(url: str, ann: httpx.Client) -> None:
-    assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
-    assert httpx.get(f"{url}/healthz", headers=basic("ann", "wrong")).json() == {"status": "ok"}
+def test_a_stranger_learns_that_all_is_well_and_nothing_else(url: str, ann: httpx2.Client) -> None:
+    assert httpx2.get(f"{url}/healthz").json() == {"status": "ok"}
+    assert httpx2.get(f"{url}/healthz", headers=basic("ann", "wrong")).json() == {"status": "ok"}
     assert "detail" in ann.get("/healthz").json()
 
 
@@ -143,7 +143,7 @@ def test_nobody_is_led_to_another_site(url: str) -> None:
             assert log_in(client, next_path=path).headers["location"] == "/"
 
 
-def test_a_form_of_another_site_logs_nobody_in_and_does_nothing(url: str, ann: httpx.Client, store: Store) -> None:
+def test_a_form_of_another_site_logs_nobody_in_and_does_nothing(url: str, ann: httpx2.Client, store: Store) -> None:
     before = count_sessions(store)
     for origin in ("http://evil.example", "null"):
         answer = ann.post("/login", data={"name": "olga", "password": PASSWORD}, headers={"origin": origin})
@@ -171,7 +171,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_the_database_does_not_hold_it
 def test_with_https_the_cookie_and_the_headers_insist_on_it(store: Store) -> None:
     with (
         serving(store, login="local", dashboard_url="https://lagloss.example") as url,
-        httpx.Client(base_url=url) as client,
+        httpx2.Client(base_url=url) as client,
     ):
         answer = client.post(
             "/login", data={"name": "ann", "password": PASSWORD}, headers={"origin": "https://lagloss.example"}
@@ -185,39 +185,39 @@ def test_with_https_the_cookie_and_the_headers_insist_on_it(store: Store) -> Non
         assert client.get("/api/v1/who", headers={"cookie": f"lagloss={token}"}).status_code == 401
 
 
-def test_logging_in_again_gives_a_new_token_and_ends_the_old_one(url: str, ann: httpx.Client, store: Store) -> None:
+def test_logging_in_again_gives_a_new_token_and_ends_the_old_one(url: str, ann: httpx2.Client, store: Store) -> None:
     first = ann.cookies["lagloss"]
     log_in(ann, "olga")
     assert ann.get("/api/v1/who").json()["name"] == "olga"
     assert ann.cookies["lagloss"] != first
-    assert httpx.get(f"{url}/api/v1/who", headers={"cookie": f"lagloss={first}"}).status_code == 401
+    assert httpx2.get(f"{url}/api/v1/who", headers={"cookie": f"lagloss={first}"}).status_code == 401
     assert count_sessions(store) == 1
 
 
-def test_logging_out_ends_the_session_at_once(url: str, ann: httpx.Client, store: Store) -> None:
+def test_logging_out_ends_the_session_at_once(url: str, ann: httpx2.Client, store: Store) -> None:
     token = ann.cookies["lagloss"]
     answer = ann.post("/logout")
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert ann.cookies == {}
-    assert httpx.get(f"{url}/api/v1/who", headers={"cookie": f"lagloss={token}"}).status_code == 401
+    assert httpx2.get(f"{url}/api/v1/who", headers={"cookie": f"lagloss={token}"}).status_code == 401
     assert count_sessions(store) == 0
 
 
-def test_a_removed_user_is_logged_out_within_seconds(ann: httpx.Client, store: Store) -> None:
+def test_a_removed_user_is_logged_out_within_seconds(ann: httpx2.Client, store: Store) -> None:
     assert ann.get("/api/v1/who").status_code == 200
     users.remove(store, "ann")
     wait_until_turned_away(ann)
     assert log_in(ann).status_code == 401
 
 
-def test_another_password_logs_out_within_seconds(ann: httpx.Client, store: Store) -> None:
+def test_another_password_logs_out_within_seconds(ann: httpx2.Client, store: Store) -> None:
     users.set_password(store, "ann", "another long password")
     wait_until_turned_away(ann)
     assert log_in(ann).status_code == 401
     assert log_in(ann, password="another long password").status_code == 303
 
 
-def test_another_role_holds_within_seconds_without_logging_in_again(ann: httpx.Client, store: Store) -> None:
+def test_another_role_holds_within_seconds_without_logging_in_again(ann: httpx2.Client, store: Store) -> None:
     assert ann.post("/api/v1/act").status_code == 403
     users.set_role(store, "ann", "operator")
     deadline = time.monotonic() + REVOKED_WITHIN_S
@@ -235,7 +235,7 @@ def test_a_password_that_was_changed_while_it_was_checked_begins_no_session(stor
 
 
 @pytest.mark.parametrize(("column", "hours"), [("seen_at", 8), ("created_at", 72)])
-def test_a_session_ends_by_itself_and_is_removed(ann: httpx.Client, store: Store, column: str, hours: int) -> None:
+def test_a_session_ends_by_itself_and_is_removed(ann: httpx2.Client, store: Store, column: str, hours: int) -> None:
     long_ago = datetime.now(UTC) - timedelta(hours=hours)
     with store.engine.begin() as connection:
         connection.execute(update(_session).values({column: long_ago}))
@@ -244,7 +244,7 @@ def test_a_session_ends_by_itself_and_is_removed(ann: httpx.Client, store: Store
     assert count_sessions(store) == 1
 
 
-def test_requests_keep_a_session_alive(ann: httpx.Client, store: Store) -> None:
+def test_requests_keep_a_session_alive(ann: httpx2.Client, store: Store) -> None:
     an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
     with store.engine.begin() as connection:
         connection.execute(update(_session).values(seen_at=an_hour_ago))
@@ -254,7 +254,7 @@ def test_requests_keep_a_session_alive(ann: httpx.Client, store: Store) -> None:
     assert seen_at > an_hour_ago + timedelta(minutes=59)
 
 
-def test_a_session_of_another_kind_of_login_is_none(ann: httpx.Client, store: Store) -> None:
+def test_a_session_of_another_kind_of_login_is_none(ann: httpx2.Client, store: Store) -> None:
     with store.engine.begin() as connection:
         connection.execute(update(_session).values(login="oidc"))
     wait_until_turned_away(ann)
@@ -270,21 +270,21 @@ def test_guessing_is_slowed_down_by_address_and_nobody_else_is_locked_out(url: s
         assert "try again in" in answers[-1].text
         right = {"name": "ann", "password": PASSWORD}
         assert client.post("/login", data=right, headers=from_there).status_code == 429
-        assert httpx.get(f"{url}/api/v1/who", headers=from_there | basic("ann", PASSWORD)).status_code == 429
+        assert httpx2.get(f"{url}/api/v1/who", headers=from_there | basic("ann", PASSWORD)).status_code == 429
         assert client.post("/login", data=right, headers={"x-forwarded-for": "203.0.113.8"}).status_code == 303
 
 
 def test_scripts_log_in_by_http_basic_and_get_no_session(url: str, store: Store) -> None:
-    answer = httpx.get(f"{url}/api/v1/who", headers=basic("Olga", PASSWORD))
+    answer = httpx2.get(f"{url}/api/v1/who", headers=basic("Olga", PASSWORD))
     assert (answer.json(), answer.cookies) == ({"name": "olga", "role": "operator"}, {})
-    assert httpx.post(f"{url}/api/v1/act", headers=basic("olga", PASSWORD)).text == "olga"
-    assert httpx.post(f"{url}/api/v1/act", headers=basic("ann", PASSWORD)).status_code == 403
-    assert httpx.get(f"{url}/api/v1/who", headers=basic("olga", "wrong")).status_code == 401
+    assert httpx2.post(f"{url}/api/v1/act", headers=basic("olga", PASSWORD)).text == "olga"
+    assert httpx2.post(f"{url}/api/v1/act", headers=basic("ann", PASSWORD)).status_code == 403
+    assert httpx2.get(f"{url}/api/v1/who", headers=basic("olga", "wrong")).status_code == 401
     for text in ("Basic", "Basic !", "Basic b2xnYQ==", "Bearer x", "Basic /////w=="):
-        assert httpx.get(f"{url}/api/v1/who", headers={"authorization": text}).status_code == 401
+        assert httpx2.get(f"{url}/api/v1/who", headers={"authorization": text}).status_code == 401
     assert count_sessions(store) == 0
     other = basic("olga", PASSWORD) | {"origin": "http://evil.example"}
-    assert httpx.post(f"{url}/api/v1/act", headers=other).status_code == 403
+    assert httpx2.post(f"{url}/api/v1/act", headers=other).status_code == 403
 
 
 def test_a_form_that_is_none_is_refused_before_it_is_read(url: str) -> None:
@@ -294,8 +294,8 @@ def test_a_form_that_is_none_is_refused_before_it_is_read(url: str) -> None:
         assert client.post("/login", content=b"name=\xff").status_code == 400
 
 
-def test_every_answer_has_the_headers_and_none_is_kept(url: str, ann: httpx.Client) -> None:
-    stranger = httpx.Client(base_url=url)
+def test_every_answer_has_the_headers_and_none_is_kept(url: str, ann: httpx2.Client) -> None:
+    stranger = httpx2.Client(base_url=url)
     answers = [
         ann.get("/"),
         ann.get("/fault", headers={"connection": "close"}),  # as the server does after a fault, a moment later
@@ -317,7 +317,7 @@ def test_every_answer_has_the_headers_and_none_is_kept(url: str, ann: httpx.Clie
     assert ann.get("/assets/lagloss.css").headers["cache-control"] == "public, max-age=600"
 
 
-def test_a_websocket_is_of_who_is_logged_in(url: str, ann: httpx.Client) -> None:
+def test_a_websocket_is_of_who_is_logged_in(url: str, ann: httpx2.Client) -> None:
     address = url.replace("http", "ws") + "/ws"
     cookie = {"Cookie": f"lagloss={ann.cookies['lagloss']}"}
     with connect(address, additional_headers=cookie | {"Origin": url}, proxy=None) as socket:
@@ -330,7 +330,7 @@ def test_a_websocket_is_of_who_is_logged_in(url: str, ann: httpx.Client) -> None
 
 
 def test_a_websocket_that_is_open_hears_of_another_role_and_of_the_end(
-    url: str, ann: httpx.Client, store: Store
+    url: str, ann: httpx2.Client, store: Store
 ) -> None:
     headers = {"Cookie": f"lagloss={ann.cookies['lagloss']}", "Origin": url}
     deadline = time.monotonic() + REVOKED_WITHIN_S
@@ -350,13 +350,13 @@ def test_a_websocket_that_is_open_hears_of_another_role_and_of_the_end(
 
 def test_without_a_login_nobody_is_asked_but_other_names_and_sites_are_refused(store: Store) -> None:
     with serving(store) as url:
-        assert httpx.get(f"{url}/api/v1/who").json() == {"name": "local", "role": "operator"}
-        assert httpx.post(f"{url}/api/v1/act").status_code == 200
-        assert httpx.get(f"{url}/", headers={"host": "evil.example"}).status_code == 421
-        assert httpx.post(f"{url}/api/v1/act", headers={"origin": "http://evil.example"}).status_code == 403
+        assert httpx2.get(f"{url}/api/v1/who").json() == {"name": "local", "role": "operator"}
+        assert httpx2.post(f"{url}/api/v1/act").status_code == 200
+        assert httpx2.get(f"{url}/", headers={"host": "evil.example"}).status_code == 421
+        assert httpx2.post(f"{url}/api/v1/act", headers={"origin": "http://evil.example"}).status_code == 403
         image = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
-        assert httpx.get(f"{url}/", headers=image).status_code == 403
-        assert "detail" in httpx.get(f"{url}/healthz").json()
+        assert httpx2.get(f"{url}/", headers=image).status_code == 403
+        assert "detail" in httpx2.get(f"{url}/healthz").json()
         with (
             pytest.raises(InvalidStatus),
             connect(url.replace("http", "ws") + "/ws", origin="http://evil.example", proxy=None),
@@ -367,14 +367,14 @@ def test_without_a_login_nobody_is_asked_but_other_names_and_sites_are_refused(s
 def test_while_postgresql_is_away_nobody_is_let_in_and_it_is_said() -> None:
     away = Store("postgresql://nobody@127.0.0.1:1/none?connect_timeout=2")
     with serving(away, login="local") as url, browser_like(url) as client:
-        assert httpx.get(f"{url}/api/v1/who", headers={"cookie": "lagloss=x"}).status_code == 503
+        assert httpx2.get(f"{url}/api/v1/who", headers={"cookie": "lagloss=x"}).status_code == 503
         page = client.get("/", headers=NAVIGATION | {"cookie": "lagloss=x"})
         assert (page.status_code, "PostgreSQL" in page.text) == (503, True)
         form = {"name": "ann", "password": PASSWORD}
         page = client.post("/login", data=form, headers={"accept": "text/html"})
         assert (page.status_code, "PostgreSQL" in page.text) == (503, True)
         assert "<h1>" in page.text
-        assert httpx.get(f"{url}/healthz", headers={"cookie": "lagloss=x"}).status_code == 200
+        assert httpx2.get(f"{url}/healthz", headers={"cookie": "lagloss=x"}).status_code == 200
     away.close()
 
 
@@ -382,17 +382,17 @@ def test_a_proxy_is_believed_and_nobody_else(store: Store) -> None:
     proxy = {"login": "proxy", "login_operators": "sre", "login_viewers": "staff"}
     with serving(store, **proxy, proxy_trusted="127.0.0.0/8") as url:
         told = {"x-forwarded-user": "Jürgen".encode(), "x-forwarded-groups": b"x, sre"}
-        assert httpx.get(f"{url}/api/v1/who", headers=told).json() == {"name": "Jürgen", "role": "operator"}
+        assert httpx2.get(f"{url}/api/v1/who", headers=told).json() == {"name": "Jürgen", "role": "operator"}
         told = {"x-forwarded-user": b"ann", "x-forwarded-groups": b"staff"}
-        assert httpx.get(f"{url}/api/v1/who", headers=told).json() == {"name": "ann", "role": "viewer"}
-        assert httpx.get(f"{url}/api/v1/who", headers={"x-forwarded-user": "ann"}).status_code == 403
-        assert httpx.get(f"{url}/api/v1/who", headers={"x-forwarded-groups": "sre"}).status_code == 401
+        assert httpx2.get(f"{url}/api/v1/who", headers=told).json() == {"name": "ann", "role": "viewer"}
+        assert httpx2.get(f"{url}/api/v1/who", headers={"x-forwarded-user": "ann"}).status_code == 403
+        assert httpx2.get(f"{url}/api/v1/who", headers={"x-forwarded-groups": "sre"}).status_code == 401
         twice = [("x-forwarded-user", "ann"), ("x-forwarded-user", "root"), ("x-forwarded-groups", "sre")]
-        assert httpx.get(f"{url}/api/v1/who", headers=twice).status_code == 403
-        page = httpx.get(f"{url}/", headers=NAVIGATION)
+        assert httpx2.get(f"{url}/api/v1/who", headers=twice).status_code == 403
+        page = httpx2.get(f"{url}/", headers=NAVIGATION)
         assert (page.status_code, page.headers["content-type"]) == (401, "text/html; charset=utf-8")
-        assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
+        assert httpx2.get(f"{url}/healthz").json() == {"status": "ok"}
     with serving(store, **proxy, proxy_trusted="10.0.0.0/8") as url:
         told = {"x-forwarded-user": b"ann", "x-forwarded-groups": b"sre", "x-forwarded-for": b"10.0.0.1"}
-        assert httpx.get(f"{url}/api/v1/who", headers=told).status_code == 403
-        assert httpx.get(f"{url}/healthz").json() == {"status": "ok"}
+        assert httpx2.get(f"{url}/api/v1/who", headers=told).status_code == 403
+        assert httpx2.get(f"{url}/healthz").json() == {"status": "ok"}

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
-import httpx
+import httpx2
 import pytest
 import uvicorn
 from fastapi import FastAPI
@@ -92,7 +92,7 @@ def url(store: Store, issuer: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def client(url: str, store: Store) -> Iterator[httpx.Client]:
+def client(url: str, store: Store) -> Iterator[httpx2.Client]:
     with browser_like(url) as client:
         yield client
     with store.engine.begin() as connection:
@@ -101,19 +101,19 @@ def client(url: str, store: Store) -> Iterator[httpx.Client]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url).is_success
-    except httpx.HTTPError:
+        return httpx2.get(url).is_success
+    except httpx2.HTTPError:
         return False
 
 
-def agree(start: httpx.Response, sub: str) -> str:
+def agree(start: httpx2.Response, sub: str) -> str:
     """What the provider sends the browser back to, once the person agreed."""
-    answer = httpx.post(start.headers["location"], data={"sub": sub})
+    answer = httpx2.post(start.headers["location"], data={"sub": sub})
     assert answer.status_code == 302, answer.text
     return answer.headers["location"]
 
 
-def test_a_stranger_logs_in_by_the_provider_and_comes_to_where_they_wanted(client: httpx.Client, store: Store) -> None:
+def test_a_stranger_logs_in_by_the_provider_and_comes_to_where_they_wanted(client: httpx2.Client, store: Store) -> None:
     answer = client.get("/?pipeline=a", headers=NAVIGATION)
     assert answer.headers["location"] == "/login?next=%2F%3Fpipeline%3Da"
     assert 'href="/login/oidc?next=%2F%3Fpipeline%3Da"' in client.get(answer.headers["location"]).text
@@ -131,7 +131,7 @@ def test_a_stranger_logs_in_by_the_provider_and_comes_to_where_they_wanted(clien
     assert (row.login, row.name, row.role) == ("oidc", "olga", "operator")
 
 
-def test_groups_make_roles_and_who_is_in_none_is_refused(client: httpx.Client) -> None:
+def test_groups_make_roles_and_who_is_in_none_is_refused(client: httpx2.Client) -> None:
     client.get(agree(client.get("/login/oidc"), "2"))
     assert client.get("/api/v1/who").json() == {"name": "vera", "role": "viewer"}
     client.post("/logout")
@@ -141,7 +141,7 @@ def test_groups_make_roles_and_who_is_in_none_is_refused(client: httpx.Client) -
 
 
 def test_a_person_without_a_name_is_known_by_their_subject_and_a_name_that_misleads_is_refused(
-    client: httpx.Client,
+    client: httpx2.Client,
 ) -> None:
     client.get(agree(client.get("/login/oidc"), "4"))
     assert client.get("/api/v1/who").json() == {"name": "4", "role": "viewer"}
@@ -149,11 +149,11 @@ def test_a_person_without_a_name_is_known_by_their_subject_and_a_name_that_misle
 
 
 def test_the_provider_is_told_the_configured_address_whatever_host_is_asked(url: str) -> None:
-    start = httpx.get(f"{url}/login/oidc", headers={"host": "evil.example"})
+    start = httpx2.get(f"{url}/login/oidc", headers={"host": "evil.example"})
     assert parse_qs(urlsplit(start.headers["location"]).query)["redirect_uri"] == [f"{url}/login/oidc/callback"]
 
 
-def test_a_login_that_another_browser_began_is_refused(client: httpx.Client, url: str) -> None:
+def test_a_login_that_another_browser_began_is_refused(client: httpx2.Client, url: str) -> None:
     back = agree(client.get("/login/oidc"), "1")
     with browser_like(url) as victim:
         assert victim.get(back).status_code == 403
@@ -162,7 +162,7 @@ def test_a_login_that_another_browser_began_is_refused(client: httpx.Client, url
         assert "lagloss" not in victim.cookies
 
 
-def test_a_code_works_once(client: httpx.Client) -> None:
+def test_a_code_works_once(client: httpx2.Client) -> None:
     back = agree(client.get("/login/oidc"), "1")
     attempt = client.cookies["lagloss_oidc"]
     assert client.get(back).status_code == 303
@@ -173,7 +173,7 @@ def test_a_code_works_once(client: httpx.Client) -> None:
 @pytest.mark.parametrize(
     "query", ["", "?state=x&code=y", "?error=access_denied&error_description=<script>", "?error=<script>"]
 )
-def test_an_answer_that_is_no_login_is_refused_in_words(client: httpx.Client, query: str) -> None:
+def test_an_answer_that_is_no_login_is_refused_in_words(client: httpx2.Client, query: str) -> None:
     client.get("/login/oidc")
     answer = client.get(f"/login/oidc/callback{query}")
     assert (answer.status_code, "try again" in answer.text) == (403, True)
@@ -181,13 +181,13 @@ def test_an_answer_that_is_no_login_is_refused_in_words(client: httpx.Client, qu
     assert ("access_denied" in answer.text) == ("access_denied" in query)
 
 
-def test_an_attempt_that_was_changed_is_none(client: httpx.Client) -> None:
+def test_an_attempt_that_was_changed_is_none(client: httpx2.Client) -> None:
     back = agree(client.get("/login/oidc"), "1")
     changed = client.cookies["lagloss_oidc"][:-3] + "abc"
     assert client.get(back, headers={"cookie": f"lagloss_oidc={changed}"}).status_code == 403
 
 
-def test_whoever_logged_in_by_the_provider_can_be_logged_out(client: httpx.Client, store: Store) -> None:
+def test_whoever_logged_in_by_the_provider_can_be_logged_out(client: httpx2.Client, store: Store) -> None:
     client.get(agree(client.get("/login/oidc"), "1"))
     with store.engine.begin() as connection:
         assert users.end_sessions(connection, "olga") == 1
@@ -200,7 +200,7 @@ def test_whoever_logged_in_by_the_provider_can_be_logged_out(client: httpx.Clien
 def test_a_provider_that_is_away_or_another_is_told(store: Store, issuer: str) -> None:
     for wrong in (f"http://127.0.0.1:{choose_port('nobody')}", f"{issuer}/"):
         with serving(store, **settings(wrong)) as url:
-            answer = httpx.get(f"{url}/login/oidc")
+            answer = httpx2.get(f"{url}/login/oidc")
             assert (answer.status_code, "the provider cannot be asked" in answer.text) == (503, True)
 
 
@@ -256,7 +256,7 @@ def forging() -> Iterator[Forger]:
     thread.join(20)
 
 
-def try_with(client: httpx.Client, forger: Forger) -> int:
+def try_with(client: httpx2.Client, forger: Forger) -> int:
     start = parse_qs(urlsplit(client.get("/login/oidc").headers["location"]).query)
     forger.nonce = start["nonce"][0]
     return client.get("/login/oidc/callback?" + urlencode({"code": "c", "state": start["state"][0]})).status_code

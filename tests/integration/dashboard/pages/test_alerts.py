@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete, insert, select, text
@@ -252,7 +252,7 @@ def settled(page: Page) -> None:
 
 def test_the_api_tells_the_same_and_does_the_same(served: Served) -> None:
     incident = served.opened("loss/api")
-    with httpx.Client(base_url=f"{served.url}/api/v1") as api:
+    with httpx2.Client(base_url=f"{served.url}/api/v1") as api:
         told = api.get("/incidents", params={"pipeline": "chain", "severity": "critical"}).json()
         assert str(incident) in [found["id"] for found in told["incidents"]]
         assert [found["rule"] for found in told["pending"]] == ["lag"]
@@ -279,7 +279,7 @@ def test_the_api_tells_the_same_and_does_the_same(served: Served) -> None:
 def test_the_api_says_what_is_wrong_as_problems(served: Served) -> None:
     incident, silence = served.opened("loss/problems"), {"matchers": ["a=b"], "duration": "2h", "reason": "known"}
     incident_actions.acknowledge(served.store, str(incident), "bob")
-    with httpx.Client(base_url=f"{served.url}/api/v1") as api:
+    with httpx2.Client(base_url=f"{served.url}/api/v1") as api:
         for answer, status, title in (
             (api.post(f"/incidents/{incident}/acknowledge"), 409, "Already acknowledged"),
             (api.get(f"/incidents/{UUID(int=0)}"), 404, "Unknown incident"),
@@ -300,7 +300,7 @@ def test_the_api_says_what_is_wrong_as_problems(served: Served) -> None:
 def test_a_receiver_is_tested_by_way_of_a_running_alerter(database_url: str, browser: Browser) -> None:
     store = Store(database_url)
     with somebody() as receiver, alerter(database_url, receiver.url), serving(database_url) as url:
-        until(lambda: httpx.get(f"{url}/api/v1/receivers").json()["receivers"], "an alerter to lead")
+        until(lambda: httpx2.get(f"{url}/api/v1/receivers").json()["receivers"], "an alerter to lead")
         with Watched(browser) as page:
             page.goto(f"{url}/alerts?zone=UTC&tab=deliveries")
             page.locator("#test-receiver").click()
@@ -318,6 +318,6 @@ def test_a_receiver_is_tested_by_way_of_a_running_alerter(database_url: str, bro
         close_windows(store, "oll")
         until(lambda: receiver.types[2:] == ["opened"], "the alerter to tell of an incident")
         [opened] = incidents.incidents(store)
-        assert httpx.post(f"{url}/api/v1/incidents/{opened.id}/acknowledge").status_code == 200
+        assert httpx2.post(f"{url}/api/v1/incidents/{opened.id}/acknowledge").status_code == 200
         until(lambda: receiver.types[2:] == ["opened", "acknowledged"], "its receiver to be told who has it")
     store.close()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -288,7 +288,7 @@ def test_a_pipeline_that_is_none_is_said(url: str, browser: Browser) -> None:
 
 
 def test_the_api_prints_what_the_page_shows(url: str) -> None:
-    found = httpx.get(f"{url}/api/v1/health").json()
+    found = httpx2.get(f"{url}/api/v1/health").json()
     assert found["reports"]["behind"] is None
     assert {problem["runbook"] for problem in found["problems"]} >= {"/runbooks/blind", "/runbooks/negative-lag"}
-    assert httpx.get(f"{url}/api/v1/health", params={"pipeline": "nosuch"}).status_code == 404
+    assert httpx2.get(f"{url}/api/v1/health", params={"pipeline": "nosuch"}).status_code == 404

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 
@@ -70,7 +70,7 @@ def url(module_database_url: str, kafka_bootstrap: str) -> Iterator[str]:
 
 
 def ask(url: str, asked: str, **query: str) -> dict[str, object]:
-    answer = httpx.get(f"{url}/api/v1/pipelines/retried/messages", params={"id": asked, **query}, timeout=60)
+    answer = httpx2.get(f"{url}/api/v1/pipelines/retried/messages", params={"id": asked, **query}, timeout=60)
     assert answer.status_code == 200, answer.text
     found: dict[str, object] = answer.json()
     return found
@@ -167,7 +167,7 @@ def test_an_id_that_nobody_sent_is_not_found_and_the_reach_is_told(url: str, bro
 
 def test_bad_questions_are_problem_documents(url: str) -> None:
     answers = [
-        httpx.get(f"{url}/api/v1/pipelines/{what}", timeout=30).status_code
+        httpx2.get(f"{url}/api/v1/pipelines/{what}", timeout=30).status_code
         for what in ("nobody/messages?id=a", "retried/messages", "retried/messages?id=a&around=yesterday")
     ]
     assert answers == [404, 422, 422]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import text
@@ -172,12 +172,12 @@ def test_a_pipeline_that_is_deleted_stands_nowhere(store: Store) -> None:
 
 
 def test_the_api_prints_what_the_page_shows(world: World) -> None:
-    found = httpx.get(f"{world.url}/api/v1/overview").json()
+    found = httpx2.get(f"{world.url}/api/v1/overview").json()
     assert [one["pipeline"] for one in found["pipelines"]] == ["chain", "paged", "silent", "calm", "quiet"]
     assert found["states"] == {"loss": 1, "critical": 1, "blind": 1, "ok": 1, "idle": 1}
-    chosen = httpx.get(f"{world.url}/api/v1/overview", params={"q": "BOLD", "state": "ok"}).json()
+    chosen = httpx2.get(f"{world.url}/api/v1/overview", params={"q": "BOLD", "state": "ok"}).json()
     assert ([one["pipeline"] for one in chosen["pipelines"]], chosen["total"]) == (["calm"], 5)
-    assert httpx.get(f"{world.url}/api/v1/overview", params={"state": "bad"}).status_code == 422
+    assert httpx2.get(f"{world.url}/api/v1/overview", params={"state": "bad"}).status_code == 422
 
 
 def shown(page: Page) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete, insert
@@ -280,24 +280,24 @@ def test_everybody_can_read_it_and_nothing_sticks_out(url: str, browser: Browser
 
 def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     api = f"{url}/api/v1/pipelines"
-    assert [found["name"] for found in httpx.get(api).json()] == ["chain", "clicks"]
-    assert httpx.get(f"{api}/clicks").json()["definition"]["metadata"]["name"] == "clicks"
+    assert [found["name"] for found in httpx2.get(api).json()] == ["chain", "clicks"]
+    assert httpx2.get(f"{api}/clicks").json()["definition"]["metadata"]["name"] == "clicks"
     span = {"from": rfc3339(lossy() - 60), "to": rfc3339(lossy() + 60)}
-    panels = httpx.get(f"{api}/clicks/panels", params=span).json()
+    panels = httpx2.get(f"{api}/clicks/panels", params=span).json()
     assert [bucket["lost"] for bucket in panels["buckets"]] == [{"min": 0, "max": 0}, {"min": 35, "max": 37}]
     assert {"kind": "process", "from": None, "node": "conn-ga", "p95_ms": 700.0} in panels["buckets"][0]["hops"]
     assert panels["incidents"][0]["pipeline"] == "clicks"
-    windows = httpx.get(f"{api}/clicks/windows", params=span).json()
+    windows = httpx2.get(f"{api}/clicks/windows", params=span).json()
     assert [window["window_start"] for window in windows] == [rfc3339(lossy() - 60), rfc3339(lossy())]
     assert "history" not in windows[0]
-    assert "next" in httpx.get(f"{api}/clicks/windows", params={"range": "7d"}).links
-    lag = httpx.get(f"{api}/clicks/consumer-lag", params={**span, "by": "partition"}).json()
+    assert "next" in httpx2.get(f"{api}/clicks/windows", params={"range": "7d"}).links
+    lag = httpx2.get(f"{api}/clicks/consumer-lag", params={**span, "by": "partition"}).json()
     assert lag["watched"] == {"event-norm": "clicks.event-norm"}
     (series,) = lag["series"]
     assert (series["node"], series["topic"], series["partition"], len(series["buckets"])) == ("event-norm", "in", 0, 2)
     assert series["buckets"][0]["offsets"] == {"last": 10, "max": 5_210}
-    assert httpx.get(f"{api}/clicks/consumer-lag", params={"by": "topic"}).status_code == 422
-    hours = httpx.get(f"{api}/clicks/panels", params={"range": "7d"}).json()
+    assert httpx2.get(f"{api}/clicks/consumer-lag", params={"by": "topic"}).status_code == 422
+    hours = httpx2.get(f"{api}/clicks/panels", params={"range": "7d"}).json()
     assert hours["bucket_seconds"] == 3_600
 
 
@@ -310,7 +310,7 @@ def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     ],
 )
 def test_what_the_api_cannot_answer_is_a_problem_in_words(url: str, path: str, status: int, words: str) -> None:
-    answer = httpx.get(f"{url}/api/v1/pipelines/{path}")
+    answer = httpx2.get(f"{url}/api/v1/pipelines/{path}")
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert words in answer.text
 

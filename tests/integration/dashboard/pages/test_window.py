@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import update
@@ -137,8 +137,8 @@ def path(start_s: int, query: str = "") -> str:
     return f"/pipelines/chain/windows/{rfc3339(start_s)}?zone=UTC{query}"
 
 
-def api(url: str, what: str = "", **query: str) -> httpx.Response:
-    return httpx.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(closed())}{what}", params=query, timeout=30)
+def api(url: str, what: str = "", **query: str) -> httpx2.Response:
+    return httpx2.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(closed())}{what}", params=query, timeout=30)
 
 
 def names(page: Page) -> list[str]:
@@ -263,7 +263,7 @@ def test_the_api_tells_the_window_its_gaps_and_its_revisions(url: str) -> None:
     ],
 )
 def test_what_cannot_be_answered_is_a_problem_document(url: str, what: str, query: dict[str, str], status: int) -> None:
-    answer = httpx.get(f"{url}/api/v1/pipelines/{what}", params=query, timeout=30)
+    answer = httpx2.get(f"{url}/api/v1/pipelines/{what}", params=query, timeout=30)
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
 
 
@@ -318,7 +318,7 @@ def test_a_minute_that_is_too_large_is_not_read_and_says_so(url: str, store: Sto
         window = document(chain(), start_s, verdict="ok", messages=5_000_000, counts={"src.in": 5_000_000})
         store_window(connection, window, start_s, notify=False)
     Logged("chain", start_s, "", "", store).tell("src.in", [OffsetRange(0, 0, 0)], beacons=5_000_000)
-    answer = httpx.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(start_s)}/matrix", timeout=30)
+    answer = httpx2.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(start_s)}/matrix", timeout=30)
     assert (answer.status_code, answer.json()["title"]) == (409, "Window too large")
     with Watched(browser) as page:
         page.goto(url + path(start_s))

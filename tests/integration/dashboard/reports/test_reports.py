@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 from sqlalchemy import Connection, insert
@@ -237,21 +237,21 @@ def test_lagloss_report_is_that_command_and_an_unreachable_database_is_exit_3(tm
 
 def test_the_api_gives_every_form_as_what_it_is(url: str, month: Month) -> None:
     route = f"{url}/api/v1/pipelines/chain/report"
-    found = httpx.get(route)
+    found = httpx2.get(route)
     assert found.headers["content-type"] == "application/json"
     assert found.json()["range"]["name"] == month.span.name
     for form, kind in (("md", "text/markdown"), ("html", "text/html"), ("csv", "text/csv")):
-        sent = httpx.get(route, params={"format": form, "range": month.span.name}, timeout=60)
+        sent = httpx2.get(route, params={"format": form, "range": month.span.name}, timeout=60)
         assert sent.headers["content-type"].startswith(kind)
         assert sent.headers["content-disposition"] == (f'attachment; filename="lagloss-chain-{month.span.name}.{form}"')
         assert sent.content
-    zoned = httpx.get(route, params={"from": "-2d", "to": "now", "zone": "Asia/Tokyo"}).json()
+    zoned = httpx2.get(route, params={"from": "-2d", "to": "now", "zone": "Asia/Tokyo"}).json()
     assert zoned["range"]["zone"] == "Asia/Tokyo"
 
 
 def test_the_api_gives_a_pdf(url: str, month: Month) -> None:
     need("pango")
-    sent = httpx.get(f"{url}/api/v1/pipelines/chain/report", params={"format": "pdf"}, timeout=60)
+    sent = httpx2.get(f"{url}/api/v1/pipelines/chain/report", params={"format": "pdf"}, timeout=60)
     assert sent.headers["content-type"] == "application/pdf"
     assert sent.headers["content-disposition"].endswith('.pdf"')
     assert sent.content.startswith(b"%PDF-")
@@ -276,7 +276,7 @@ def minutes(month: Month) -> CalendarSpan:
     return CalendarSpan(to_s - 25 * HOUR_S, to_s, "UTC")
 
 
-def followed(client: httpx.Client, link: str) -> list[dict[str, Any]]:
+def followed(client: httpx2.Client, link: str) -> list[dict[str, Any]]:
     """All windows behind a link."""
     found: list[dict[str, Any]] = []
     following: str | None = link
@@ -303,7 +303,7 @@ def recomputed(windows: list[dict[str, Any]]) -> dict[str, int]:
 
 def test_every_figure_can_be_recomputed_from_the_windows_it_links_to(url: str, minutes: CalendarSpan) -> None:
     span = {"from": rfc3339(minutes.from_s), "to": rfc3339(minutes.to_s), "format": "csv"}
-    with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+    with httpx2.Client(base_url=url, timeout=WAIT_S) as client:
         text = client.get("/api/v1/pipelines/clicks/report", params=span).text
         rows = list(csv.DictReader(io.StringIO(text)))
         assert {row["what"] for row in rows} == {"whole", "previous", "day", "hour"}
@@ -321,7 +321,7 @@ def test_every_figure_can_be_recomputed_from_the_windows_it_links_to(url: str, m
 @pytest.mark.parametrize("form", ["html", "md", "json"])
 def test_no_link_of_a_report_leads_nowhere(url: str, minutes: CalendarSpan, form: str) -> None:
     span = {"from": rfc3339(minutes.from_s), "to": rfc3339(minutes.to_s), "format": form}
-    with httpx.Client(base_url=url, timeout=WAIT_S) as client:
+    with httpx2.Client(base_url=url, timeout=WAIT_S) as client:
         text = html.unescape(client.get("/api/v1/pipelines/clicks/report", params=span).text)
         links = set(re.findall(r'(?:https?://[^/"]+)?(/(?:api|pipelines)/[^")\\ ]+)', text))
         assert len(links) > 10
@@ -340,7 +340,7 @@ def test_no_link_of_a_report_leads_nowhere(url: str, minutes: CalendarSpan, form
     ],
 )
 def test_the_api_says_what_is_wrong_with_a_request(url: str, path: str, query: dict[str, str], status: int) -> None:
-    found = httpx.get(f"{url}/api/v1/pipelines/{path}/report", params=query)
+    found = httpx2.get(f"{url}/api/v1/pipelines/{path}/report", params=query)
     assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json")
 
 

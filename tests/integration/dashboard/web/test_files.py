@@ -6,7 +6,7 @@ import gzip
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, expect
 from plotly.offline import get_plotlyjs_version
@@ -26,7 +26,7 @@ def url(module_database_url: str) -> Iterator[str]:
 
 def test_a_file_comes_compressed_and_the_same_each_time(url: str) -> None:
     path = "/assets/vendor/plotly-basic.min.js"
-    with httpx.Client(base_url=url) as client:
+    with httpx2.Client(base_url=url) as client:
         first, again = client.get(path), client.get(path)
         with client.stream("GET", path) as raw:
             packed = b"".join(raw.iter_raw())
@@ -40,7 +40,7 @@ def test_a_file_comes_compressed_and_the_same_each_time(url: str) -> None:
 
 
 def test_what_a_browser_has_it_is_not_sent_again(url: str) -> None:
-    with httpx.Client(base_url=url) as client:
+    with httpx2.Client(base_url=url) as client:
         first = client.get(CSS)
         again = client.get(CSS, headers={"If-None-Match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
@@ -48,7 +48,7 @@ def test_what_a_browser_has_it_is_not_sent_again(url: str) -> None:
 
 
 def test_a_file_that_is_none_is_asked_for_each_time(url: str) -> None:
-    assert [httpx.get(f"{url}/assets/none.js").status_code for _ in range(2)] == [404, 404]
+    assert [httpx2.get(f"{url}/assets/none.js").status_code for _ in range(2)] == [404, 404]
 
 
 def test_charts_are_drawn_without_the_large_bundle_and_the_polyfill(url: str, browser: Browser) -> None:

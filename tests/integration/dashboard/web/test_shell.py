@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from urllib.parse import parse_qsl, urlsplit
 
-import httpx
+import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
@@ -44,22 +44,22 @@ def test_a_page_that_is_none_says_so_and_leads_to_the_overview(url: str, browser
 
 
 def test_links_of_earlier_pages_still_lead_to_the_pipeline(url: str) -> None:
-    answer = httpx.get(f"{url}/?pipeline=clicks&range=3h")
+    answer = httpx2.get(f"{url}/?pipeline=clicks&range=3h")
     assert (answer.status_code, answer.headers["location"]) == (308, "/pipelines/clicks?range=3h")
 
 
 def test_machines_need_no_login_and_requests_are_counted_by_route(module_database_url: str) -> None:
     with serving(module_database_url, LAGLOSS_LOGIN="local") as url:
-        assert httpx.get(f"{url}/api/v1/pipelines/no-such-name/windows").status_code == 401
-        assert [httpx.get(url + path).json() for path in ("/healthz", "/readyz", "/livez")] == [{"status": "ok"}] * 3
-        text = httpx.get(f"{url}/metrics").text
+        assert httpx2.get(f"{url}/api/v1/pipelines/no-such-name/windows").status_code == 401
+        assert [httpx2.get(url + path).json() for path in ("/healthz", "/readyz", "/livez")] == [{"status": "ok"}] * 3
+        text = httpx2.get(f"{url}/metrics").text
         assert 'lagloss_dashboard_requests_total{route="/readyz",status="200"}' in text
         assert "process_resident_memory_bytes" in text
         assert "no-such-name" not in text
         assert complaints(text) == ""
-        other = httpx.get(f"{url}/metrics", headers={"accept": "application/openmetrics-text"}).text
+        other = httpx2.get(f"{url}/metrics", headers={"accept": "application/openmetrics-text"}).text
         assert other.endswith("# EOF\n")
-        assert httpx.get(f"{url}/api/v1/overview").status_code == 401
+        assert httpx2.get(f"{url}/api/v1/overview").status_code == 401
 
 
 def test_back_and_forward_lead_through_ranges(url: str, browser: Browser) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-import httpx
+import httpx2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,7 +153,7 @@ def test_a_pause_that_is_too_long_to_wait_for_is_waited_for_elsewhere(tmp_path: 
 
 
 def answered(status: int, **more: Any) -> VendorAnswer:
-    client = httpx.Client(transport=httpx.MockTransport(lambda _request: httpx.Response(status, **more)))
+    client = httpx2.Client(transport=httpx2.MockTransport(lambda _request: httpx2.Response(status, **more)))
     return Vendor("http://vendor", SchemaReader(packaged()), client).post([Event("a", 1, BODY), Event("b", 1, BODY)])
 
 

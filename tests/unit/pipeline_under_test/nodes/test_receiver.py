@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 from pipeline_under_test.events.event import Event
@@ -41,8 +41,8 @@ def answers(
     """The status of the answer to each batch, and the receiver's counts then."""
 
     async def ask() -> tuple[list[int], dict[str, Any]]:
-        transport = httpx.ASGITransport(create_app(settings))
-        async with httpx.AsyncClient(transport=transport, base_url="http://vendors") as client:
+        transport = httpx2.ASGITransport(create_app(settings))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://vendors") as client:
             got = []
             for batch in batches:
                 events = [{"event_id": name, "event_time": EVENT_TIME_MS, "content": {}} for name in batch]
