@@ -88,6 +88,14 @@ wheels: $(VENV)/.project ## write the wheels lagloss and lagloss-server into dis
 	@for name in lagloss lagloss-server; do \
 		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
 
+.PHONY: sbom
+sbom: setup ## write bills of materials (CycloneDX) of the wheels and images into dist/
+	@$(BIN)/python -P packaging/sbom.py dist
+
+.PHONY: audit
+audit: $(VENV)/.development ## look for known vulnerabilities of the locked Python packages (needs advisories from the network)
+	@$(BIN)/python -P .ci/audit.py
+
 .PHONY: clean
 clean: ## remove caches and what builds left
 	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
