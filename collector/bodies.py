@@ -11,6 +11,7 @@ import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from collector.shared_room import SharedRoom
 from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
@@ -24,13 +25,13 @@ MAX_ZSTD_WINDOW: Final = 8 * 1024 * 1024
 
 
 class Bodies:
-    """Reads bodies; all of those held at a time together take `max_held_bytes` at most."""
+    """Reads bodies; all of those held at a time together take `max_held_bytes` at most, shared by their senders."""
 
     def __init__(self, max_held_bytes: int = MAX_HELD_BYTES) -> None:
-        self._room = max_held_bytes
+        self._room = SharedRoom(max_held_bytes)
 
     @asynccontextmanager
-    async def read(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
+    async def read(self, request: Request, max_bytes: int, sender: str) -> AsyncIterator[bytes]:
         """Return the body, unpacked as its Content-Encoding says; it counts as held until the block ends.
 
         Raises:
@@ -48,19 +49,18 @@ class Bodies:
             async for chunk in _chunks(request):
                 if len(packed) + len(chunk) > max_bytes:
                     raise too_large(max_bytes)
-                held += self._take(len(chunk))
+                held += self._take(sender, len(chunk))
                 packed += chunk
             body = unpack(packed, max_bytes)
             if body is not packed:
-                held += self._take(len(body))
+                held += self._take(sender, len(body))
             yield bytes(body)
         finally:
-            self._room += held
+            self._room.give_back(sender, held)
 
-    def _take(self, size: int) -> int:
-        if size > self._room:
+    def _take(self, sender: str, size: int) -> int:
+        if not self._room.take(sender, size):
             raise busy("too many bodies are being read at this moment")
-        self._room -= size
         return size
 
 

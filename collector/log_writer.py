@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from collector.shared_room import SharedRoom
 from lagloss.sdk.outlets.kafka import Outgoing, Outlet
 from lagloss_server.net.problem_details import busy
 
@@ -52,8 +53,9 @@ class LogPosition:
 
 @dataclass(slots=True)
 class _Group:
-    """Records that are acknowledged together, and who waits for that."""
+    """Records of one pipeline that are acknowledged together, and who waits for that."""
 
+    pipeline: str
     records: Sequence[RecordToWrite]
     report: Callable[[list[LogPosition | None]], None]
     left: int = 0
@@ -73,10 +75,9 @@ class Writer:
     ) -> None:
         self.partitions: int | None = None
         """Number of partitions of the beacons topic, None while unknown."""
-        self.waiting_bytes = 0
         self._make_outlet = make_outlet
         self._timeout_s = timeout_s
-        self._max_waiting_bytes = max_waiting_bytes
+        self._room = SharedRoom(max_waiting_bytes)
         self._condition = threading.Condition()
         self._incoming: list[_Group] = []
         self._in_flight = 0
@@ -85,7 +86,12 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="lagloss-writer", daemon=True)
         self._thread.start()
 
-    async def put(self, records: Sequence[RecordToWrite]) -> list[LogPosition]:
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of the records that are not acknowledged yet."""
+        return self._room.taken
+
+    async def put(self, pipeline: str, records: Sequence[RecordToWrite]) -> list[LogPosition]:
         """Return once the broker has acknowledged them all.
 
         Raises:
@@ -99,7 +105,7 @@ class Writer:
             if not waiter.done():
                 waiter.set_result(positions)
 
-        self._take(_Group(records, lambda positions: _call(loop, settle, positions)))
+        self._take(_Group(pipeline, records, lambda positions: _call(loop, settle, positions)))
         try:
             async with asyncio.timeout(self._timeout_s):
                 found = await waiter
@@ -120,9 +126,8 @@ class Writer:
     def _take(self, group: _Group) -> None:
         size = sum(record.held_bytes for record in group.records)
         with self._condition:
-            if self._closing or self.waiting_bytes + size > self._max_waiting_bytes:
+            if self._closing or not self._room.take(group.pipeline, size):
                 raise busy("too much is waiting for the broker; send it again later")
-            self.waiting_bytes += size
             self._incoming.append(group)
             self._condition.notify()
 
@@ -162,7 +167,7 @@ class Writer:
         def done(partition: int | None, offset: int) -> None:
             self._in_flight -= 1
             with self._condition:
-                self.waiting_bytes -= group.records[at].held_bytes
+                self._room.give_back(group.pipeline, group.records[at].held_bytes)
             if partition is not None:
                 group.positions[at] = LogPosition(partition, offset)
             group.left -= 1
