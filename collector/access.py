@@ -17,7 +17,7 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot
-from lagloss_server.net.clients import is_loopback
+from lagloss_server.net.clients import THIS_MACHINE, is_loopback, peer
 from lagloss_server.net.origins import Origins
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.tokens import Scope, Token, recognise
@@ -27,8 +27,6 @@ RATE_WINDOW_S: Final = 10
 
 Need = Scope | Literal["delete"]
 """What a request is for; to delete a pipeline takes a token, whoever asks."""
-_LOCAL: Final = frozenset({"127.0.0.1", "::1"})
-"""Not all of 127/8: meshes deliver what comes from elsewhere from 127.0.0.6."""
 _HANDED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 """Headers by which a proxy says for whom it asks."""
 
@@ -79,8 +77,8 @@ class Access:
 
     def is_local(self, request: Request) -> bool:
         """Return whether a process of this machine asks, itself."""
-        host = request.client.host if request.client else ""
-        return self._trusts_local and host in _LOCAL and not any(name in request.headers for name in _HANDED_ON)
+        is_here = peer(request) in THIS_MACHINE
+        return self._trusts_local and is_here and not any(name in request.headers for name in _HANDED_ON)
 
     async def admit(self, caller: Caller, pipeline: str, needs: Need = "intake") -> None:
         """Return True if this caller is allowed to act on the pipeline.

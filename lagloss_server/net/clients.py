@@ -10,6 +10,8 @@ from starlette.requests import HTTPConnection
 
 Network = IPv4Network | IPv6Network
 UNKNOWN: Final = "unknown"
+THIS_MACHINE: Final = frozenset({"127.0.0.1", "::1"})
+"""Not all of 127/8: meshes deliver what comes from elsewhere from 127.0.0.6."""
 _IPV6_PREFIX: Final = 64
 """Prefix that one customer of a provider gets: addresses within it are one guesser's."""
 

@@ -6,7 +6,9 @@ import threading
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
+from starlette.requests import Request
 
+from lagloss_server.net.clients import THIS_MACHINE, peer
 from lagloss_server.net.exposition import exposed
 
 
@@ -21,8 +23,9 @@ def serve_health(
 ) -> Callable[[], None]:
     """Serve readiness and liveness; return a function that stops it.
 
-    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. /livez: 200, or 503
-    with the text of `hung()`: only a restart would help. /metrics: for Prometheus.
+    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. A peer that is not
+    on this machine gets it up to the first ": ": in what follows servers name hosts and users. /livez: 200, or 503 with
+    the text of `hung()`: only a restart would help. /metrics: for Prometheus.
     """
     # Imported here, at the start of the service: importing this module for its name should not wait for them.
     import uvicorn
@@ -32,9 +35,11 @@ def serve_health(
 
     @app.get("/healthz")
     @app.get("/readyz")
-    def ready() -> Response:
+    def ready(request: Request) -> Response:
         found = trouble()
-        return Response(found, 503) if found is not None else Response(note())
+        if found is None:
+            return Response(note())
+        return Response(found if peer(request) in THIS_MACHINE else found.partition(": ")[0], 503)
 
     @app.get("/livez")
     def live() -> Response:
