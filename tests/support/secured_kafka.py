@@ -28,7 +28,7 @@ from confluent_kafka.admin import (
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -58,13 +58,14 @@ class Authority:
         self.path = folder / "ca.pem"
         self.path.write_bytes(made.public_bytes(Encoding.PEM))
 
-    def issue(self, name: str, days: int = 30) -> tuple[Path, Path]:
+    def issue(self, name: str, days: int = 30, password: str = "") -> tuple[Path, Path]:
         """A certificate for loopback and its key, in two files; of -1 days it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate, secret = self.folder / f"{name}.pem", self.folder / f"{name}.key"
+        encryption = BestAvailableEncryption(password.encode()) if password else NoEncryption()
         certificate.write_bytes(self._certificate(subject, key.public_key(), days).public_bytes(Encoding.PEM))
-        secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+        secret.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, encryption))
         return certificate, secret
 
     def _certificate(
@@ -210,14 +211,53 @@ def _jaas(user: str) -> str:
     return f'{module} required username="{user}" password="{password}";'
 
 
+def _keystore(authority: Authority) -> dict[str, object]:
+    """Properties of a broker that shows a certificate of the authority, and trusts those of others."""
+    certificate, key = authority.issue("broker")
+    keystore = authority.folder / "broker.keystore.pem"
+    keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
+    return {
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": keystore,
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": authority.path,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    }
+
+
+@contextmanager
+def certificate_kafka(authority: Authority) -> Iterator[EmbeddedKafka]:
+    """A broker that lets in who has a certificate of the authority, by its common name; `admin` may do everything."""
+    certificate, key = authority.issue(ADMIN)
+    access = BrokerAccess(
+        "SSL",
+        {
+            **_keystore(authority),
+            "ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/,DEFAULT",
+            "super.users": f"User:{ADMIN};User:broker;User:ANONYMOUS",
+        },
+        (),
+        {
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(authority.path),
+            "ssl.certificate.location": str(certificate),
+            "ssl.key.location": str(key),
+            "log_level": "0",
+        },
+    )
+    kafka = EmbeddedKafka(authority.folder / "kafka", access=access).start()
+    try:
+        yield kafka
+    finally:
+        kafka.stop()
+
+
 @contextmanager
 def secured_kafka(folder: Path, tokens: str) -> Iterator[SecuredKafka]:
     """A broker whose users are those of PASSWORDS; `admin` may do everything, the others nothing yet. They come with
     their passwords, or with a token of the server at `tokens`."""
     authority = Authority(folder / "authority")
-    certificate, key = authority.issue("broker")
-    keystore = authority.folder / "broker.keystore.pem"
-    keystore.write_bytes(key.read_bytes() + certificate.read_bytes())
     oauth = "listener.name.sasl_ssl.oauthbearer"
     users = [f"--add-scram={MECHANISM}=[name={name},password={word}]" for name, word in PASSWORDS.items()]
     access = BrokerAccess(
@@ -230,11 +270,7 @@ def secured_kafka(folder: Path, tokens: str) -> Iterator[SecuredKafka]:
             f"{oauth}.sasl.server.callback.handler.class": f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
             "sasl.oauthbearer.jwks.endpoint.url": f"{tokens}/keys",
             "sasl.oauthbearer.expected.audience": "kafka",
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": keystore,
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": authority.path,
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            **_keystore(authority),
             "super.users": f"User:{ADMIN};User:ANONYMOUS",
         },
         users,
