@@ -82,10 +82,10 @@ def aggregator(
         terminate(process, 20)
 
 
-def asked(url: str) -> Any:
+def asked(url: str, timeout_s: float = 5) -> Any:
     """What Spark's page answers, [] while it does not."""
     try:
-        answer = httpx2.get(url, timeout=5)
+        answer = httpx2.get(url, timeout=timeout_s)
     except httpx2.HTTPError:
         return []
     return answer.json() if answer.headers.get("content-type") == "application/json" else []
