@@ -11,7 +11,6 @@ import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from collector.shared_room import SharedRoom
 from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
@@ -25,13 +24,13 @@ MAX_ZSTD_WINDOW: Final = 8 * 1024 * 1024
 
 
 class Bodies:
-    """Reads bodies; all of those held at a time together take `max_held_bytes` at most, shared by their senders."""
+    """Reads bodies; all of those held at a time together take `max_held_bytes` at most."""
 
     def __init__(self, max_held_bytes: int = MAX_HELD_BYTES) -> None:
-        self._room = SharedRoom(max_held_bytes)
+        self._room = max_held_bytes
 
     @asynccontextmanager
-    async def read(self, request: Request, max_bytes: int, sender: str) -> AsyncIterator[bytes]:
+    async def read(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
         """Return the body, unpacked as its Content-Encoding says; it counts as held until the block ends.
 
         Raises:
@@ -49,18 +48,19 @@ class Bodies:
             async for chunk in _chunks(request):
                 if len(packed) + len(chunk) > max_bytes:
                     raise too_large(max_bytes)
-                held += self._take(sender, len(chunk))
+                held += self._take(len(chunk))
                 packed += chunk
             body = unpack(packed, max_bytes)
             if body is not packed:
-                held += self._take(sender, len(body))
+                held += self._take(len(body))
             yield bytes(body)
         finally:
-            self._room.give_back(sender, held)
+            self._room += held
 
-    def _take(self, sender: str, size: int) -> int:
-        if not self._room.take(sender, size):
+    def _take(self, size: int) -> int:
+        if size > self._room:
             raise busy("too many bodies are being read at this moment")
+        self._room -= size
         return size
 
 

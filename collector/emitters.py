@@ -10,16 +10,15 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collector.batches import UNSPECIFIED, BeaconBatch, Seen
-from collector.shared_room import SharedRoom
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.net.problem_details import busy
 
-MAX_EMITTERS: Final = 128
-"""Nodes served at a time, half of them of one pipeline; each has a thread and a Kafka producer."""
+MAX_EMITTERS: Final = 64
+"""Nodes served at a time; each has a thread and a Kafka producer."""
 IDLE_S: Final = 600.0
 """An emitter without beacons for this long, in seconds, makes room for another node."""
 MAX_WAITING_BEACONS: Final = 100_000
-"""Beacons of all pipelines that wait for the broker: 50 MB at most, with ids of 255 bytes."""
+"""Beacons of all nodes that wait for the broker: 50 MB at most, with ids of 255 bytes."""
 ACK_POLL_S: Final = 0.005
 CLOSE_S: Final = 2.0
 
@@ -54,17 +53,13 @@ class Emitters:
     def __init__(self, make: MakeEmitter, timeout_s: float, max_emitters: int = MAX_EMITTERS) -> None:
         self._make = make
         self._timeout_s = timeout_s
-        self._slots = SharedRoom(max_emitters)
+        self._max_emitters = max_emitters
         self._served: dict[Key, _Served] = {}
-        self._waiting = SharedRoom(MAX_WAITING_BEACONS)
+        self.waiting_beacons = 0
+        """Put, and not acknowledged yet; of clients that gave up waiting, too."""
 
     def __len__(self) -> int:
         return len(self._served)
-
-    @property
-    def waiting_beacons(self) -> int:
-        """Number of beacons put, and not acknowledged yet; of clients that gave up waiting, too."""
-        return self._waiting.taken
 
     async def put(self, batch: BeaconBatch) -> None:
         """Return when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
@@ -73,20 +68,17 @@ class Emitters:
             Problem: 503 if there is no room, and nothing was taken; or the broker was too slow, and the beacons may
                 or may not arrive: sent again, they may count as duplicates, but none is lost.
         """
-        if not self._waiting.take(batch.pipeline, len(batch.seen)):
+        if self.waiting_beacons + len(batch.seen) > MAX_WAITING_BEACONS:
             raise busy("beacons are waiting for the broker; send the batch again later")
-        try:
-            served = await self._of((batch.pipeline, batch.node, batch.first))
-        except BaseException:
-            self._waiting.give_back(batch.pipeline, len(batch.seen))
-            raise
+        served = await self._of((batch.pipeline, batch.node, batch.first))
         for seen in batch.seen:
             _observe(served.emitter, seen)
+        self.waiting_beacons += len(batch.seen)
         waiting = _Waiting(served.emitter.mark(), len(batch.seen), asyncio.get_running_loop().create_future())
         served.waiting.append(waiting)
         served.emitter.request_flush()
         if served.watcher is None or served.watcher.done():
-            served.watcher = asyncio.create_task(self._watch(served, batch.pipeline))
+            served.watcher = asyncio.create_task(self._watch(served))
         try:
             async with asyncio.timeout(self._timeout_s):
                 await waiting.acknowledged
@@ -102,23 +94,22 @@ class Emitters:
                 each.watcher.cancel()
         await asyncio.gather(*(asyncio.to_thread(each.emitter.close, CLOSE_S) for each in served))
 
-    async def _watch(self, served: _Served, pipeline: str) -> None:
+    async def _watch(self, served: _Served) -> None:
         """Tells batches that they are acknowledged: one look for all of an emitter's, as long as any waits."""
         while served.waiting:
             await asyncio.sleep(ACK_POLL_S)
             while served.waiting and served.emitter.acknowledged(served.waiting[0].mark):
                 first = served.waiting.popleft()
-                self._waiting.give_back(pipeline, first.beacons)
+                self.waiting_beacons -= first.beacons
                 if not first.acknowledged.done():
                     first.acknowledged.set_result(None)
 
     async def _of(self, key: Key) -> _Served:
-        while key not in self._served:
-            if self._slots.take(key[0], 1):
-                self._served[key] = _Served(self._make(*key))
-            else:
-                await self._make_room()
-        served = self._served[key]
+        while key not in self._served and len(self._served) >= self._max_emitters:
+            await self._make_room()
+        served = self._served.get(key)
+        if served is None:
+            served = self._served[key] = _Served(self._make(*key))
         served.used_at = time.monotonic()
         return served
 
@@ -126,12 +117,8 @@ class Emitters:
         oldest = min(self._served, key=lambda key: self._served[key].used_at)
         served = self._served[oldest]
         if served.waiting or time.monotonic() - served.used_at < IDLE_S:
-            raise busy("as many nodes are being served as there may be")
-        del self._served[oldest]
-        try:
-            await asyncio.to_thread(served.emitter.close, CLOSE_S)
-        finally:
-            self._slots.give_back(oldest[0], 1)
+            raise busy(f"{self._max_emitters} nodes are being served, as many as there may be")
+        await asyncio.to_thread(self._served.pop(oldest).emitter.close, CLOSE_S)
 
 
 def _observe(emitter: Emitter, seen: Seen) -> None:

@@ -11,7 +11,6 @@ from typing import Final
 
 import structlog
 
-from collector.shared_room import SharedRoom
 from lagloss.sdk.outlets.kafka import Outgoing, Outlet
 from lagloss_server.net.problem_details import busy
 
@@ -53,9 +52,8 @@ class LogPosition:
 
 @dataclass(slots=True)
 class _Group:
-    """Records of one pipeline that are acknowledged together, and who waits for that."""
+    """Records that are acknowledged together, and who waits for that."""
 
-    pipeline: str
     records: Sequence[RecordToWrite]
     report: Callable[[list[LogPosition | None]], None]
     left: int = 0
@@ -75,9 +73,10 @@ class Writer:
     ) -> None:
         self.partitions: int | None = None
         """Number of partitions of the beacons topic, None while unknown."""
+        self.waiting_bytes = 0
         self._make_outlet = make_outlet
         self._timeout_s = timeout_s
-        self._room = SharedRoom(max_waiting_bytes)
+        self._max_waiting_bytes = max_waiting_bytes
         self._condition = threading.Condition()
         self._incoming: list[_Group] = []
         self._in_flight = 0
@@ -86,12 +85,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="lagloss-writer", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Size of the records that are not acknowledged yet."""
-        return self._room.taken
-
-    async def put(self, pipeline: str, records: Sequence[RecordToWrite]) -> list[LogPosition]:
+    async def put(self, records: Sequence[RecordToWrite]) -> list[LogPosition]:
         """Return once the broker has acknowledged them all.
 
         Raises:
@@ -105,7 +99,7 @@ class Writer:
             if not waiter.done():
                 waiter.set_result(positions)
 
-        self._take(_Group(pipeline, records, lambda positions: _call(loop, settle, positions)))
+        self._take(_Group(records, lambda positions: _call(loop, settle, positions)))
         try:
             async with asyncio.timeout(self._timeout_s):
                 found = await waiter
@@ -126,8 +120,9 @@ class Writer:
     def _take(self, group: _Group) -> None:
         size = sum(record.held_bytes for record in group.records)
         with self._condition:
-            if self._closing or not self._room.take(group.pipeline, size):
+            if self._closing or self.waiting_bytes + size > self._max_waiting_bytes:
                 raise busy("too much is waiting for the broker; send it again later")
+            self.waiting_bytes += size
             self._incoming.append(group)
             self._condition.notify()
 
@@ -167,7 +162,7 @@ class Writer:
         def done(partition: int | None, offset: int) -> None:
             self._in_flight -= 1
             with self._condition:
-                self._room.give_back(group.pipeline, group.records[at].held_bytes)
+                self.waiting_bytes -= group.records[at].held_bytes
             if partition is not None:
                 group.positions[at] = LogPosition(partition, offset)
             group.left -= 1

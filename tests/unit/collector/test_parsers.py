@@ -219,7 +219,7 @@ async def _read(body: bytes, encoding: str, max_bytes: int, bodies: Bodies) -> b
         return next(messages)
 
     scope = {"type": "http", "headers": [(b"content-encoding", encoding.encode())]}
-    async with bodies.read(Request(scope, receive), max_bytes, "t-1") as found:
+    async with bodies.read(Request(scope, receive), max_bytes) as found:
         return found
 
 
