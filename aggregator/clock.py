@@ -7,6 +7,7 @@ which of them is right: its append times are the other half of every comparison.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ APART_MS: Final = 1_000
 """A machine's clock that is this far from the monotonic one was set, and did not drift."""
 RECENT_MS: Final = 30_000
 """A report that was followed within this time says what time it is: each emitter sends one at least every 10 s."""
+SETTLED_MS: Final = 15_000
+"""After a step, nothing is judged for so long: whoever lives reports in this time, by the new time."""
 
 
 class JudgementClock:
@@ -31,6 +34,8 @@ class JudgementClock:
         self._offset_ms = (wall() - monotonic()) * 1000
         self._heard: tuple[int, float] | None = None
         """Append time of the newest report (epoch ms), and when it was followed (monotonic ms)."""
+        self._stepped_ms = -math.inf
+        """When the time was last set (monotonic ms)."""
         self._lock = threading.Lock()
 
     def now_ms(self) -> int:
@@ -39,8 +44,14 @@ class JudgementClock:
             wall_ms, monotonic_ms = self._wall() * 1000, self._monotonic() * 1000
             kept_ms = monotonic_ms + self._offset_ms
             if abs(wall_ms - kept_ms) > APART_MS and self._broker_is_nearer(wall_ms, kept_ms, monotonic_ms):
-                self._offset_ms = wall_ms - monotonic_ms
+                self._offset_ms, self._stepped_ms = wall_ms - monotonic_ms, monotonic_ms
             return int(monotonic_ms + self._offset_ms)
+
+    def is_settled(self) -> bool:
+        """Return whether the time was not set lately, together with the broker's: until each emitter has reported since
+        then, all of them would be taken for silent."""
+        with self._lock:
+            return self._monotonic() * 1000 - self._stepped_ms >= SETTLED_MS
 
     def heard(self, appended_ms: int) -> None:
         """Note the append time of a report that was followed just now."""

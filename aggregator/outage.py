@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import psycopg
 from confluent_kafka import KafkaException
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -39,14 +39,16 @@ class TopicRecreated(RuntimeError):
 _SERVER_STATES: Final = ("08", "40", "53", "57", "58")
 """Classes of SQLSTATE: connection, rollback (deadlock, serialisation), resources (disk full, too many connections),
 intervention (statement time-out, shutdown), system error."""
-_SERVER_CODES: Final = ("25006", "42501", "42703", "42P01", "55P03")
-"""Others that are the same for every window: a stand-by that only reads, rights, a column or table that is not there
-(tables are behind, or being restored), a lock that was not to be had."""
+_SERVER_CODES: Final = ("25006", "25P03", "42501", "42703", "42P01", "55P03")
+"""Others that are the same for every window: a stand-by that only reads, a transaction that stood idle too long (we
+were paused), rights, a column or table that is not there (tables are behind, or being restored), a lock that was not to
+be had."""
 _AWAY_IN_SPARK: Final = re.compile(
     r"org\.apache\.kafka\.common\.errors\.(?!Serialization|CorruptRecord|InvalidRecord|RecordTooLarge)"
     r"|org\.apache\.kafka\.common\.KafkaException: Failed to (?:construct|create)"
     r"|java\.(?:net|nio\.channels)\.\w+Exception|java\.util\.concurrent\.TimeoutException"
     r"|No space left on device|ExecutorLostFailure|SparkContext (?:was|has been) shut ?down|SparkContext was stopped"
+    r"|stopped SparkContext"
     r"|psycopg\.(?:Operational|Interface)Error|sqlalchemy\.exc\.(?:Operational|Interface)Error|DatabaseRestored"
 )
 """What a message of Spark's holds where a server or a machine is away, and the read or the batch is not to blame."""
@@ -59,7 +61,8 @@ def is_outage(error: BaseException) -> bool:
         return error.connection_invalidated or _is_outage_of_postgresql(error.orig)
     if isinstance(error, PySparkException | Py4JJavaError):
         return _AWAY_IN_SPARK.search(str(error)) is not None
-    return isinstance(error, (DatabaseRestored, TopicRecreated, LeaseHeld, KafkaException, PoolTimeout, OSError))
+    lost = (Py4JError, KafkaException, PoolTimeout, OSError)  # the first: Spark's process does not answer
+    return isinstance(error, (DatabaseRestored, TopicRecreated, LeaseHeld, *lost))
 
 
 def _is_outage_of_postgresql(error: BaseException | None) -> bool:
@@ -94,9 +97,7 @@ def outage_of(error: BaseException, now_s: float) -> Outage:
     message = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
     if isinstance(error, LeaseHeld):
         return Outage("lease", message, now_s)
-    server: Server = (
-        "spark" if is_outage(error) or isinstance(error, PySparkException | Py4JJavaError) else "aggregator"
-    )
+    server: Server = "spark" if is_outage(error) or isinstance(error, PySparkException | Py4JError) else "aggregator"
     if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in message or "DatabaseRestored" in message:
         server = "postgresql"
     elif isinstance(error, KafkaException | TopicRecreated) or "org.apache.kafka" in message:

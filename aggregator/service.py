@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event, text
+from sqlalchemy.exc import DBAPIError
 
 from aggregator import quarantine
 from aggregator.clock import JudgementClock
@@ -47,6 +49,13 @@ _IS_HELD = text(
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid = CAST(:key AS bigint) >> 32 AND objid = (CAST(:key AS bigint) & 4294967295))"
 )
+LEASE_S = 60
+"""A holder that gives no sign of life for so long, because it is paused or cut off, loses the lease: the server ends
+its session."""
+HEARTBEAT_S = 10.0
+TRANSACTION_IDLE_S = 120
+"""A transaction in which its client does nothing for so long is ended: one that is paused must not lock out its
+successor. Ours compute for some seconds between two statements."""
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
 HUNG_S = 1_800.0
@@ -140,6 +149,7 @@ class Aggregator:
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
             store = stack.enter_context(closing(Store(self.settings.require_database())))
+            event.listen(store.engine, "connect", _end_idle_transactions)
             demand_newest(store.engine)
             lease = stack.enter_context(closing(Lease(store)))
             while not lease.is_held():
@@ -185,7 +195,7 @@ class Aggregator:
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
                 busy = follower.follow_deferred(reports, watch.checkpoints)
-                if caught_up_ms:
+                if caught_up_ms and self._clock.is_settled():
                     closed, answered = closer.tick(caught_up_ms, now_ms), upkeep.tick(caught_up_ms)
                     busy = busy or closed or answered
                     self.trouble = None  # a round of all of it has come to its end
@@ -206,48 +216,79 @@ def _shown(names: Sequence[str]) -> str:
     return f"{', '.join(names[:SHOWN])}{more}"
 
 
+def _end_idle_transactions(connection: Any, _record: object) -> None:
+    """Let the server end transactions of a connection in which nothing is done for long."""
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{TRANSACTION_IDLE_S}s'")
+    connection.commit()
+
+
 class Lease:
-    """One closer at a time: an advisory lock on a connection of its own, given free by the server when that breaks."""
+    """One closer at a time: an advisory lock on a session of its own. The server frees it when that ends, because the
+    connection breaks or because nothing was heard on it for LEASE_S."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._connection: Connection | None = None
+        self._guard = threading.Lock()
+        """Two threads use the connection."""
+        self._failure: DBAPIError | None = None
 
     def is_held(self) -> bool:
         if self._connection is None:
             self._connection = self._store.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
+            self._connection.execute(text(f"SET idle_session_timeout = '{LEASE_S}s'"))
         taken = self._connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEASE}).scalar_one()
         return bool(taken)
 
     @contextmanager
     def fencing(self, engine: Engine) -> Iterator[None]:
-        """Let no transaction of this engine commit, while the block lasts, unless the lease is held at that moment.
+        """Keep the lease while the block lasts, and let no transaction of this engine commit unless it is held at that
+        moment.
 
         A process that was paused may have lost it without a word, in the middle of a transaction; another has taken
         over then. Such a commit raises LeaseHeld.
         """
         assert self._connection is not None
         backend = self._connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+        over = threading.Event()
 
         def demand(connection: Connection) -> None:
             if not connection.execute(_IS_HELD, {"key": LEASE, "backend": backend}).scalar_one():
                 raise LeaseHeld("the lease was lost")
 
         event.listen(engine, "commit", demand)
+        threading.Thread(target=self._keep, args=[over], name="lease", daemon=True).start()
         try:
             yield
         finally:
+            over.set()
             event.remove(engine, "commit", demand)
+
+    def _keep(self, over: threading.Event) -> None:
+        """Give a sign of life now and then, whatever the other threads are at."""
+        while not over.wait(HEARTBEAT_S):
+            try:
+                self.check()
+            except Exception:  # whatever it is, the next check of the working thread meets it, too
+                return
 
     def check(self) -> None:
         """Raise DBAPIError if the connection, and with it the lease, is gone."""
-        if self._connection is None:
-            raise ConnectionError("the lease was not acquired")
-        self._connection.execute(text("SELECT 1"))
+        with self._guard:
+            connection = self._connection
+            if connection is None:
+                raise ConnectionError("the lease was not acquired")
+            if self._failure is not None:
+                raise self._failure
+            try:
+                connection.execute(text("SELECT 1"))
+            except DBAPIError as error:
+                self._failure = error
+                raise
 
     def close(self) -> None:
         """Give it back: the server frees the lock when it sees the connection closed."""
-        if self._connection is not None:
-            self._connection.invalidate()  # a plain close would only return it to the pool
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.invalidate()  # a plain close would only return it to the pool
+            connection.close()

@@ -7,9 +7,10 @@ A window, an hour to roll up, or a consumer group that is set aside is named in 
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Literal, NamedTuple, TypeVar, get_args
 
 import structlog
 from sqlalchemy import Connection, Engine, delete, select, tuple_
@@ -22,6 +23,8 @@ log = structlog.get_logger()
 
 RETRY_MS = 3_600_000
 ERROR_CHARS = 500
+AT_ONCE = 1_000
+"""Items that one statement deletes."""
 
 Kind = Literal["window", "rollup", "group"]
 T = TypeVar("T")
@@ -38,11 +41,19 @@ class Item(NamedTuple):
         return f"{self.kind} {self.pipeline}/{self.name}"
 
 
-def isolate(items: Sequence[T], work: Callable[[Sequence[T]], int], set_aside: Callable[[T, Exception], None]) -> int:
+def isolate(
+    items: Sequence[T],
+    work: Callable[[Sequence[T]], int],
+    set_aside: Callable[[T, Exception], None],
+    ends_at: float = math.inf,
+) -> int:
     """Do `work` on all items together; return the sum of what it returns.
 
     Where that fails, but not for an outage, do it on each half, and so on until the item that fails is alone: it is
     passed to `set_aside`, and the others are done. n items of which one fails take 2 log2(n) calls more.
+
+    Args:
+        ends_at: when (monotonic s) to leave the rest for later; what failed together is halved once at least.
 
     Raises:
         Exception: an outage, or whatever `set_aside` raises.
@@ -56,7 +67,10 @@ def isolate(items: Sequence[T], work: Callable[[Sequence[T]], int], set_aside: C
             set_aside(items[0], error)
             return 0
     middle = len(items) // 2
-    return isolate(items[:middle], work, set_aside) + isolate(items[middle:], work, set_aside)
+    done = isolate(items[:middle], work, set_aside, ends_at)
+    if time.monotonic() >= ends_at:
+        return done
+    return done + isolate(items[middle:], work, set_aside, ends_at)
 
 
 class SetAside:
@@ -78,7 +92,24 @@ class SetAside:
 
     def due(self, kind: Kind, now_ms: int) -> list[Item]:
         """Return the items to be tried again now."""
-        return sorted(item for item, at_ms in self.retry_at.items() if item.kind == kind and at_ms <= now_ms)
+        return sorted(item for item, at_ms in self._listed(kind) if at_ms <= now_ms)
+
+    def waiting(self, kind: Kind, now_ms: int) -> list[Item]:
+        """Return the items that are not to be tried again yet."""
+        return sorted(item for item, at_ms in self._listed(kind) if at_ms > now_ms)
+
+    def retry_now(self, kind: Kind, pipeline: str) -> None:
+        """Let the items of a pipeline be tried again at the next look."""
+        for item, _ in self._listed(kind):
+            if item.pipeline == pipeline:
+                self.retry_at[item] = 0
+
+    def forget(self, items: Iterable[Item]) -> None:
+        """Forget items that need no other try: their pipeline was deleted, say, or their window is sealed."""
+        gone = [item for item in items if item in self]
+        for at in range(0, len(gone), AT_ONCE):
+            with self._engine.begin() as connection:
+                self.done(connection, gone[at : at + AT_ONCE])
 
     def put(self, item: Item, error: BaseException) -> None:
         """Set an item aside, with the first line of what went wrong."""
@@ -100,14 +131,15 @@ class SetAside:
             table = tables.table_of(tables.SetAsideRow)
             connection.execute(delete(table).where(tuple_(table.c.kind, table.c.pipeline, table.c.item).in_(found)))
             for item in found:
-                del self.retry_at[item]
+                self.retry_at.pop(item, None)
                 log.info("no longer set aside", kind=item.kind, pipeline=item.pipeline, item=item.name)
 
     def counts(self) -> dict[str, int]:
-        found: dict[str, int] = {"window": 0, "rollup": 0, "group": 0}
-        for item in list(self.retry_at):
-            found[item.kind] += 1
-        return found
+        return {kind: len(self._listed(kind)) for kind in get_args(Kind)}
+
+    def _listed(self, kind: Kind) -> list[tuple[Item, int]]:
+        """Return the items of a kind, with when each is tried again. Two threads set aside."""
+        return [(item, at_ms) for item, at_ms in list(self.retry_at.items()) if item.kind == kind]
 
 
 def _first_line(error: BaseException) -> str:

@@ -42,6 +42,11 @@ class Caller:
         """Name of the caller, as a key of data kept per caller."""
         return self.token.id if self.token else ""
 
+    @property
+    def tenant(self) -> str:
+        """Name of whoever shares room with this caller: all tokens of a pipeline do."""
+        return self.token.pipeline if self.token else ""
+
 
 class Access:
     """Decides on requests, by the known tokens and definitions."""

@@ -57,7 +57,7 @@ class Beacons:
         caller = await services.access.caller(request)
         kind = media_type(request, JSON, cloud_events.SINGLE, cloud_events.BATCHED)
         key = request.headers.get("idempotency-key")
-        async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
+        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
             if kind == JSON:
                 raw = read_batch(body)
             else:
@@ -81,7 +81,7 @@ class Beacons:
         caller = await services.access.caller(request)
         kind = media_type(request, spans.PROTOBUF, spans.JSON)
         key = request.headers.get("idempotency-key")
-        async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
+        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
             traces = spans.read_request(body, kind)
 
             async def put() -> Response:
@@ -110,7 +110,7 @@ class Beacons:
         else:
             blocks = pack(batch, services.partitions())
             records = [RecordToWrite(BEACONS, block.key, block.value, block.partition) for block in blocks]
-            positions = await services.writer.put(records)
+            positions = await services.writer.put(batch.pipeline, records)
             answer["tallies"] = [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(len(batch.seen))

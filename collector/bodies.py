@@ -11,6 +11,7 @@ import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
+from collector.shared_room import SharedRoom
 from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
@@ -18,7 +19,7 @@ MAX_BLOCKS_BYTES: Final = 4 * 1024 * 1024
 """Several blocks; one takes less than 1 MB, as the broker does."""
 MAX_DEFINITION_BYTES: Final = 64 * 1024
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
-"""Bodies of all requests under way, as they came and unpacked."""
+"""Bodies of all requests under way, as they came and unpacked; a caller gets half of it at most."""
 MAX_ZSTD_WINDOW: Final = 8 * 1024 * 1024
 """Limit of RFC 9659 for zstd in HTTP."""
 
@@ -27,11 +28,11 @@ class Bodies:
     """Reads bodies; all of those held at a time together take `max_held_bytes` at most."""
 
     def __init__(self, max_held_bytes: int = MAX_HELD_BYTES) -> None:
-        self._room = max_held_bytes
+        self._room = SharedRoom(max_held_bytes)
 
     @asynccontextmanager
-    async def read(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """Return the body, unpacked as its Content-Encoding says; it counts as held until the block ends.
+    async def read(self, request: Request, max_bytes: int, caller: str) -> AsyncIterator[bytes]:
+        """Return the body, unpacked as its Content-Encoding says; it counts as held by the caller until the block ends.
 
         Raises:
             Problem: 413 for one that is too large, as sent or unpacked, 415 for an unknown encoding, 400 for one that
@@ -48,19 +49,18 @@ class Bodies:
             async for chunk in _chunks(request):
                 if len(packed) + len(chunk) > max_bytes:
                     raise too_large(max_bytes)
-                held += self._take(len(chunk))
+                held += self._take(caller, len(chunk))
                 packed += chunk
             body = unpack(packed, max_bytes)
             if body is not packed:
-                held += self._take(len(body))
+                held += self._take(caller, len(body))
             yield bytes(body)
         finally:
-            self._room += held
+            self._room.give_back(caller, held)
 
-    def _take(self, size: int) -> int:
-        if size > self._room:
+    def _take(self, caller: str, size: int) -> int:
+        if not self._room.take(caller, size):
             raise busy("too many bodies are being read at this moment")
-        self._room -= size
         return size
 
 

@@ -101,9 +101,9 @@ class Definitions:
         return json_answer([_document(stored) for stored in found])
 
     async def put(self, request: Request, name: str) -> Response:
-        await self._admit(request, name)
+        caller = await self._admit(request, name)
         media_type(request, YAML, JSON, "application/x-yaml", "text/yaml")
-        async with self._services.bodies.read(request, MAX_DEFINITION_BYTES) as body:
+        async with self._services.bodies.read(request, MAX_DEFINITION_BYTES, caller.tenant) as body:
             definition = await asyncio.to_thread(parsed, body)
         if definition.name != name:
             raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
@@ -119,9 +119,10 @@ class Definitions:
         await self._services.knowledge.refresh()
         return Response(status_code=204)
 
-    async def _admit(self, request: Request, name: str, needs: Need = "admin") -> None:
+    async def _admit(self, request: Request, name: str, needs: Need = "admin") -> Caller:
         caller = await self._services.access.caller(request)
         await self._services.access.admit(caller, name, needs)
+        return caller
 
     async def _sees(self, caller: Caller, name: str) -> bool:
         try:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from collector.batches import UNSPECIFIED, BeaconBatch, Seen
+from collector.shared_room import SharedRoom
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.net.problem_details import busy
 
 MAX_EMITTERS: Final = 64
 """Nodes served at a time; each has a thread and a Kafka producer."""
 IDLE_S: Final = 600.0
-"""An emitter without beacons for this long, in seconds, makes room for another node."""
+"""An emitter without beacons for this long, in seconds, makes room for another node; sooner only if its pipeline has
+the most, for a node of one that has fewer."""
 MAX_WAITING_BEACONS: Final = 100_000
-"""Beacons of all nodes that wait for the broker: 50 MB at most, with ids of 255 bytes."""
+"""Beacons of all nodes that wait for the broker: 50 MB at most, with ids of 255 bytes; a pipeline gets half of it at
+most."""
 ACK_POLL_S: Final = 0.005
 CLOSE_S: Final = 2.0
 
@@ -55,11 +58,15 @@ class Emitters:
         self._timeout_s = timeout_s
         self._max_emitters = max_emitters
         self._served: dict[Key, _Served] = {}
-        self.waiting_beacons = 0
-        """Put, and not acknowledged yet; of clients that gave up waiting, too."""
+        self._room = SharedRoom(MAX_WAITING_BEACONS)
 
     def __len__(self) -> int:
         return len(self._served)
+
+    @property
+    def waiting_beacons(self) -> int:
+        """Put, and not acknowledged yet; of clients that gave up waiting, too."""
+        return self._room.used
 
     async def put(self, batch: BeaconBatch) -> None:
         """Return when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
@@ -68,17 +75,20 @@ class Emitters:
             Problem: 503 if there is no room, and nothing was taken; or the broker was too slow, and the beacons may
                 or may not arrive: sent again, they may count as duplicates, but none is lost.
         """
-        if self.waiting_beacons + len(batch.seen) > MAX_WAITING_BEACONS:
+        if not self._room.take(batch.pipeline, len(batch.seen)):
             raise busy("beacons are waiting for the broker; send the batch again later")
-        served = await self._of((batch.pipeline, batch.node, batch.first))
-        for seen in batch.seen:
-            _observe(served.emitter, seen)
-        self.waiting_beacons += len(batch.seen)
+        try:
+            served = await self._of((batch.pipeline, batch.node, batch.first))
+            for seen in batch.seen:
+                _observe(served.emitter, seen)
+        except BaseException:
+            self._room.give_back(batch.pipeline, len(batch.seen))
+            raise
         waiting = _Waiting(served.emitter.mark(), len(batch.seen), asyncio.get_running_loop().create_future())
         served.waiting.append(waiting)
         served.emitter.request_flush()
         if served.watcher is None or served.watcher.done():
-            served.watcher = asyncio.create_task(self._watch(served))
+            served.watcher = asyncio.create_task(self._watch(batch.pipeline, served))
         try:
             async with asyncio.timeout(self._timeout_s):
                 await waiting.acknowledged
@@ -94,31 +104,40 @@ class Emitters:
                 each.watcher.cancel()
         await asyncio.gather(*(asyncio.to_thread(each.emitter.close, CLOSE_S) for each in served))
 
-    async def _watch(self, served: _Served) -> None:
+    async def _watch(self, pipeline: str, served: _Served) -> None:
         """Tells batches that they are acknowledged: one look for all of an emitter's, as long as any waits."""
         while served.waiting:
             await asyncio.sleep(ACK_POLL_S)
             while served.waiting and served.emitter.acknowledged(served.waiting[0].mark):
                 first = served.waiting.popleft()
-                self.waiting_beacons -= first.beacons
+                self._room.give_back(pipeline, first.beacons)
                 if not first.acknowledged.done():
                     first.acknowledged.set_result(None)
 
     async def _of(self, key: Key) -> _Served:
         while key not in self._served and len(self._served) >= self._max_emitters:
-            await self._make_room()
+            await self._make_room(key[0])
         served = self._served.get(key)
         if served is None:
             served = self._served[key] = _Served(self._make(*key))
         served.used_at = time.monotonic()
         return served
 
-    async def _make_room(self) -> None:
-        oldest = min(self._served, key=lambda key: self._served[key].used_at)
-        served = self._served[oldest]
-        if served.waiting or time.monotonic() - served.used_at < IDLE_S:
-            raise busy(f"{self._max_emitters} nodes are being served, as many as there may be")
-        await asyncio.to_thread(self._served.pop(oldest).emitter.close, CLOSE_S)
+    async def _make_room(self, pipeline: str) -> None:
+        """End one emitter, to serve a node of this pipeline.
+
+        Raises:
+            Problem: 503 if each is in use, or this pipeline is not to have more than others.
+        """
+        used_at = {key: served.used_at for key, served in self._served.items() if not served.waiting}
+        least = min(used_at, key=used_at.__getitem__, default=None)
+        if least is None or time.monotonic() - used_at[least] < IDLE_S:
+            number = Counter(key[0] for key in self._served)
+            most = [key for key in used_at if number[key[0]] == max(number.values()) > number[pipeline] + 1]
+            if not most:
+                raise busy(f"{self._max_emitters} nodes are being served, as many as there may be")
+            least = min(most, key=used_at.__getitem__)
+        await asyncio.to_thread(self._served.pop(least).emitter.close, CLOSE_S)
 
 
 def _observe(emitter: Emitter, seen: Seen) -> None:

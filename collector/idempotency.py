@@ -20,7 +20,7 @@ from lagloss_server.net.problem_details import Problem, busy
 
 KEPT_S: Final = 3_600.0
 MAX_KEPT: Final = 20_000
-"""Answers kept; some 20 MB. The oldest go first."""
+"""Answers kept; some 20 MB. The oldest go first, of the caller that has the most."""
 MAX_KEY_CHARS: Final = 255
 
 
@@ -37,10 +37,10 @@ class Repeats:
     def __init__(self, max_kept: int = MAX_KEPT, kept_s: float = KEPT_S) -> None:
         self._max_kept = max_kept
         self._kept_s = kept_s
-        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+        self._answers: dict[str, OrderedDict[str, _Answer]] = {}
 
     def __len__(self) -> int:
-        return len(self._answers)
+        return sum(map(len, self._answers.values()))
 
     async def answer(
         self, caller: str, key: str | None, request: bytes, respond: Callable[[], Awaitable[Response]]
@@ -59,8 +59,8 @@ class Repeats:
         if not 1 <= len(key) <= MAX_KEY_CHARS:
             raise Problem(400, "Bad key", f"expected 1 to {MAX_KEY_CHARS} characters", field="Idempotency-Key")
         digest = hashlib.sha256(request).digest()
-        self._forget()
-        kept = self._answers.get((caller, key))
+        self._forget_old(caller)
+        kept = self._answers[caller].get(key) if caller in self._answers else None
         if kept is not None and kept.digest != digest:
             raise Problem(422, "Key used before", "this key came with another request before", field="Idempotency-Key")
         if kept is not None:
@@ -68,10 +68,14 @@ class Repeats:
             if response is None:
                 raise busy("the first request with this key failed; send it again later")
             return response
-        return await self._first((caller, key), digest, respond)
+        self._make_room()
+        return await self._first(caller, key, digest, respond)
 
-    async def _first(self, key: tuple[str, str], digest: bytes, respond: Callable[[], Awaitable[Response]]) -> Response:
-        kept = self._answers[key] = _Answer(digest, asyncio.get_running_loop().create_future(), time.monotonic())
+    async def _first(
+        self, caller: str, key: str, digest: bytes, respond: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        kept = _Answer(digest, asyncio.get_running_loop().create_future(), time.monotonic())
+        self._answers.setdefault(caller, OrderedDict())[key] = kept
         response: Response | None = None
         try:
             response = await respond()
@@ -79,17 +83,31 @@ class Repeats:
         finally:
             kept.response.set_result(response)
             if response is None:
-                del self._answers[key]
+                self._drop(caller, key)
 
-    def _forget(self) -> None:
-        """Make room; requests in progress stay."""
+    def _forget_old(self, caller: str) -> None:
+        """Forget what this caller asked too long ago; requests in progress stay."""
         horizon = time.monotonic() - self._kept_s
-        while self._answers:
-            key, oldest = next(iter(self._answers.items()))
-            if oldest.asked_at > horizon and len(self._answers) < self._max_kept:
+        while caller in self._answers:
+            key, oldest = next(iter(self._answers[caller].items()))
+            if oldest.asked_at > horizon or not oldest.response.done():
                 return
+            self._drop(caller, key)
+
+    def _make_room(self) -> None:
+        """Forget the oldest answer of the caller that has the most, if there are too many; a request in progress stays.
+
+        Raises:
+            Problem: 503 if that is one.
+        """
+        while len(self) >= self._max_kept:
+            caller = max(self._answers, key=lambda each: len(self._answers[each]))
+            key, oldest = next(iter(self._answers[caller].items()))
             if not oldest.response.done():
-                if len(self._answers) >= self._max_kept:
-                    raise busy("too many requests with keys are being answered")
-                return
-            del self._answers[key]
+                raise busy("too many requests with keys are being answered")
+            self._drop(caller, key)
+
+    def _drop(self, caller: str, key: str) -> None:
+        del self._answers[caller][key]
+        if not self._answers[caller]:
+            del self._answers[caller]

@@ -69,13 +69,14 @@ class BeaconIntake:
         services = self._services
         caller = await services.access.caller(request)
         media_type(request, BLOCKS_TYPE)
-        async with services.bodies.read(request, MAX_BLOCKS_BYTES) as body:
+        async with services.bodies.read(request, MAX_BLOCKS_BYTES, caller.tenant) as body:
             blocks = read_blocks(body)
-            await services.access.pipeline(caller, blocks[0].content.pipeline)
+            pipeline = blocks[0].content.pipeline
+            await services.access.pipeline(caller, pipeline)
             beacons = sum(block.content.count for block in blocks)
             await services.access.spend(caller, beacons)
             partitions, started = services.partitions(), time.perf_counter()
-            positions = await services.writer.put([block.record(partitions) for block in blocks])
+            positions = await services.writer.put(pipeline, [block.record(partitions) for block in blocks])
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(beacons)
         return json_answer({"positions": [{"partition": at.partition, "offset": at.offset} for at in positions]}, 202)
@@ -84,12 +85,12 @@ class BeaconIntake:
         services = self._services
         caller = await services.access.caller(request)
         kind = media_type(request, REPORT_TYPE, JSON)
-        async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
+        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
             report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
             accept_report(report)
             await services.access.pipeline(caller, report.pipeline)
             await services.access.spend(caller, 1 + len(report.progress) + len(report.tallies))
-            await services.writer.put([report_record(report)])
+            await services.writer.put(report.pipeline, [report_record(report)])
         return json_answer({"accepted": 0}, 202)
 
 

@@ -11,13 +11,15 @@ from typing import Final
 
 import structlog
 
+from collector.shared_room import SharedRoom
 from lagloss.sdk.outlets.kafka import Outgoing, Outlet
 from lagloss_server.net.problem_details import busy
 
 log = structlog.get_logger()
 
 MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
-"""Records that wait for the broker's acknowledgement, those whose clients gave up waiting among them."""
+"""Records that wait for the broker's acknowledgement, those whose clients gave up waiting among them; a pipeline gets
+half of it at most."""
 RECORD_BYTES: Final = 500
 """Memory of a record besides its key and value."""
 MAX_RECORD_BYTES: Final = 980_000
@@ -54,6 +56,7 @@ class LogPosition:
 class _Group:
     """Records that are acknowledged together, and who waits for that."""
 
+    pipeline: str
     records: Sequence[RecordToWrite]
     report: Callable[[list[LogPosition | None]], None]
     left: int = 0
@@ -73,10 +76,9 @@ class Writer:
     ) -> None:
         self.partitions: int | None = None
         """Number of partitions of the beacons topic, None while unknown."""
-        self.waiting_bytes = 0
         self._make_outlet = make_outlet
         self._timeout_s = timeout_s
-        self._max_waiting_bytes = max_waiting_bytes
+        self._room = SharedRoom(max_waiting_bytes)
         self._condition = threading.Condition()
         self._incoming: list[_Group] = []
         self._in_flight = 0
@@ -85,8 +87,12 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="lagloss-writer", daemon=True)
         self._thread.start()
 
-    async def put(self, records: Sequence[RecordToWrite]) -> list[LogPosition]:
-        """Return once the broker has acknowledged them all.
+    @property
+    def waiting_bytes(self) -> int:
+        return self._room.used
+
+    async def put(self, pipeline: str, records: Sequence[RecordToWrite]) -> list[LogPosition]:
+        """Return once the broker has acknowledged all these records of a pipeline.
 
         Raises:
             Problem: 503 if there is no room and nothing was taken, or the broker was too slow: then the records may
@@ -99,7 +105,7 @@ class Writer:
             if not waiter.done():
                 waiter.set_result(positions)
 
-        self._take(_Group(records, lambda positions: _call(loop, settle, positions)))
+        self._take(_Group(pipeline, records, lambda positions: _call(loop, settle, positions)))
         try:
             async with asyncio.timeout(self._timeout_s):
                 found = await waiter
@@ -120,9 +126,8 @@ class Writer:
     def _take(self, group: _Group) -> None:
         size = sum(record.held_bytes for record in group.records)
         with self._condition:
-            if self._closing or self.waiting_bytes + size > self._max_waiting_bytes:
+            if self._closing or not self._room.take(group.pipeline, size):
                 raise busy("too much is waiting for the broker; send it again later")
-            self.waiting_bytes += size
             self._incoming.append(group)
             self._condition.notify()
 
@@ -162,7 +167,7 @@ class Writer:
         def done(partition: int | None, offset: int) -> None:
             self._in_flight -= 1
             with self._condition:
-                self.waiting_bytes -= group.records[at].held_bytes
+                self._room.give_back(group.pipeline, group.records[at].held_bytes)
             if partition is not None:
                 group.positions[at] = LogPosition(partition, offset)
             group.left -= 1

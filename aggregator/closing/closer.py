@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice, zip_longest
@@ -98,13 +98,22 @@ class Closer:
             from_log: read them all.
             ends_at: when (monotonic s) to leave the rest for later, after one read at least.
         """
+
+        def close(some: Windows) -> int:
+            return self._close_together(some, now_ms, from_log=from_log, ends_at=ends_at)
+
+        def of(pipelines: Collection[str]) -> Windows:
+            return [window for window in windows if window[0] in pipelines]
+
         if not windows:
             return 0
-        return isolate(
-            windows,
-            lambda some: self._close_together(some, now_ms, from_log=from_log, ends_at=ends_at),
-            lambda window, error: self._set_aside(window, error, now_ms),
-        )
+        # First the pipelines that fail are found, so that the others need not wait until each bad window is.
+        failing: list[str] = []
+        names = list(dict.fromkeys(pipeline for pipeline, _ in windows))
+        read = isolate(names, lambda some: close(of(some)), lambda name, _: failing.append(name))
+        for some in sorted((of([name]) for name in failing), key=len):
+            read += isolate(some, close, lambda window, error: self._set_aside(window, error, now_ms), ends_at)
+        return read
 
     def _set_aside(self, window: tuple[str, int], error: Exception, now_ms: int) -> None:
         """Make this window `unknown` for the reason `failed` (rule 16), to be tried again later."""
@@ -306,6 +315,7 @@ class Closer:
             over,
             lambda some: self._close_together_early(some, caught_up_ms, now_ms),
             lambda window, _: self._watch.schedules[window[0]].tried_early(window[1], now_ms, read=False),
+            time.monotonic() + TURN_S,
         )
 
     def _close_together_early(self, windows: Windows, caught_up_ms: int, now_ms: int) -> int:
@@ -335,7 +345,7 @@ class Closer:
         """Judge again windows whose deadline has passed, or whose emitters fell silent or came back: no block is read,
         unless a cut falls inside a pattern."""
         schedules = self._watch.schedules
-        self.close_windows([_window(item) for item in self._failures.due("window", caught_up_ms)], caught_up_ms)
+        self._try_again(caught_up_ms)
         windows = {(name, start) for name, schedule in schedules.items() for start in schedule.to_judge(caught_up_ms)}
         windows |= {window for window in self._silence.touched(caught_up_ms) if window[0] in schedules}
         windows = {window for window in windows if _item(window) not in self._failures}
@@ -343,16 +353,26 @@ class Closer:
             return
         with self._engine.connect() as connection:
             states = unfinished.read_states(connection, sorted(windows))
-        closed: defaultdict[str, list[int]] = defaultdict(list)
-        for pipeline, start in sorted(window for window, state in states.items() if state == "closed"):
-            closed[pipeline].append(start)
-        batch = _turn(closed)
+        batch = _turn(_by_pipeline(window for window, state in states.items() if state == "closed"))
         if batch:
             isolate(
                 batch,
                 lambda some: self._judge_together(some, caught_up_ms),
                 lambda window, error: self._set_aside(window, error, caught_up_ms),
+                time.monotonic() + TURN_S,
             )
+
+    def _try_again(self, caught_up_ms: int) -> None:
+        """Close windows that were set aside, as their time has come; forget those that no closing wants any more."""
+        windows = [_window(item) for item in self._failures.due("window", caught_up_ms)]
+        if not windows:
+            return
+        with self._engine.connect() as connection:
+            states = unfinished.read_states(connection, windows)
+        gone = [window for window in windows if states.get(window) != "closed" or window[0] not in self._watch.versions]
+        self._failures.forget(map(_item, gone))
+        left = set(windows) - set(gone)
+        self.close_windows(_turn(_by_pipeline(left)), caught_up_ms, ends_at=time.monotonic() + TURN_S)
 
     def _judge_together(self, batch: Windows, caught_up_ms: int) -> int:
         known = self._with_newest(self._known(batch, caught_up_ms), batch)
@@ -375,6 +395,14 @@ def _turn(starts: Mapping[str, Iterable[int]]) -> Windows:
     waits for another's backlog."""
     rounds = zip_longest(*([(pipeline, start) for start in of_it] for pipeline, of_it in starts.items()))
     return list(islice((window for round_ in rounds for window in round_ if window is not None), WINDOWS_AT_ONCE))
+
+
+def _by_pipeline(windows: Iterable[tuple[str, int]]) -> Mapping[str, list[int]]:
+    """Return the starts of these windows by pipeline, oldest first."""
+    found: defaultdict[str, list[int]] = defaultdict(list)
+    for pipeline, start in sorted(windows):
+        found[pipeline].append(start)
+    return found
 
 
 def _item(window: tuple[str, int]) -> Item:

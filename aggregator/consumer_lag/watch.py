@@ -68,19 +68,17 @@ class ConsumerLagWatch:
         self._metrics.consumer_lag(())
 
     def round(self, lags_in: Callable[[str], ConsumerLags]) -> None:
-        """Read the lags once, cluster by cluster, and store them; a cluster that is away costs no other its lags."""
+        """Read the lags once, cluster by cluster, and store them; a cluster that is away costs no other its lags, and a
+        group that cannot be read or stored is set aside alone."""
         by_cluster: dict[str, list[NodeGroup]] = {}
-        for group in self._groups():
+        for group in self._wanted():
             by_cluster.setdefault(group.cluster, []).append(group)
         found: list[PartitionLag] = []
         troubles: dict[str, str] = {}
         for cluster, groups in by_cluster.items():
             try:
                 lags = lags_in(cluster)
-                asked_ms, some = lags.read(groups)
-                if some and not self._stop.is_set():
-                    isolate(some, lambda part, at=asked_ms: self._keep(at, part), self._set_aside)  # type: ignore[misc]
-                found += some
+                isolate(groups, lambda some, lags=lags: self._read(lags, some, found), self._set_aside)  # type: ignore[misc]
                 troubles |= {cluster: lags.trouble} if lags.trouble else {}
             except (KafkaException, TimeoutError, DBAPIError, BadSetting) as error:
                 troubles[cluster] = str(error) or type(error).__name__
@@ -91,15 +89,28 @@ class ConsumerLagWatch:
         if not self._stop.is_set():
             self._metrics.consumer_lag(found)
 
-    def _keep(self, asked_ms: int, lags: Sequence[PartitionLag]) -> int:
-        with self._engine.begin() as connection:
-            keep(connection, asked_ms, lags)
-            self._failures.done(connection, {_item(lag) for lag in lags})
-        return len(lags)
+    def _wanted(self) -> list[NodeGroup]:
+        """Return the groups to read now: not those that are set aside until their time has come."""
+        groups, now_ms = self._groups(), int(time.time() * 1_000)
+        waiting, known = set(self._failures.waiting("group", now_ms)), {_item(group) for group in groups}
+        due = self._failures.due("group", now_ms)
+        self._failures.forget(item for item in (*waiting, *due) if item not in known)
+        return [group for group in groups if _item(group) not in waiting]
 
-    def _set_aside(self, lag: PartitionLag, error: Exception) -> None:
-        if _item(lag) not in self._failures:  # each round tries again: once is enough to be named
-            self._failures.put(_item(lag), error)
+    def _read(self, lags: ConsumerLags, groups: Collection[NodeGroup], found: list[PartitionLag]) -> int:
+        """Read and store the lags of these groups, and add them to what was found."""
+        asked_ms, some = lags.read(groups)
+        if self._stop.is_set():
+            return 0
+        with self._engine.begin() as connection:
+            if some:
+                keep(connection, asked_ms, some)
+            self._failures.done(connection, {_item(group) for group in groups})
+        found += some
+        return len(some)
+
+    def _set_aside(self, group: NodeGroup, error: Exception) -> None:
+        self._failures.put(_item(group), error)
 
     def _run(self) -> None:
         opened: dict[str, ConsumerLags] = {}
@@ -127,8 +138,8 @@ class ConsumerLagWatch:
         self._troubles = troubles
 
 
-def _item(lag: PartitionLag) -> Item:
-    return Item("group", lag.group.pipeline, lag.group.group)
+def _item(group: NodeGroup) -> Item:
+    return Item("group", group.pipeline, group.group)
 
 
 def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:

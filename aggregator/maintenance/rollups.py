@@ -31,17 +31,17 @@ def roll_up(engine: Engine, now_ms: int, failures: SetAside) -> tuple[int, int]:
     """Compute the marked roll-ups that have settled, oldest change first; set aside alone what cannot be computed.
     Return how many were computed, and how many are marked now, settled or not."""
     marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
+    label = func.concat_ws("/", marks.pipeline, marks.period, marks.start)
+    waiting = [f"{item.pipeline}/{item.name}" for item in failures.waiting("rollup", now_ms)]
     with engine.connect() as connection:
         settled = connection.execute(
             select(marks.pipeline, marks.period, marks.start)
-            .where(marks.dirty_since <= now_ms - SETTLE_MS)
+            .where(marks.dirty_since <= now_ms - SETTLE_MS, ~tables.is_any(label, waiting))
             .order_by(marks.dirty_since)
             .limit(MARKS_PER_ROUND)
         ).all()
     for pipeline, period, start in settled:
         item = Item("rollup", pipeline, f"{period}/{start}")
-        if failures.retry_at.get(item, now_ms) > now_ms:
-            continue
         try:
             with engine.begin() as connection:
                 _restate(connection, pipeline, cast("Period", period), start, now_ms)

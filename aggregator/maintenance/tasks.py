@@ -140,6 +140,7 @@ class MaintenanceLoop:
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
         beacons = self._closer.close_windows(held, now_ms, from_log=True)
+        self._failures.retry_now("rollup", pipeline)
         return Recomputed(
             next_s=round_[-1][1] + WINDOW_S if round_ else to_s,
             done=done.done + len(round_),

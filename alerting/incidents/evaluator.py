@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import structlog
 from sqlalchemy import Connection
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
@@ -45,7 +46,7 @@ class Evaluator:
     notifier: Notifier
     dashboard_url: str = ""
     rule_failed: Callable[[str], None] = lambda _: None
-    """Called with the pipeline's name when one of its rules raises; its other rules are judged all the same."""
+    """Called with the pipeline's name when one of its rules raises, or its end: all others are judged all the same."""
     _views: ViewCache = field(init=False)
 
     def __post_init__(self) -> None:
@@ -87,16 +88,25 @@ class Evaluator:
             pending.forget_deleted(connection)
             gone = incidents.pipelines_with_open(connection) - names
         for name in sorted(gone):
-            with self.store.engine.begin() as connection:
-                now = incidents.lock(connection, name)
-                known = incidents.read(connection, name, int(now.timestamp()) - HORIZON_S)
-                work = _Work(connection, self.store, name, now, known)
-                for incident in work.open():
-                    work.end(incident, "deleted")
-                self.notifier.notify_deleted(connection, work.known, self.dashboard_url, now)
-            changes += work.changes
+            try:
+                changes += self._end_incidents_of(name)
+            except (OperationalError, InterfaceError):  # the database is away
+                raise
+            except Exception:  # those of the others end all the same
+                _log.exception("ending_failed", pipeline=name)
+                self.rule_failed(name)
         self._views.forget(names)
         return changes
+
+    def _end_incidents_of(self, name: str) -> list[str]:
+        with self.store.engine.begin() as connection:
+            now = incidents.lock(connection, name)
+            known = incidents.read(connection, name, int(now.timestamp()) - HORIZON_S)
+            work = _Work(connection, self.store, name, now, known)
+            for incident in work.open():
+                work.end(incident, "deleted")
+            self.notifier.notify_deleted(connection, work.known, self.dashboard_url, now)
+        return work.changes
 
     def _assess(self, rule: Rule, view: PipelineView) -> Assessment | None:
         """None where the rule fails: then it says nothing, and its incident stays as it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -257,9 +257,8 @@ def test_a_watch_goes_on_where_a_broker_is_away_and_ends_at_once(store: Store) -
     assert stored(store) == []
 
 
-@pytest.mark.parametrize("error", [KafkaException("away"), ZeroDivisionError()], ids=["transient", "fault"])
 def test_a_round_that_fails_is_counted_and_the_next_is_right(
-    group: Group, store: Store, error: Exception, monkeypatch: pytest.MonkeyPatch
+    group: Group, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = AggregatorMetrics()
     watch = watching(group, store, metrics)
@@ -267,7 +266,7 @@ def test_a_round_that_fails_is_counted_and_the_next_is_right(
     group.take(1)
 
     def fail(_groups: object) -> None:
-        raise error
+        raise KafkaException("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(group.lags, "read", fail)
@@ -275,6 +274,40 @@ def test_a_round_that_fails_is_counted_and_the_next_is_right(
     assert (failures(metrics), stored(store)) == (1, [])
     watch.round(lambda _cluster: group.lags)
     assert (failures(metrics), len(stored(store))) == (1, 2)
+
+
+@pytest.mark.parametrize("fails", ["reading", "storing"])
+def test_a_group_that_cannot_be_read_or_stored_is_set_aside_alone(
+    fails: str, group: Group, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = [NodeGroup("orders", f"odd-{at}", f"{group.topic}.odd-{at}") for at in range(2)]
+    wanted, aside = [bad[0], group.of, bad[1]], SetAside(store.engine)
+    make_days_ahead(store.engine, time.time())
+    watch = ConsumerLagWatch(group.bootstrap, store.engine, lambda: wanted, AggregatorMetrics(), aside)
+    group.send(2)
+    group.take(1)
+    whole, asked = group.lags.read, list[set[str]]()
+
+    def read(groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
+        asked.append({each.node for each in groups})
+        odd = [each for each in groups if each in bad]
+        if odd and fails == "reading":
+            raise IndexError("index 0 is out of bounds")
+        asked_ms, found = whole(groups)
+        return asked_ms, [*found, *(PartitionLag(each, "in\0", 0, 1, 1) for each in odd)]
+
+    monkeypatch.setattr(group.lags, "read", read)
+    watch.round(lambda _cluster: group.lags)
+    assert {row["node"] for row in stored(store)} == {"mid"}
+    assert aside.names() == [f"group orders/{each.group}" for each in bad]
+    asked.clear()
+    watch.round(lambda _cluster: group.lags)
+    assert asked == [{"mid"}]  # the others only after an hour
+    monkeypatch.undo()
+    aside.retry_now("group", "orders")
+    del wanted[0]  # the definition names it no longer
+    watch.round(lambda _cluster: group.lags)
+    assert aside.names() == []
 
 
 def test_rows_hold_the_newest_and_the_highest_whatever_the_rounds_and_however_often_they_are_kept(

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import os
+import signal
+import time
+from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select, text
 
+from aggregator import service
 from aggregator.outage import LeaseHeld, is_outage
 from aggregator.service import LEASE, Lease
+from lagloss.broker.topics import create_topics
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from tests.integration.aggregator.test_aggregator_process import aggregator, health, stands_by
+from tests.integration.aggregator.test_outages import MESSAGES, Minutes
+from tests.support.closers import wait_until
 
 PRUNED = tables.table_of(tables.PrunedRow)
 
@@ -50,3 +59,76 @@ def test_who_lost_the_lease_in_the_middle_of_a_transaction_commits_nothing(datab
         with mine.engine.begin() as connection:  # what stands outside is no concern of the lease
             connection.execute(insert(PRUNED).values(table_name="outside", before_s=0))
         assert names(store) == {"held", "outside"}
+
+
+def test_a_holder_that_gives_no_sign_of_life_loses_the_lease_and_one_that_is_busy_keeps_it(
+    database_url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "LEASE_S", 1)
+    monkeypatch.setattr(service, "HEARTBEAT_S", 0.2)
+    with closing(Store(database_url)) as mine, closing(Lease(mine)) as lease, closing(Lease(store)) as other:
+        assert lease.is_held()
+        with lease.fencing(mine.engine):
+            until = time.monotonic() + 3
+            while time.monotonic() < until:  # what its own thread does takes three times as long as the lease
+                assert not other.is_held()
+                time.sleep(0.1)
+            lease.check()
+        wait_until(other.is_held, 10, "for the lease to run out")
+        with pytest.raises(Exception, match="idle-session timeout") as lost:
+            lease.check()
+        assert is_outage(lost.value)
+
+
+WRITTEN_BY = """
+    CREATE TABLE written_by (name text);
+    CREATE FUNCTION note_writer() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN INSERT INTO written_by VALUES (current_setting('application_name')); RETURN NULL; END $$
+"""
+FOLLOWED_AND_CLOSED = ("window", "missing_message", "tally", "emitter", "progress", "reports_position", "rollup")
+
+
+@pytest.mark.slow
+def test_one_that_is_stopped_in_a_commit_is_succeeded_and_writes_nothing_when_it_goes_on(
+    kafka_bootstrap: str, database_url: str, store: Store, tmp_path: Path
+) -> None:
+    """SIGSTOP for longer than the lease, with rows written and locked, and SIGCONT after another has closed them."""
+    create_topics(kafka_bootstrap)
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql(WRITTEN_BY)
+        for table in FOLLOWED_AND_CLOSED:
+            trigger = f'CREATE TRIGGER note AFTER INSERT OR UPDATE OR DELETE ON "{table}" FOR EACH ROW'
+            connection.exec_driver_sql(f"{trigger} EXECUTE FUNCTION note_writer()")
+    marker, permit, module = tmp_path / "stands", tmp_path / "may", "tests.support.short_lease"
+    urls = {name: f"{database_url}&application_name={name}" for name in ("stopped", "successor")}
+
+    def writers() -> set[str]:
+        with store.engine.connect() as connection:
+            return set(connection.execute(text("SELECT name FROM written_by")).scalars())
+
+    with ExitStack() as stack:
+        minutes = stack.enter_context(closing(Minutes(kafka_bootstrap)))
+        minutes.define(store)
+        minutes.send()
+        minutes.flush()
+        words = (module, marker, permit)
+        stopped = stack.enter_context(aggregator(kafka_bootstrap, urls["stopped"], tmp_path / "stopped", words))
+        wait_until(marker.exists, 90, "for its first commit")
+        os.killpg(stopped.pid, signal.SIGSTOP)
+        stack.callback(os.killpg, stopped.pid, signal.SIGCONT)  # else it could not be ended
+        began = time.monotonic()
+        successor = stack.enter_context(aggregator(kafka_bootstrap, urls["successor"], tmp_path / "next", (module,)))
+        wait_until(lambda: len(minutes.closed(store)) == 1, 120, "for the window")
+        wait_until(lambda: health(successor) == (200, "ok"), 60, "for all to be well")
+        print(f"succeeded after {time.monotonic() - began:.1f} s")
+        with store.engine.begin() as connection:
+            connection.execute(text("TRUNCATE written_by"))
+        permit.touch()
+        os.killpg(stopped.pid, signal.SIGCONT)
+        wait_until(lambda: stands_by(stopped), 90, "for it to stand by")
+        minutes.send()
+        minutes.flush()
+        wait_until(lambda: len(minutes.closed(store)) == 2, 60, "for the next window")
+        assert writers() == {"successor"}
+        assert stands_by(stopped)
+    assert [window["messages"] for window in minutes.closed(store)] == [MESSAGES] * 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.doctor import check_services
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.embedded.postgres_programs import find_programs
 from lagloss_server.settings import Settings
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.migrate import migrate
@@ -180,6 +182,45 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
         log = (tmp_path / "aggregator.log").read_text()
         assert "DatabaseRestored" in log
         assert log.count("waiting") < 30
+
+
+@pytest.mark.slow
+def test_a_backup_of_pg_dump_is_healed_by_the_log(
+    own_kafka: EmbeddedKafka, own_postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    """As docs/upgrading.md says: restored into an empty database, and what came after it followed and closed again."""
+    programs, backup = find_programs(None, lambda: tmp_path), tmp_path / "backup"
+
+    def run(program: str, url: str, *words: str | Path) -> None:
+        subprocess.run([programs / program, f"--dbname={url}", *words], check=True, timeout=60)
+
+    with closing(Minutes(own_kafka.bootstrap)) as minutes:
+        with closing(Store(own_postgres.url)) as store, aggregator(own_kafka.bootstrap, own_postgres.url, tmp_path):
+            minutes.define(store)
+            for number in (1, 2):
+                minutes.send()
+                minutes.flush()
+                wait_until(lambda number=number: len(minutes.closed(store)) == number, 120, f"for window {number}")  # type: ignore[misc]
+                if number == 1:
+                    run("pg_dump", own_postgres.url, "--format=custom", f"--file={backup}")
+            before = minutes.closed(store)
+        url = own_postgres.create_database("restored")
+        run("pg_restore", url, "--exit-on-error", backup)
+        migrate(url)
+        minutes.send()
+        minutes.flush()
+        with closing(Store(url)) as store, aggregator(own_kafka.bootstrap, url, tmp_path) as process:
+            assert len(minutes.closed(store)) == 1
+            wait_until(lambda: len(minutes.closed(store)) == 3, 120, "for all windows")
+            wait_until(lambda: health(process) == (200, "ok"), 60, "for all to be well")
+            after = minutes.closed(store)
+            same = "window_start", "messages", "delivered", "checkpoints", "e2e_lag_ms"
+            assert [[one[name] for name in same] for one in after[:2]] == [
+                [one[name] for name in same] for one in before
+            ]
+            assert [one["lost"]["max"] + one["pending"] for one in after] == [MESSAGES // 50] * 3
+            names = {found.message_id for found in store.missing(minutes.name, minutes.start_s + 60)}
+            assert names == {f"1-{at}" for at in range(0, MESSAGES, 50)}
 
 
 @pytest.mark.slow

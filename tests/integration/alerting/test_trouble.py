@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy import text
@@ -173,6 +173,30 @@ def test_the_incident_of_the_last_pipeline_ends_when_that_is_deleted(store: Stor
     store.delete("chain")
     with running(store, database_url):
         wait_for(lambda: rows(store, IncidentRow)[0].state == "resolved", what="the end")
+
+
+def test_a_deleted_pipeline_whose_incidents_cannot_be_ended_keeps_no_other_open(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[str] = []
+    by = Evaluator(store, Notifier((EVERYTHING,)), rule_failed=failed.append)
+    for name in ("bad", "chain"):
+        store.apply(only_loss(name=name))
+        close_windows(store, "ll", name=name)
+    assert evaluate(store, by) == ["loss opened", "loss opened"]
+    for name in ("bad", "chain"):
+        store.delete(name)
+    whole = Notifier.notify_deleted
+
+    def fail(self: Notifier, connection: Any, known: Any, *rest: Any) -> None:
+        if any(incident.pipeline == "bad" for incident in known):
+            raise ZeroDivisionError
+        whole(self, connection, known, *rest)
+
+    monkeypatch.setattr(Notifier, "notify_deleted", fail)
+    assert by.end_incidents_of_deleted() == ["loss resolved"]
+    assert failed == ["bad"]
+    assert {row.pipeline: row.state for row in rows(store, IncidentRow)} == {"bad": "open", "chain": "resolved"}
 
 
 def test_a_silence_that_cannot_be_understood_silences_nobody(store: Store) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aggregator.clock import RECENT_MS, JudgementClock
+from aggregator.clock import RECENT_MS, SETTLED_MS, JudgementClock
 
 START_S, HOUR_S = 1_780_000_000.0, 3_600.0
 
@@ -65,3 +65,25 @@ def test_drift_is_followed_by_neither() -> None:
     machine.set_s = 0.9
     clock.heard(machine.true_ms() + 900)
     assert clock.now_ms() == machine.true_ms()
+
+
+def test_after_a_step_with_the_broker_nothing_is_judged_until_every_emitter_has_reported() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    assert clock.is_settled()
+    for set_s in (HOUR_S, 0):
+        machine.set_s = set_s
+        clock.heard(machine.true_ms() + round(set_s * 1000))
+        clock.now_ms()
+        assert not clock.is_settled()
+        machine.up_s += SETTLED_MS / 1000
+        assert clock.is_settled()
+
+
+def test_a_step_that_the_broker_does_not_make_holds_nothing_up() -> None:
+    machine = Machine()
+    clock = machine.clock()
+    machine.set_s = HOUR_S
+    clock.heard(machine.true_ms())
+    clock.now_ms()
+    assert clock.is_settled()

@@ -8,7 +8,8 @@ import psycopg
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 from psycopg import errors
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import IllegalArgumentException, StreamingQueryException
 from sqlalchemy.exc import DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from aggregator.metrics import AggregatorMetrics
@@ -30,6 +31,9 @@ STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
             "postgresql",
         ),
         (ConnectionRefusedError("py4j"), "spark"),
+        (Py4JNetworkError("Answer from Java side is empty"), "spark"),
+        (Py4JError("An error occurred while calling o66.collectToPython"), "spark"),
+        (IllegalArgumentException("Cannot call methods on a stopped SparkContext."), "spark"),
     ],
 )
 def test_an_error_is_some_servers_trouble(error: Exception, server: str) -> None:
@@ -50,6 +54,8 @@ def of_postgresql(kind: type[DBAPIError], error: Exception) -> DBAPIError:
         of_postgresql(OperationalError, errors.QueryCanceled()),
         of_postgresql(OperationalError, errors.DiskFull()),
         of_postgresql(OperationalError, errors.AdminShutdown()),
+        of_postgresql(OperationalError, errors.IdleSessionTimeout()),
+        of_postgresql(InternalError, errors.IdleInTransactionSessionTimeout()),
         of_postgresql(InternalError, errors.ReadOnlySqlTransaction()),
         of_postgresql(ProgrammingError, errors.UndefinedTable()),
         OSError(errno.ENOSPC, "No space left on device"),

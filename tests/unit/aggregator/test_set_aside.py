@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import pytest
@@ -37,3 +38,19 @@ def test_an_outage_sets_nothing_aside() -> None:
 
     with pytest.raises(ConnectionResetError):
         isolate([1, 2, 3], work, lambda *_: pytest.fail("an outage is nobody's fault"))
+
+
+@pytest.mark.parametrize("minutes", [0, 1_000])
+def test_when_the_time_is_over_the_rest_is_left_but_something_was_done(minutes: float) -> None:
+    """However little time there is: what is called again and again comes to its end."""
+    left, calls = set(range(64)), 0
+
+    def work(items: Sequence[int]) -> int:
+        raise ValueError
+
+    while left:
+        before = len(left)
+        isolate(sorted(left), work, lambda item, _: left.discard(item), time.monotonic() + 60 * minutes)
+        assert len(left) < before
+        calls += 1
+    assert calls == (64 if minutes == 0 else 1)

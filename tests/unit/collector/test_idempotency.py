@@ -35,6 +35,25 @@ def test_only_so_many_answers_are_kept_and_none_for_longer_than_so() -> None:
     asyncio.run(go())
 
 
+def test_answers_to_one_caller_do_not_push_out_those_to_another() -> None:
+    async def go() -> None:
+        asked = []
+
+        async def respond() -> Response:
+            asked.append(1)
+            return Response(status_code=202)
+
+        repeats = Repeats(max_kept=10)
+        await repeats.answer("quiet", "k", b"", respond)
+        for number in range(50):
+            await repeats.answer("loud", str(number), b"", respond)
+        assert len(repeats) == 10
+        await repeats.answer("quiet", "k", b"", respond)
+        assert len(asked) == 51
+
+    asyncio.run(go())
+
+
 def test_who_waits_for_a_first_request_that_fails_is_told_to_come_again() -> None:
     async def go() -> None:
         repeats, may_end = Repeats(), asyncio.Event()

@@ -219,7 +219,7 @@ async def _read(body: bytes, encoding: str, max_bytes: int, bodies: Bodies) -> b
         return next(messages)
 
     scope = {"type": "http", "headers": [(b"content-encoding", encoding.encode())]}
-    async with bodies.read(Request(scope, receive), max_bytes) as found:
+    async with bodies.read(Request(scope, receive), max_bytes, "caller") as found:
         return found
 
 
@@ -254,9 +254,9 @@ def test_what_is_not_packed_is_400(encoding: str, body: bytes) -> None:
     assert found.value.status == 400
 
 
-def test_bodies_that_are_held_together_have_a_limit() -> None:
+def test_bodies_that_one_caller_has_read_have_a_limit_of_half_of_all() -> None:
     with pytest.raises(Problem) as found:
-        asyncio.run(_read(b"x" * 1_001, "identity", 2_000, Bodies(max_held_bytes=1_000)))
+        asyncio.run(_read(b"x" * 501, "identity", 2_000, Bodies(max_held_bytes=1_000)))
     assert (found.value.status, found.value.headers) == (503, {"Retry-After": "5"})
 
 

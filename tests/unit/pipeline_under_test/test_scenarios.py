@@ -10,8 +10,10 @@ import pytest
 from lagloss.wire.format import hash_id
 from lagloss_server.errors import BadDefinition
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.ops.demo.pipeline import ACTS, FAULTS
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.yaml_files import parse_yaml
+from pipeline_under_test.faults import parse
 from pipeline_under_test.ledger import Fate, LedgerEntry
 from pipeline_under_test.scenarios.loss_watch import FalseLoss, false_loss
 from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
@@ -41,6 +43,12 @@ def test_a_scenario_of_the_repository_can_be_read_and_is_called_as_its_file(path
 
 def test_the_repository_has_all_the_scenarios_that_are_promised() -> None:
     assert {path.stem for path in SHIPPED} >= PROMISED
+
+
+def test_the_demo_loses_events_at_a_node_that_its_acts_kill() -> None:
+    acts = [load_scenario(DIRECTORY / f"{name}.yaml") for _, name in ACTS]
+    killed = {injected.fault.node for act in acts for injected in act.faults if injected.fault.kind == "crash"}
+    assert killed & {fault.node for fault in map(parse, FAULTS) if fault.kind == "lose-node"}
 
 
 def test_lagloss_is_told_the_scenarios_grace_and_patience() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from aggregator import quarantine
 from aggregator.closing import closer as closing
@@ -345,20 +345,25 @@ def test_a_lost_message_may_be_called_anything(chain: Chain) -> None:
     assert set(found.document()["message_ids"]) == set(odd)
 
 
+def break_closing(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[str, int], bool]) -> None:
+    """Let the closing of these windows (by pipeline and start) fail."""
+    whole = closing.close
+
+    def broken(known: JudgementContext, pipeline: str, start_s: int, facts: WindowFacts) -> Closing:
+        if is_bad(pipeline, start_s):
+            raise IndexError("index 0 is out of bounds")
+        return whole(known, pipeline, start_s, facts)
+
+    monkeypatch.setattr(closing, "close", broken)
+
+
 def test_a_window_that_cannot_be_closed_is_set_aside_alone_and_tried_again(
     chain: Chain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for window in range(4):
         send_all(chain, window)
     chain.settle()
-    whole = closing.close
-
-    def broken(known: JudgementContext, pipeline: str, start_s: int, facts: WindowFacts) -> Closing:
-        if start_s == chain.start_s + 60:
-            raise IndexError("index 0 is out of bounds")
-        return whole(known, pipeline, start_s, facts)
-
-    monkeypatch.setattr(closing, "close", broken)
+    break_closing(monkeypatch, lambda _, start_s: start_s == chain.start_s + 60)
     chain.close(0, 1, 2)
     assert [(chain.window(at)["verdict"], chain.window(at)["reasons"]) for at in range(3)] == [
         ("loss", []),
@@ -387,3 +392,62 @@ def test_a_window_that_cannot_be_closed_is_set_aside_alone_and_tried_again(
     assert chain.window(1)["lost"]["max"] == 10
     with chain.store.engine.connect() as connection:
         assert connection.execute(select(tables.table_of(tables.SetAsideRow))).all() == []
+
+
+def test_a_window_that_was_set_aside_is_tried_again_by_recompute(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    send_all(chain)
+    send_all(chain, window=1)
+    chain.settle()
+    break_closing(monkeypatch, lambda *_: True)
+    chain.close(0)
+    assert chain.parts.failures.names() == [f"window {chain.name}/{rfc3339(chain.start_s)}"]
+    assert chain.parts.failures.counts() == {"window": 1, "rollup": 0, "group": 0}
+    monkeypatch.undo()
+    request = recompute_requests.add(chain.store, chain.name, chain.start_s, chain.start_s + 60)
+    assert chain.parts.upkeep().answer_recompute(int(time.time() * 1000))
+    assert recompute_requests.answer_to(chain.store, request)["windows"] == 1
+    assert (chain.window()["reasons"], chain.parts.failures.names()) == ([], [])
+
+
+@pytest.mark.parametrize("gone", ["deleted", "sealed"])
+def test_what_no_closing_wants_any_more_is_no_longer_set_aside(
+    gone: str, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send_all(chain)
+    chain.settle()
+    break_closing(monkeypatch, lambda *_: True)
+    chain.close(0)
+    assert len(chain.parts.failures.names()) == 1
+    monkeypatch.undo()
+    if gone == "deleted":
+        chain.store.delete(chain.name)
+    else:
+        with chain.store.engine.begin() as connection:
+            connection.execute(update(tables.WindowRow).values(state="sealed"))
+    now_ms = int(time.time() * 1000) + RETRY_MS
+    chain.parts.closer.tick(now_ms, now_ms)
+    assert "failed" in chain.store.windows(chain.name, chain.start_s, chain.start_s + 60)[0]["reasons"]
+    assert chain.parts.failures.names() == []
+    assert chain.parts.another().failures.names() == []
+
+
+def test_a_pipeline_whose_windows_all_fail_delays_no_other(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "TURN_S", 0.0)
+    others = f"a-{chain.name}", f"z-{chain.name}"  # before it and after it in any order
+    for name in others:
+        head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {name}}}"
+        chain.store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{{name: src}}]}}}}"))
+        with Emitter(name, "src", chain.bootstrap, first=True) as emitter:
+            emitter.taken_in("m", chain.start_s * 1000)
+            assert emitter.flush(30)
+    for window in range(4):
+        send_all(chain, window)
+    chain.settle()
+    break_closing(monkeypatch, lambda name, _: name == chain.name)
+    now_ms = int(time.time() * 1000) + SETTLE_MS
+    assert chain.parts.closer.tick(now_ms, now_ms)
+    states = [chain.store.windows(name, chain.start_s, chain.start_s + 60)[0]["state"] for name in others]
+    assert states == ["closed", "closed"]
+    assert 0 < chain.parts.failures.counts()["window"] < 4  # it had no more time
+    wait_until(lambda: not chain.parts.closer.tick(now_ms, now_ms), what="for the others to be set aside")
+    assert [chain.window(at)["reasons"] for at in range(4)] == [["failed"]] * 4

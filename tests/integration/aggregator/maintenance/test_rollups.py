@@ -6,13 +6,13 @@ import threading
 
 import alembic.command
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import OperationalError
 
 from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
 from aggregator.maintenance.rollups import SETTLE_MS
-from aggregator.set_aside import SetAside
+from aggregator.set_aside import RETRY_MS, SetAside
 from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
@@ -135,3 +135,45 @@ def test_windows_closed_before_there_were_rollups_are_rolled_up(database_url: st
     alembic.command.upgrade(config(database_url), "head")
     roll_up(stored, SETTLED_MS)
     assert totals(stored) == [(1, 100, 5)]
+
+
+def test_a_rollup_that_fails_is_set_aside_alone_and_tried_again_after_an_hour_and_by_recompute(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for at in range(3):
+        stored.close(W + 3_600 * at)
+    failures, whole = SetAside(stored.store.engine), rollups._restate
+
+    def fail(connection: Connection, pipeline: str, period: Period, start: int, now_ms: int) -> None:
+        if period == "hour" and start < W + 7_200:
+            raise IndexError("index 0 is out of bounds")
+        whole(connection, pipeline, period, start, now_ms)
+
+    monkeypatch.setattr(rollups, "_restate", fail)
+    monkeypatch.setattr(rollups, "MARKS_PER_ROUND", 2)  # those that fail are the first, and not in the way of others
+    for _ in range(2):
+        rollups.roll_up(stored.store.engine, SETTLED_MS, failures)
+    hours = [period_of("hour", W + 3_600 * at) for at in range(3)]
+    assert failures.names() == [f"rollup chain/hour/{start}" for start in hours[:2]]
+    assert totals(stored) == [(1, 100, 0)]
+    monkeypatch.undo()
+    rollups.roll_up(stored.store.engine, DAY_SETTLED_MS, failures)
+    assert (len(failures.names()), totals(stored)) == (2, [(1, 100, 0)])  # not yet
+    failures.retry_now("rollup", "another")
+    assert len(failures.waiting("rollup", DAY_SETTLED_MS)) == 2
+    failures.retry_now("rollup", "chain")
+    rollups.roll_up(stored.store.engine, DAY_SETTLED_MS, failures)
+    assert (failures.names(), totals(stored)) == ([], [(1, 100, 0)] * 3)
+    assert SetAside(stored.store.engine).names() == []
+
+
+def test_a_rollup_that_was_set_aside_is_tried_again_an_hour_later(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored.close(W)
+    failures = SetAside(stored.store.engine)
+    with monkeypatch.context() as patch:
+        patch.setattr(rollups, "_restate", lambda *_: [][0])
+        rollups.roll_up(stored.store.engine, SETTLED_MS, failures)
+    rollups.roll_up(stored.store.engine, SETTLED_MS + RETRY_MS + 60_000, failures)
+    assert (failures.names(), totals(stored)) == ([], [(1, 100, 0)])

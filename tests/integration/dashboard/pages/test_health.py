@@ -12,6 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from aggregator.reports.batch import ReportRecord
+from aggregator.set_aside import Item, SetAside
 from dashboard.pages.health.parts import sections, verdict
 from dashboard.queries import health_pipelines
 from dashboard.queries.health import Health, read_health
@@ -176,6 +177,21 @@ def test_bad_records_and_names_that_nobody_declared_are_counted(stored: Stored) 
         "4 records were set aside in the last 24 hours.",
         "Reports name 1 pipeline or checkpoint that no definition has.",
     ]
+
+
+def test_work_that_was_set_aside_is_listed_with_its_error_and_when_it_was_tried(stored: Stored) -> None:
+    failures = SetAside(stored.store.engine)
+    for pipeline in ("chain", "another"):
+        failures.put(Item("window", pipeline, "2026-05-28T20:27:00Z"), IndexError(MARKUP))
+    health = read_health(stored.store, NOT_ASKED, time.time())
+    assert whats(health) == [
+        "1 piece of work failed and was set aside: window 2026-05-28T20:27:00Z of chain among them."
+    ]
+    (item,) = health.document()["set_aside"]
+    assert (item["pipeline"], item["error"], item["tries"]) == ("chain", f"IndexError: {MARKUP}", 1)
+    shown = str(sections(health, Address("/health", {"zone": "UTC"})))
+    assert "2026-05-28T20:27:00Z" in shown
+    assert f"IndexError: {MARKUP}" in shown
 
 
 def test_an_alerter_that_is_gone_is_said(stored: Stored) -> None:

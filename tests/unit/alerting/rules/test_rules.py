@@ -190,6 +190,8 @@ def test_three_of_five_windows_without_evidence_are_blind_and_what_waits_is_not(
 
     blind = {at: unknown(at, "evidence:mid", "pending") for at in range(4)}
     assert breaches(defined(), "blind/evidence", blind) == {0, 1, 2, 3}
+    failed = {at: unknown(at, "failed") for at in range(4)}
+    assert breaches(defined(), "blind/evidence", failed) == {0, 1, 2, 3}
     assert breaches(defined(), "blind/evidence", {at: unknown(at, "pending", "overdue") for at in range(5)}) == set()
     applied = {at: unknown(at, "evidence:mid", "version") for at in range(5)}
     found = assessed(defined(), "blind/evidence", applied)

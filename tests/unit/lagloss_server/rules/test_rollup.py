@@ -17,6 +17,8 @@ from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import Rollup, period_of
 
 NAMES = ("src.in", "src.out", "snk.in", "snk.out")
+DESTINATIONS = ("ga", "fb")
+FATES = ("delivered", "filtered", "dead", "pending")
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,36 @@ class Made:
     e2e: list[float]
     lags: dict[str, list[float]]
     on_time: int | None
+    arrivals: dict[str, list[float]]
 
 
 LAGS = st.lists(st.floats(-1e6, 1e6, width=32), max_size=8)
 
 
 @st.composite
+def destinations(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """What a window says of one destination."""
+    number = st.integers(0, 10**7)
+    fates, lost = {fate: draw(number) for fate in FATES}, draw(number)
+    asked = fates["delivered"] + fates["pending"] + lost
+    return {
+        "name": name,
+        **fates,
+        "due": sum(fates.values()) + lost,
+        "lost": {"min": draw(st.integers(0, lost)), "max": lost},
+        "on_time_share": draw(st.integers(0, asked)) / asked if asked else None,
+    }
+
+
+@st.composite
 def windows(draw: st.DrawFn) -> Made:
     number = st.integers(0, 10**7)
     lags = draw(st.dictionaries(st.sampled_from(NAMES), LAGS))
-    e2e, proof = draw(LAGS), draw(st.sampled_from(["beacons", "tallies"]))
+    arrivals = {name: draw(LAGS) for name in draw(st.sampled_from([DESTINATIONS, DESTINATIONS[:1]]))}
+    e2e, proof = (
+        [lag for lags_there in arrivals.values() for lag in lags_there],
+        draw(st.sampled_from(["beacons", "tallies"])),
+    )
     delivered, filtered, dead, pending, lost = (draw(number) for _ in range(5))
     due = delivered + pending + lost
     on_time = draw(st.none() | st.integers(0, due)) if due else None
@@ -55,6 +77,7 @@ def windows(draw: st.DrawFn) -> Made:
         "on_time_share": None if on_time is None else on_time / due,
         "nodes": [{"name": "snk", "lost": counted}],
         "links": [{"from": "src", "to": "snk", "lost": None}],
+        "destinations": [draw(destinations(name)) for name in arrivals],
         "checkpoints": [
             {
                 "name": name,
@@ -69,9 +92,9 @@ def windows(draw: st.DrawFn) -> Made:
     }
     facts = WindowFacts(
         checkpoints={name: CheckpointFacts(lags=Sketch.of(np.array(values))) for name, values in lags.items()},
-        arrivals=(Sketch.of(np.array(e2e)),),
+        arrivals=tuple(Sketch.of(np.array(values)) for values in arrivals.values()),
     )
-    return Made(document, facts, e2e, lags, on_time)
+    return Made(document, facts, e2e, lags, on_time, arrivals)
 
 
 def rolled_up(found: list[Made]) -> Rollup:
@@ -121,6 +144,24 @@ def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
         every = [lag for window in found for lag in window.lags.get(one["name"], ())]
         for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
             assert_near(one["lag_ms"][name], percentile(every, q))
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=6))
+def test_each_destination_of_a_rollup_is_what_that_of_all_its_windows_comes_to(found: list[Made]) -> None:
+    made = {one["name"]: one for one in rolled_up(found).document()["destinations"]}
+    assert made.keys() == {name for window in found for name in window.arrivals}
+    for name, one in made.items():
+        parts = [there for window in found for there in window.document["destinations"] if there["name"] == name]
+        for count in ("due", *FATES):
+            assert one[count] == sum(there[count] for there in parts)
+        assert one["lost"] == {side: sum(there["lost"][side] for there in parts) for side in ("min", "max")}
+        asked = [there["due"] - there["filtered"] - there["dead"] for there in parts]
+        on_time = sum(round((there["on_time_share"] or 0) * of) for there, of in zip(parts, asked, strict=True))
+        assert one["on_time_share"] == (on_time / sum(asked) if sum(asked) else None)
+        every = [lag for window in found for lag in window.arrivals.get(name, ())]
+        for label, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)):
+            assert_near(one["e2e_lag_ms"][label], percentile(every, q))
 
 
 @settings(max_examples=50)
