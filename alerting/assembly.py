@@ -25,6 +25,7 @@ from lagloss_server.settings import Settings
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import TraceLinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ def build(settings: Settings) -> AlertingSetup:
         notifier(file, transports),
         dashboard,
         lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
+        TraceLinks(settings.trace_url),
     )
     senders = [
         Sender(Outbox(store.engine, name, file.fallback), transport, lead, metrics)

@@ -30,6 +30,7 @@ A_FLUSH = (100, 500, 5_000)
 """Items between two flushes: a service's beacons of a second."""
 ASKED_CALLER, ASKED_ALL = 1 / 20, 1 / 10
 SPAN = "span"
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 Observe = Callable[[Sequence[str], int], None]
 """Takes the ids of one flush, and their event time in epoch ms."""
@@ -136,6 +137,10 @@ def _subjects() -> Iterator[dict[str, Subject]]:
         for message_id in ids:
             first.taken_in(message_id, event_ms)
 
+    def taken_in_traced(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            first.taken_in(message_id, event_ms, traceparent=TRACEPARENT)
+
     def taken_in_checked(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
             inner.taken_in(message_id, event_ms, payload_crc=12345, payload_bytes=200)
@@ -149,6 +154,7 @@ def _subjects() -> Iterator[dict[str, Subject]]:
             "sent_out": Subject(sent_out, inner.flush),
             "sent_out to a named node": Subject(sent_out_to, inner.flush),
             "taken_in at the first node": Subject(taken_in_first, first.flush),
+            "taken_in there with a trace": Subject(taken_in_traced, first.flush),
             "taken_in with checksum and size": Subject(taken_in_checked, inner.flush),
         }
     finally:

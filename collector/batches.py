@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from collector.log_writer import LogPosition
 from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.account import Account
-from lagloss.sdk.emitter import event_time_fits
+from lagloss.sdk.emitter import event_time_fits, traces_are_on
 from lagloss.sdk.packing import BeaconReader, Extras, PackedBlock, Packer, RefusedBeacons, is_placeable
 from lagloss.wire.format import Tally
 from lagloss_server.net.problem_details import Problem
@@ -31,6 +31,7 @@ class Seen(NamedTuple):
     """None: when the batch came in."""
     reason: str | None = None
     replay: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,9 @@ def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
     flat: list[Any] = []
     for seen in batch.seen:
         reason = seen.reason or UNSPECIFIED if seen.place in ("filtered", "dead") else None
-        flat += (seen.place, seen.message_id, seen.event_ms, clock_ns, Extras(seen.observed_ms, seen.replay, reason))
-    reader, refused = BeaconReader(keep_ids=batch.first), RefusedBeacons()
+        extras = Extras(seen.observed_ms, seen.replay, reason, traceparent=seen.traceparent)
+        flat += (seen.place, seen.message_id, seen.event_ms, clock_ns, extras)
+    reader, refused = BeaconReader(keep_ids=batch.first, keep_traces=batch.first and traces_are_on()), RefusedBeacons()
     observed = reader.read(flat, clock_ns / 1e6, refused)
     if observed is None or refused.dropped or refused.unplaced:
         raise AssertionError("a checked batch must read")

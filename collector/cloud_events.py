@@ -7,7 +7,7 @@
 | subject | the message's id |
 | time | when it was seen |
 | eventtime | epoch ms or RFC 3339 |
-| to, reason, replay | as in a batch; optional |
+| to, reason, replay, traceparent | as in a batch; optional |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BATCHED: Final = "application/cloudevents-batch+json"
 TYPE_PREFIX: Final = "io.lagloss.beacon."
 _SOURCE: Final = re.compile(r"/pipelines/([^/]+)/nodes/([^/]+)")
 _ATTRIBUTE_OF: Final = {"checkpoint": "type", "message_id": "subject", "event_time": "eventtime", "observed_at": "time"}
-_EXTENSIONS: Final = ("reason", "replay")
+_EXTENSIONS: Final = ("reason", "replay", "traceparent")
 _ATTRIBUTE: Final = re.compile(r"[a-z0-9]+|data_base64")
 _Text = Annotated[str, Field(min_length=1, strict=True)]
 

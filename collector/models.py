@@ -35,6 +35,7 @@ from lagloss.wire.format import (
     name_fits,
 )
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import cut_traceparent
 from lagloss_server.fields import Name
 from lagloss_server.net.problem_details import Problem
 
@@ -74,6 +75,7 @@ class BeaconJson(TypedDict):
     observed_at: NotRequired[Time | None]
     reason: NotRequired[Label | None]
     replay: NotRequired[Label | None]
+    traceparent: NotRequired[str | None]
 
 
 @with_config(ConfigDict(extra="forbid"))
@@ -127,6 +129,7 @@ def as_seen(at: int, beacon: BeaconJson) -> Seen:
         None if observed_at is None else time_ms(observed_at, at, "observed_at"),
         beacon.get("reason"),
         beacon.get("replay"),
+        cut_traceparent(beacon.get("traceparent")),
     )
 
 

@@ -23,6 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from collector.batches import BeaconBatch, Seen, check
 from collector.metadata_cache import KnownPipeline
 from collector.models import BeaconJson, as_seen
+from lagloss.wire.traces import write_traceparent
 from lagloss_server.fields import Name
 from lagloss_server.net.problem_details import Problem
 
@@ -130,6 +131,7 @@ def _seen(span: Span, attributes: Mapping[str, Value], *, taken_in: bool) -> See
         "message_id": attributes.get("messaging.message.id"),
         "event_time": attributes.get("lagloss.event_time"),
         "observed_at": observed_ns / 1e6 if observed_ns else None,
+        "traceparent": write_traceparent(span.trace_id, span.span_id),
     }
     return as_seen(0, _BEACON.validate_python(beacon))
 

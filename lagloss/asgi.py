@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final, Literal
 
-from lagloss.identity import Carrier, Identities, Missing, Source, from_headers
+from lagloss.identity import Carrier, Identities, Missing, Source, from_headers, recorded_traceparent
 from lagloss.kafka.in_flight import InFlightMessage, current_identity, handling_now
 from lagloss.sdk.emitter import Emitter
 
@@ -36,6 +36,8 @@ class BeaconMiddleware:
     In between, the message is in hand. A response of 400 or more is `filtered`, with the reason `http 422`, for
     example; an exception gives the reason `http 500`, a missing response `no response`. Closes the emitter when the
     server shuts down.
+
+    At the first node, a message's trace is that of the header `traceparent`, else of OpenTelemetry's active span.
 
     Args:
         app: the application.
@@ -69,7 +71,7 @@ class BeaconMiddleware:
     ) -> None:
         self.app = app
         self.emitter = emitter
-        self.identities = Identities(identity, missing, first=emitter.first)
+        self.identities = Identities(identity, missing, first=emitter.first, reads_traces=emitter.keeps_traces)
         self._reports_out = success == "out"
         self._to = to
         self._paths = re.compile(paths)
@@ -111,6 +113,8 @@ class BeaconMiddleware:
         if identity is None:
             await self.app(scope, receive, send)
             return
+        if self.emitter.keeps_traces:
+            identity = identity._replace(traceparent=recorded_traceparent(identity.traceparent))
         handling = InFlightMessage(self.emitter, identity)
         exchange = _Exchange(handling, receive, send, self._answered)
         with handling_now(handling):

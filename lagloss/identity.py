@@ -2,12 +2,14 @@
 
 Both are set at the source and travel unchanged: as the headers `lagloss-id` (UTF-8) and `lagloss-event-time` (decimal
 epoch ms), as fields of the payload, or wherever a function finds them. A replayed message carries the replay's name in
-the header `lagloss-replay`, wherever its id is; so do the messages sent on for it.
+the header `lagloss-replay`, wherever its id is; so do the messages sent on for it. The header `traceparent` is read at
+the first node, never written: what traces a service propagates it.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 from lagloss.sdk.buffer import Count
 from lagloss.sdk.packing import epoch_ms
 from lagloss.wire.format import MAX_ID_BYTES, replay_name
+from lagloss.wire.traces import TRACEPARENT_HEADER, cut_traceparent, parse_traceparent
 
 ID_HEADER: Final = "lagloss-id"
 TIME_HEADER: Final = "lagloss-event-time"
@@ -26,7 +29,7 @@ REPLAY_HEADER: Final = "lagloss-replay"
 
 
 class Identity(NamedTuple):
-    """A message's id and event time, and the replay it is part of, if any."""
+    """A message's id and event time, the replay it is part of, if any, and at the first node its trace."""
 
     message_id: str
     """1 to 255 bytes of UTF-8."""
@@ -34,6 +37,8 @@ class Identity(NamedTuple):
     """Epoch ms."""
     replay: str | None = None
     """The replay's name; None for live traffic."""
+    traceparent: str | None = None
+    """As W3C's header of that name; None where it is not known, or of no use to the emitter."""
 
     def headers(self) -> list[tuple[str, str | bytes]]:
         """Return the headers to send along with the message."""
@@ -51,6 +56,10 @@ class Identity(NamedTuple):
     def is_same_message(self, other: Identity) -> bool:
         """Return True if both name the same message, whichever replay it is part of."""
         return self[:2] == other[:2]
+
+    def is_same_copy(self, other: Identity) -> bool:
+        """Return True if both name the same message of the same replay, in whichever trace."""
+        return self[:3] == other[:3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +110,33 @@ def replay_of(headers: Mapping[str, bytes]) -> str | None:
     return replay_name(value.decode(errors="replace"))
 
 
+def traceparent_of(headers: Mapping[str, bytes]) -> str | None:
+    """Return the header `traceparent`, whatever it holds; None without one."""
+    value = headers.get(TRACEPARENT_HEADER)
+    return None if value is None else cut_traceparent(value.decode("latin-1"))
+
+
+def recorded_traceparent(stated: str | None) -> str | None:
+    """Return the stated traceparent if its trace is recorded, else that of OpenTelemetry's active span: a service that
+    gets none, or one that it does not take, begins a trace."""
+    return active_traceparent() if parse_traceparent(stated) is None else stated
+
+
+def active_traceparent() -> str | None:
+    """Return the traceparent of OpenTelemetry's active span.
+
+    None where the host has not loaded OpenTelemetry, or no span is active. Never raises.
+    """
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None:
+        return None
+    try:
+        span = api.get_current_span().get_span_context()
+        return f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}" if span.is_valid else None
+    except Exception:
+        return None
+
+
 def _field(content: Any, path: str) -> Any:
     for name in path.split("."):
         content = content[name]
@@ -122,18 +158,27 @@ class Identities:
             the pipeline's first node only. A function: called with the carrier; it returns an identity to continue
             with, or None if it has dealt with the message (sent it to a dead-letter queue, for example); that counts.
         first: True at the pipeline's first node.
+        reads_traces: read the header `traceparent`, too, for an emitter that `keeps_traces`.
 
     Raises:
         ValueError: for `"draw"` at another node: a fresh id there would be a lost message and an unexplained one.
     """
 
-    def __init__(self, source: Source = from_headers, missing: Missing = "skip", *, first: bool = False) -> None:
+    def __init__(
+        self,
+        source: Source = from_headers,
+        missing: Missing = "skip",
+        *,
+        first: bool = False,
+        reads_traces: bool = False,
+    ) -> None:
         if missing == "draw" and not first:
             raise ValueError('expected missing="draw" at the first node only: elsewhere a fresh id is another message')
         if missing not in ("skip", "draw") and not callable(missing):
             raise ValueError(f'expected missing to be "skip", "draw" or a function, found {missing!r}')
         self._source = source
         self._missing = missing
+        self.reads_traces = reads_traces
         self._skipped = Count()
 
     @property
@@ -154,7 +199,7 @@ class Identities:
     def find(self, carrier: Carrier) -> Identity | None:
         """Return the identity that the message carries, None if it has no usable one. Never raises; counts nothing."""
         try:
-            return _checked(self._source(carrier), carrier)
+            return self._traced(_checked(self._source(carrier), carrier), carrier)
         except Exception:
             return None
 
@@ -166,12 +211,19 @@ class Identities:
         found = self.find(carrier)
         if found is None:
             if self._missing == "draw":
-                return draw_identity()
+                return self._traced(draw_identity(), carrier)
             if callable(self._missing):
-                found = _with_replay(self._missing(carrier), carrier)
+                found = self._traced(_with_replay(self._missing(carrier), carrier), carrier)
             if found is None:
                 self.count_skipped()
         return found
+
+    def _traced(self, found: Identity | None, carrier: Carrier) -> Identity | None:
+        """Return the identity with the trace that the headers name, unless it names one itself."""
+        if not self.reads_traces or found is None or found.traceparent is not None:
+            return found
+        traceparent = traceparent_of(carrier.headers)
+        return found if traceparent is None else found._replace(traceparent=traceparent)
 
     def count_skipped(self) -> None:
         """Count a message that sends no beacon."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
+from lagloss.identity import Identity
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.packing import EventTime
 
-ObservedMessage = tuple[str, EventTime] | tuple[str, EventTime, str | None]
-"""Id, event time and, for a replayed message, the replay's name; an `Identity` is one, too."""
+ObservedMessage = tuple[str, EventTime] | tuple[str, EventTime, str | None] | Identity
+"""Id, event time and, for a replayed message, the replay's name."""
 
 
 class Batch:
@@ -25,9 +26,12 @@ class Batch:
         self._emitter = emitter
         self.messages = list(messages)
 
-    def take(self, message_id: str, event_time: EventTime, replay: str | None = None) -> None:
-        """Record that this message has come in, as part of `replay` if given, and add it to the batch."""
-        self._emitter.taken_in(message_id, event_time, replay=replay)
+    def take(
+        self, message_id: str, event_time: EventTime, replay: str | None = None, traceparent: str | None = None
+    ) -> None:
+        """Record that this message has come in, as part of `replay` and in the trace of `traceparent` if given, and add
+        it to the batch; an `Identity` has these four values."""
+        self._emitter.taken_in(message_id, event_time, replay=replay, traceparent=traceparent)
         self.messages.append((message_id, event_time, replay))
 
 
@@ -47,5 +51,5 @@ def batch(emitter: Emitter, messages: Iterable[ObservedMessage] = (), *, to: str
     with emitter.processing():
         collected = Batch(emitter, messages)
         yield collected
-        for message_id, event_time, *replay in collected.messages:
-            emitter.sent_out(message_id, event_time, to=to, replay=replay[0] if replay else None)
+        for message in collected.messages:
+            emitter.sent_out(message[0], message[1], to=to, replay=message[2] if len(message) > 2 else None)

@@ -37,6 +37,7 @@ class SparkObservation:
     reason: str = ""
     skipped: Accumulator[int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    trace_column: str | None = None
 
 
 def emit(
@@ -51,6 +52,7 @@ def emit(
     reason: str = "",
     bootstrap: Cluster | None = None,
     skipped: Accumulator[int] | None = None,
+    trace_column: str | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return `df` with a side effect: each row sends a beacon when it is computed, and passes through unchanged.
@@ -70,17 +72,24 @@ def emit(
         reason: for `"filtered"` and `"dead"`.
         bootstrap: Kafka's HOST:PORT,... as executors reach it; by default LAGLOSS_KAFKA_BOOTSTRAP of the driver.
         skipped: counts rows whose id or time is null; they send no beacon.
+        trace_column: for `"in"` at the first node: texts as W3C's header `traceparent`, null where there is none.
         options: of the `Emitter`: `first=True` at the pipeline's first node, `kafka_config`.
 
     Raises:
-        ValueError: for columns of other types, and an unknown kind.
+        ValueError: for columns of other types, an unknown kind, and a `trace_column` with another kind than `"in"`.
     """
     if kind not in ("in", "out", "filtered", "dead"):
         raise ValueError(f'expected kind to be "in", "out", "filtered" or "dead", found {kind!r}')
     _expect(df, id_column, (StringType,), "text")
     _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
+    if trace_column is not None:
+        if kind != "in":
+            raise ValueError(f'expected no trace_column with kind {kind!r}: traces are sent with "in"')
+        _expect(df, trace_column, (StringType,), "text")
     address = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
-    observation = SparkObservation(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
+    observation = SparkObservation(
+        pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options, trace_column
+    )
     return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
 
@@ -110,12 +119,16 @@ def observe_partition(
     try:
         for batch in batches:
             skipped = 0
-            times = _epoch_ms(batch.column(observation.time_column)).to_pylist()
-            for message_id, event_time in zip(batch.column(observation.id_column).to_pylist(), times, strict=True):
+            ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
+            traces = batch.column(observation.trace_column) if observation.trace_column else pa.nulls(len(batch))
+            rows = zip(ids.to_pylist(), times.to_pylist(), traces.to_pylist(), strict=True)
+            for message_id, event_time, traceparent in rows:
                 if message_id is None or event_time is None:
                     skipped += 1
-                else:
+                elif traceparent is None:
                     observe(message_id, event_time)
+                else:
+                    emitter.taken_in(message_id, event_time, traceparent=traceparent)
             if skipped and observation.skipped is not None:
                 observation.skipped.add(skipped)
             yield batch

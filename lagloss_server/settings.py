@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from psycopg.conninfo import make_conninfo
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -18,6 +18,7 @@ from lagloss.environment import secret
 from lagloss_server.database_url import connection_options, without_password
 from lagloss_server.errors import NotConfigured, SeveralRunning
 from lagloss_server.instances import default_data_dir, find_running, read_endpoints
+from lagloss_server.trace_links import checked_template
 
 ENV_PREFIX: Final = "LAGLOSS_"
 _FROM_ENDPOINTS: Final = {
@@ -70,6 +71,9 @@ class Settings(BaseSettings):
     collector_url: str = Field("", description="URL of the collector")
     aggregator_url: str = Field("", description="URL of the aggregator's /healthz and /metrics")
     alerting_url: str = Field("", description="URL of the alerter's /healthz and /metrics")
+    trace_url: Annotated[str, AfterValidator(checked_template)] = Field(
+        "", description="http(s)://…{trace_id}…: where a message's trace is shown; empty: no links to traces"
+    )
 
     login: Literal["", "local", "oidc", "proxy"] = Field("", description="login to the dashboard")
     login_operators: str = Field("", description="a,b,…: groups of operators, who can act, with login oidc or proxy")

@@ -12,6 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from aggregator.closing import rollup_marks
 from aggregator.closing.report_state import Windows, chunks
 from lagloss.wire.format import signed64
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window_result import WindowResult
 from lagloss_server.rules.facts import MissingId, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
@@ -58,7 +59,8 @@ def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int]
     found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
     for some in chunks(windows):
         for row in connection.execute(select(names).where(tuple_(names.c.pipeline, names.c.window_start).in_(some))):
-            found = MissingId(row.id_hash % (1 << 64), int(row.pattern, 16), row.last_seen_ms, row.message_id)
+            trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
+            found = MissingId(row.id_hash % (1 << 64), int(row.pattern, 16), row.last_seen_ms, row.message_id, trace)
             missing.setdefault((row.pipeline, row.window_start), []).append(found)
         packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
         for row in connection.execute(packed.where(tuple_(table.c.pipeline, table.c.window_start).in_(some))):
@@ -197,6 +199,8 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
             "places": list(missing.places),
             "last_checkpoint": missing.last_checkpoint,
             "last_seen_ms": missing.id.last_seen_ms,
+            "trace_id": missing.id.trace and missing.id.trace.trace_id,
+            "span_id": missing.id.trace and missing.id.trace.span_id,
         }
         for closing in found
         for missing in closing.missing[:NAMES_PER_WINDOW]

@@ -48,13 +48,15 @@ class Column:
     """The beacons of one checkpoint, in the order they were found.
 
     `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `names`:
-    where each block with message ids begins, and these; `checksums`: the ids and checksums of blocks that carry them.
+    where each block with message ids begins, and these; `traces`: the like, kept as `offsets` are; `checksums`: the ids
+    and checksums of blocks that carry them.
     """
 
     def __init__(self, *, with_offsets: bool) -> None:
         self._ids, self._lags, self._offsets = Growing(np.uint64), Growing(np.float32), Growing(np.int32)
         self._with_offsets = with_offsets
         self.names: list[tuple[int, int, bytes]] = []
+        self.traces: list[tuple[int, int, bytes]] = []
         self.checksums: list[tuple[U64, U32]] = []
         self._looked_at = 0
 
@@ -78,6 +80,8 @@ class Column:
             self._offsets.more(block.count)[:] = -1 if block.event_offset_ms is None else block.event_offset_ms
         if block.message_ids is not None:
             self.names.append((start, block.count, block.message_ids))
+        if block.traces is not None and self._with_offsets:
+            self.traces.append((start, block.count, block.traces))
         if block.payload_crc is not None:
             self.checksums.append((block.id_hash, block.payload_crc))
 
@@ -93,6 +97,9 @@ class Column:
         for row in np.flatnonzero(of["names"] >= 0).tolist():
             first, size = int(of["names"][row]), int(of["names_size"][row])
             self.names.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
+        for row in np.flatnonzero(of["traces"] >= 0).tolist() if self._with_offsets else ():
+            first, size = int(of["traces"][row]), int(of["traces_size"][row])
+            self.traces.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
         for row in np.flatnonzero(of["crcs"] >= 0).tolist():
             start, count = int(starts[row]), int(counts[row])
             first = int(of["crcs"][row])

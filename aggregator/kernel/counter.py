@@ -20,6 +20,7 @@ from aggregator.kernel.id_index import IdIndex, Rows
 from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, unpack_ids
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.rules.arithmetic import is_unsettled
@@ -88,7 +89,7 @@ def count_window(found: BlockColumns) -> WindowFacts:
         quarantined=frozenset(found.quarantined),
         sample=sample,
         cuts=plan.cuts,
-        missing=missing.named(patterns, _names(first, missing.rows[:MAX_NAMES], index.size)),
+        missing=missing.named(patterns, *_names_and_traces(first, missing.rows[:MAX_NAMES], index.size)),
         partitions=frozenset(found.partitions),
         scattered=found.scattered or len(found.partitions) > 1,
     )
@@ -273,28 +274,49 @@ class _Missing:
         on_time = _count_on_time(plan, of, first_lags[:, self.rows], cells.size)
         return tuple(map(Pattern, masks, counts, on_time, first.tolist(), last.tolist()))
 
-    def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
-        """Return the first of them, with their names where they are known."""
+    def named(
+        self, patterns: list[int], names: Mapping[int, str], traces: Mapping[int, TraceContext]
+    ) -> tuple[MissingId, ...]:
+        """Return the first of them, with their names and traces where they are known."""
+        found = enumerate(self.rows[:MAX_NAMES].tolist())
         return tuple(
-            MissingId(int(self.ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(row))
-            for at, row in enumerate(self.rows[:MAX_NAMES].tolist())
+            MissingId(
+                int(self.ids[at]),
+                patterns[self.codes[at]],
+                float(self.last_seen[at]),
+                names.get(row),
+                traces.get(row),
+            )
+            for at, row in found
         )
 
 
-def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
-    """Return the names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
-    is_wanted, names = np.zeros(n, bool), dict[int, str]()
+def _names_and_traces(
+    columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int
+) -> tuple[dict[int, str], dict[int, TraceContext]]:
+    """Return names and traces of these rows (of `n`), from the first checkpoint's blocks that carry them."""
+    is_wanted, names, seen_in = np.zeros(n, bool), dict[int, str](), dict[int, tuple[float, TraceContext]]()
     is_wanted[wanted] = True
     for column, found in columns if wanted.size else ():
         hits = np.flatnonzero(is_wanted[found.rows])
         places = hits if found.kept is None else np.flatnonzero(found.kept)[hits]
         row_at = dict(zip(places.tolist(), found.rows[hits].tolist(), strict=True))
         for start, count, packed in column.names:
-            first, last = np.searchsorted(places, (start, start + count)).tolist()
-            mine = places[first:last]
+            mine = _between(places, start, count)
             raw = unpack_ids(packed, (mine - start).tolist())
             names |= {row_at[at]: readable_id(name) for at, name in zip(mine.tolist(), raw, strict=True)}
-    return names
+        for start, count, packed in column.traces:
+            # a message that came in several times is in the trace in which it came in first, however blocks are read
+            for position, trace in find_traces(packed, _between(places, start, count) - start).items():
+                row, seen = row_at[start + position], (float(column.lags[start + position]), trace)
+                seen_in[row] = min(seen, seen_in.get(row, seen))
+    return names, {row: trace for row, (_, trace) in seen_in.items()}
+
+
+def _between(places: Ints, start: int, count: int) -> Ints:
+    """Return those of the places (ascending) that lie in one block."""
+    first, last = np.searchsorted(places, (start, start + count)).tolist()
+    return places[first:last]
 
 
 def _corrupted(found: BlockColumns, sample: int) -> dict[str, int]:

@@ -32,6 +32,7 @@ from lagloss.wire.format import (
     partitions_of,
     unpack_ids,
 )
+from lagloss.wire.traces import pick_traces
 from lagloss_server.rules.facts import WindowFacts
 
 INPUT: Final = "partition int, offset long, appended_ms long, key binary, value binary"
@@ -254,6 +255,7 @@ def _split(block: BeaconBlock, targets: int) -> dict[int, bytes]:
                 event_offset_ms=None if block.event_offset_ms is None else block.event_offset_ms[rows],
                 payload_crc=None if block.payload_crc is None else block.payload_crc[rows],
                 message_ids=None if names is None else pack_ids(names[row] for row in rows.tolist()),
+                traces=None if block.traces is None else pick_traces(block.traces, rows),
             )
         )
     return pieces

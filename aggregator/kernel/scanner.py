@@ -16,6 +16,7 @@ import pyarrow as pa
 from aggregator.kernel.compiled import compiled
 from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES, MAX_PARTITIONS, SAMPLE_ALL
 from lagloss.wire.sketch import MAX_LAG_MS
+from lagloss.wire.traces import TRACE_ROW
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -24,12 +25,13 @@ Int = Any
 
 FIELDS = (
     "checkpoint", "checkpoint_size", "emitter", "seq", "window_start", "partitions", "sample", "count",
-    "ids", "lags", "offsets", "names", "names_size", "crcs",
+    "ids", "lags", "offsets", "names", "names_size", "crcs", "traces", "traces_size",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
 """Of a float32: the exponent of MAX_LAG_MS, a power of two."""
-_HEADER = np.frombuffer(BLOCK_SCHEMA.newest.header, np.uint8)
+_HEADERS = np.array([np.frombuffer(version.header, np.uint8) for version in BLOCK_SCHEMA.versions])
+_TRACE_BYTES = TRACE_ROW.itemsize
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
     """Scan the headers of these records."""
     n = values.starts.size - 1
     good, found = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
-    _scan(values.data, values.starts, keys.data, keys.starts, _HEADER, good, found)
+    _scan(values.data, values.starts, keys.data, keys.starts, _HEADERS, good, found)
     return Headers(values.data, good, dict(zip(FIELDS, found, strict=True)))
 
 
@@ -149,12 +151,39 @@ def _count_ids(data: U8, start: Int, size: Int) -> Int:
 
 
 @compiled
-def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: Any, found: Any) -> None:
+def _version_of(data: U8, at: Int, end: Int, headers: Any) -> Int:
+    """Return which of the headers a record begins with, -1 for none."""
+    size = headers.shape[1]
+    if end - at < size:
+        return -1
+    for version in range(headers.shape[0]):
+        if (data[at : at + size] == headers[version]).all():
+            return version
+    return -1
+
+
+@compiled
+def _are_traces(data: U8, start: Int, size: Int, count: Int) -> bool:
+    """Return whether the positions of a block's traces are as `wire.traces.traces_fit` wants them."""
+    if size % _TRACE_BYTES:
+        return False
+    before: Int = -1
+    for at in range(start, start + size, _TRACE_BYTES):
+        position = np.int64(data[at]) | np.int64(data[at + 1]) << 8
+        if position <= before or position >= count:
+            return False
+        before = position
+    return True
+
+
+@compiled
+def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: Any, found: Any) -> None:
     for row in range(good.size):
         at, end = np.int64(starts[row]), np.int64(starts[row + 1])
-        if end - at < header.size or (data[at : at + header.size] != header).any():
+        version = _version_of(data, at, end, headers)
+        if version < 0:
             continue
-        pipeline, pipeline_size, at = _bytes(data, at + header.size, end)
+        pipeline, pipeline_size, at = _bytes(data, at + headers.shape[1], end)
         if at < 0:
             continue
         checkpoint, checkpoint_size, at = _bytes(data, at, end)
@@ -195,6 +224,11 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         if at < 0:
             continue
         crcs, crcs_size, at = _optional(data, at, end)
+        if at < 0:
+            continue
+        traces, traces_size = -1, 0
+        if version > 0:
+            traces, traces_size, at = _optional(data, at, end)
         if at != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
             continue
         if partitions < 1 or partitions > MAX_PARTITIONS or sample < 1 or sample > SAMPLE_ALL:
@@ -204,6 +238,8 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         if (offsets >= 0 and offsets_size != 2 * count) or (crcs >= 0 and crcs_size != 4 * count):
             continue
         if names >= 0 and _count_ids(data, names, names_size) != count:
+            continue
+        if traces >= 0 and not _are_traces(data, traces, traces_size, count):
             continue
         if reason >= 0 and not _is_plain(data, reason, reason_size):
             continue
@@ -217,4 +253,4 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         found[0, row], found[1, row], found[2, row], found[3, row] = checkpoint, checkpoint_size, emitter, seq
         found[4, row], found[5, row], found[6, row], found[7, row] = window_start, partitions, sample, count
         found[8, row], found[9, row], found[10, row], found[11, row] = ids, lags, offsets, names
-        found[12, row], found[13, row] = names_size, crcs
+        found[12, row], found[13, row], found[14, row], found[15, row] = names_size, crcs, traces, traces_size

@@ -58,7 +58,8 @@ def _sections(document: Document) -> dict[str, list[str]]:
 
 
 def _example(example: Mapping[str, Any]) -> str:
-    return f"{example.get('message_id') or example.get('id_hash')}  {example_words(example)}"
+    trace = example.get("trace_url") or example.get("trace_id")
+    return f"{example.get('message_id') or example.get('id_hash')}  {example_words(example)}" + _with(", trace ", trace)
 
 
 def cells(incident: Incident) -> tuple[str, ...]:

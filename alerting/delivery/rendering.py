@@ -128,6 +128,8 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Tex
     for label, key in (("Incident", "incident"), ("Chart", "dashboard"), ("Runbook", "runbook")):
         if link := _part(body, "links").get(key):
             yield _link(label, str(link))
+    if traces := [example["trace_url"] for example in _list(body, "examples") if example.get("trace_url")]:
+        yield _link("Trace", str(traces[0]))  # one of them: they are long, and the incident's page has all
     commands = _part(body, "commands")
     if incident.get("state") != "resolved":
         if commands.get("acknowledge") and not incident.get("acknowledged_at"):

@@ -17,6 +17,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.times import moment
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 VERSION: Final = 1
 MAX_EXAMPLES: Final = 20
@@ -35,10 +36,10 @@ class IncidentEvidence:
     messages: int | None = None
     lost: Document | None = None
 
-    def document(self) -> Document:
+    def document(self, links: TraceLinks = NO_LINKS) -> Document:
         return {
             "where": [_place(place) for place in self.where[:MAX_PLACES]],
-            "examples": [_example(lost) for lost in self.examples[:MAX_EXAMPLES]],
+            "examples": [_example(lost, links) for lost in self.examples[:MAX_EXAMPLES]],
             "messages": self.messages,
             "lost": self.lost,
         }
@@ -102,7 +103,7 @@ def _place(place: BreachPlace) -> Document:
     return document
 
 
-def _example(lost: MissingMessage) -> Document:
+def _example(lost: MissingMessage, links: TraceLinks) -> Document:
     return {
         "message_id": lost.message_id,
         "id_hash": f"{lost.id_hash % 2**64:016x}",
@@ -110,4 +111,5 @@ def _example(lost: MissingMessage) -> Document:
         "places": lost.places,
         "last_checkpoint": lost.last_checkpoint,
         "last_seen": moment(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
+        **links.document(lost.trace, lost.window_start_s),
     }

@@ -28,6 +28,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 _CHANGES_AT_MOST: Final = 4
 """Maximum state changes per incident and evaluation; stops open/resolve loops."""
@@ -47,6 +48,7 @@ class Evaluator:
     dashboard_url: str = ""
     rule_failed: Callable[[str], None] = lambda _: None
     """Called with the pipeline's name when one of its rules raises, or its end: all others are judged all the same."""
+    trace_links: TraceLinks = NO_LINKS
     _views: ViewCache = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,7 +65,8 @@ class Evaluator:
             view = self._views.view(pipeline, now.timestamp())
             runbooks = pipeline.definition.spec.alerts.runbook
             known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S, runbooks)
-            work = _Work(connection, self.store, pipeline.name, now, known, pipeline.applied_at_ms / 1_000, runbooks)
+            applied_s, links = pipeline.applied_at_ms / 1_000, self.trace_links
+            work = _Work(connection, self.store, pipeline.name, now, known, applied_s, runbooks, links)
             for rule in rules.values():
                 assessment = self._assess(rule, view)
                 if assessment is not None:
@@ -129,6 +132,7 @@ class _Work:
     known: list[Incident]
     rules_since_s: float = 0.0
     runbooks: str | None = None
+    trace_links: TraceLinks = NO_LINKS
     changes: list[str] = field(default_factory=list)
     _opened: dict[uuid.UUID, Incident] = field(default_factory=dict)
     _begun: list[tuple[Rule, PendingBreach]] = field(default_factory=list)
@@ -222,7 +226,10 @@ class _Work:
     ) -> dict[str, Any]:
         notes = [f"window {rfc3339(start)} was revised: no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
-        evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
+        if change.kind == "resolved":
+            evidence = before
+        else:
+            evidence = self._evidence(rule, change, places).document(self.trace_links)
         return {
             **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
             "breaches": incidents.ranges(change.breaches),

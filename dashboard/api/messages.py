@@ -33,8 +33,9 @@ def router(services: Services) -> APIRouter:
         now_s = time.time()
         at_s = (None if text is None else parse_time_s(text, now_s) for text in (around, before, after))
         found = await services.threads.read_log(read_message, services.store, services.log, pipeline, id, Where(*at_s))
+        document = found.document(services.trace_links)
         if found.trail is None or found.graph is None:
-            return found.document()
-        return {**found.document(), "stays": [stay.document() for stay in stays(found.graph, found.trail.beacons)]}
+            return document
+        return {**document, "stays": [stay.document() for stay in stays(found.graph, found.trail.beacons)]}
 
     return routes

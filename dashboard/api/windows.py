@@ -87,8 +87,9 @@ def router(services: Services) -> APIRouter:
         presence = await read_log(pipeline, _start_s(start))
         rows = await threads.read_log(partial(presence.select, only=only, where=where, text=text))
         if format == "json":
-            return (await threads.read_log(presence.matrix, rows, limit)).document()
-        header = ("message_id", "event_time", *(f"{name} ms" for name in presence.at), "missing_at", "duplicates")
+            return (await threads.read_log(presence.matrix, rows, limit)).document(services.trace_links)
+        points = (f"{name} ms" for name in presence.at)
+        header = ("message_id", "event_time", *points, "missing_at", "duplicates", "trace_id")
         return csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
 
     @routes.get(f"{PATH}/difference", response_model=None, responses=documented(404, 409, 422, 503))
@@ -106,7 +107,7 @@ def router(services: Services) -> APIRouter:
         limit = {} if format == "json" else {"limit": None}
         found: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
         if format == "json":
-            return found.document()
+            return found.document(services.trace_links)
         named = _file_name(pipeline, start_s, f"{from_}-not-{to}")
         return csv(named, ("message_id",), ((name,) for name in found.message_ids))
 
@@ -125,7 +126,8 @@ def _rows(presence: Presence, rows: npt.NDArray[np.intp]) -> Iterator[list[Any]]
             event_time = None if message.event_time_ms is None else rfc3339(message.event_time_ms / 1_000)
             lags = (message.lags_ms.get(name) for name in presence.at)
             more = " ".join(f"{name} {count}" for name, count in message.duplicates.items())
-            yield [message.message_id, event_time, *lags, ", ".join(message.missing_at), more]
+            trace_id = message.trace and message.trace.trace_id
+            yield [message.message_id, event_time, *lags, ", ".join(message.missing_at), more, trace_id]
 
 
 def _file_name(pipeline: str, start_s: int, what: str) -> str:

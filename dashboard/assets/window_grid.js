@@ -15,5 +15,12 @@
       const href = props.data && props.data.href;
       return React.createElement(href ? "a" : "span", href ? { href, className: "message-link" } : {}, props.value);
     },
+
+    /** The id of a message's trace, which leads to where traces are shown, if there is such a place. */
+    TraceLink(props) {
+      const href = props.data && props.data.traceHref;
+      const attributes = { href, className: "message-link", target: "_blank", rel: "noopener noreferrer" };
+      return React.createElement(href ? "a" : "span", href ? attributes : {}, props.value);
+    },
   });
 })();

@@ -107,6 +107,11 @@ def moment(text: str, utc: str) -> Part:
     return html.Time(text, title=utc)
 
 
+def outward(children: Any, url: str) -> Part:
+    """Return a link to another system's page, in a tab of its own and without a word of where it comes from."""
+    return html.A(children, href=url, target="_blank", rel="noopener noreferrer", className="message-link")
+
+
 def sideways(label: str, children: Any) -> Part:
     """Return a region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the
     page."""

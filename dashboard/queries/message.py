@@ -10,6 +10,7 @@ from sqlalchemy import select
 from dashboard.queries.window_cache import OpenLog
 from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, signed64
+from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import NotConfigured, NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import hashes_of
@@ -18,6 +19,7 @@ from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, rea
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,18 @@ class MessageRead:
         mask = self.graph.mask(beacon.checkpoint for beacon in self.trail.beacons)
         return tuple(place.label for place in missing_places(self.graph, mask))
 
-    def document(self) -> dict[str, Any]:
-        looked = self.search.document() if self.search is not None else {"trail": None}
+    @property
+    def trace(self) -> TraceContext | None:
+        """The trace in which it came in: what the log says, else what its verdict kept."""
+        kept = None if self.verdict is None else self.verdict.trace
+        return kept if self.trail is None or self.trail.trace is None else self.trail.trace
+
+    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
+        looked = self.search.document(links) if self.search is not None else {"trail": None}
         return {
             "pipeline": self.pipeline,
             "id": self.asked,
-            "missing": [_document(known) for known in self.known],
+            "missing": [_document(known, links) for known in self.known],
             "missing_at": list(self.missing_at),
             "sampled_out": self.is_sampled_out,
             "trouble": self.trouble,
@@ -123,10 +131,12 @@ def read_message(
     )
 
 
-def _document(known: MissingMessage) -> dict[str, Any]:
+def _document(known: MissingMessage, links: TraceLinks) -> dict[str, Any]:
     found = asdict(known)
+    del found["trace"]
     found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{known.id_hash:016x}"}
-    return {**found, "last_seen": rfc3339(round(found.pop("last_seen_ms")) / 1000)}
+    found["last_seen"] = rfc3339(round(found.pop("last_seen_ms")) / 1000)
+    return {**found, **links.document(known.trace, known.window_start_s)}
 
 
 def _names_window(known: MissingMessage, where: Where) -> bool:

@@ -16,6 +16,7 @@ from lagloss.errors import KafkaUnreachable
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import TraceLinks
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,11 @@ class Services:
     settings: Settings
     threads: Threads = field(default_factory=Threads)
     logged: LoggedWindows = field(default_factory=LoggedWindows)
+
+    @property
+    def trace_links(self) -> TraceLinks:
+        """Where traces are shown."""
+        return TraceLinks(self.settings.trace_url)
 
     @contextmanager
     def log(self) -> Iterator[BeaconLog]:

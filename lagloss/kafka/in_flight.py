@@ -67,7 +67,7 @@ class InFlightMessage:
         """Put the message in hand and send its `in`; does nothing for one without identity."""
         if self.identity is not None:
             self.begin_work()
-            self.identity.report(self.emitter.taken_in)
+            self.identity.report(self.emitter.taken_in, traceparent=self.identity.traceparent)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 

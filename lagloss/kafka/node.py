@@ -70,6 +70,7 @@ class KafkaNode:
         self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
         # Messages that a consumer took in and did not commit are taken in again; those that a first node made are not.
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
+        self.identities.reads_traces = self.emitter.keeps_traces
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
         self._in_hand: dict[Place, InFlightMessage] = {}

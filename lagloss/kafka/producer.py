@@ -19,7 +19,9 @@ from lagloss.identity import (
     Identity,
     draw_identity,
     mapping_of,
+    recorded_traceparent,
     replay_of,
+    traceparent_of,
 )
 from lagloss.kafka.in_flight import InFlightMessage, current, handling_now
 
@@ -107,16 +109,15 @@ class NodeProducer(Producer):
         Args:
             source: the message that this is an output of; by default the one that this thread or task handles.
             message_id: at the first node, the id of a message that was not taken in; by default a fresh one. With
-                `lagloss-replay` among `headers`, the record is part of that replay.
+                `lagloss-replay` among `headers`, the record is part of that replay. Its trace is that of `traceparent`
+                among them, else of OpenTelemetry's active span.
             event_time_ms: likewise its event time; by default now.
             dead: the reason, if the topic is a dead-letter queue: once acknowledged, the message is dead.
         """
         handlings, identity = self._origin(source, headers)
         is_new = identity is None and not handlings and self._node.emitter.first
         if is_new:
-            fresh = draw_identity()
-            replay = replay_of(mapping_of(headers))
-            identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms, replay)
+            identity = self._new_identity(mapping_of(headers), message_id, event_time_ms)
             handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
@@ -137,8 +138,22 @@ class NodeProducer(Producer):
             output.withdraw(is_new=is_new)
             raise
         if is_new and identity is not None:  # only now: a full queue rejects the record, and the host retries
-            identity.report(self._node.emitter.taken_in, observed_at=observed_at)
+            emitter = self._node.emitter
+            identity.report(emitter.taken_in, observed_at=observed_at, traceparent=identity.traceparent)
             handlings[0].end_handling()
+
+    def _new_identity(
+        self, headers: Mapping[str, bytes], message_id: str | None, event_time_ms: int | None
+    ) -> Identity:
+        """Return the identity of a message that begins with this record."""
+        fresh = draw_identity()
+        keeps_trace = self._node.emitter.keeps_traces
+        return Identity(
+            message_id or fresh.message_id,
+            event_time_ms or fresh.event_time_ms,
+            replay_of(headers),
+            recorded_traceparent(traceparent_of(headers)) if keeps_trace else None,
+        )
 
     def produce_batch(self, *_arguments: Any, **_options: Any) -> NoReturn:
         """Raise NotImplementedError: confluent_kafka's batches have no headers, in which id and event time travel."""
@@ -240,7 +255,7 @@ def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[I
     one.
     """
     same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
-    exact = tuple(handling for handling in same if handling.identity == named)
+    exact = tuple(handling for handling in same if handling.identity and handling.identity.is_same_copy(named))
     if exact or not same:
         return exact, named
     return same, named if named.replay is not None else same[0].identity or named

@@ -39,6 +39,7 @@ from lagloss.sdk.spool.spool import MAX_BYTES, Spool
 from lagloss.sdk.stats import EmitterStats
 from lagloss.wire.checks import are_labels
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_LABELS, window_start_of
+from lagloss.wire.traces import cut_traceparent
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 
@@ -54,6 +55,7 @@ MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
 SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 LABELS_VARIABLE: Final = "LAGLOSS_LABELS"
+TRACES_VARIABLE: Final = "LAGLOSS_TRACES"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -71,6 +73,12 @@ def labels_of_environment() -> dict[str, str]:
         return labels
     log.warning("lagloss: no labels are sent: expected at most %d in %s", MAX_LABELS, LABELS_VARIABLE)
     return {}
+
+
+def traces_are_on() -> bool:
+    """Return whether first nodes send the traces of messages, unless they are made otherwise: LAGLOSS_TRACES is not
+    `off`."""
+    return os.environ.get(TRACES_VARIABLE, "").strip().lower() not in ("off", "false", "no", "0")
 
 
 class Emitter:
@@ -92,6 +100,8 @@ class Emitter:
         first: True at the pipeline's first node, which sends message ids by name, and refuses event times more than
             60 s ahead or 7 days old.
         ids: "hash" keeps message ids private: the first node sends their hashes only, as every other node does anyway.
+        traces: whether the first node sends the trace of a message whose `traceparent` is known. By default it does
+            unless LAGLOSS_TRACES is `off`, or ids are private: a trace may name what the hash hides.
         final: report how far back the account is final. False for a collector's clients that send no counts: a
             message missing at their node is perhaps lost, never for certain.
         max_buffered: maximum number of beacons that wait in memory.
@@ -123,6 +133,7 @@ class Emitter:
         token: str | None = None,
         first: bool = False,
         ids: Literal["names", "hash"] = "names",
+        traces: bool | None = None,
         final: bool = True,
         max_buffered: int = MAX_BUFFERED,
         spool: str | os.PathLike[str] | None = None,
@@ -142,6 +153,8 @@ class Emitter:
             raise ValueError(f"expected ids to be 'names' or 'hash', found {ids!r}")
         self.first = first
         self._names_ids = ids == "names"
+        self.keeps_traces = first and (self._names_ids and traces_are_on() if traces is None else traces)
+        """Whether `taken_in` has a use for a `traceparent`."""
         self._final = final
         self._max_items = max_buffered * STRIDE
         spool = spool or os.environ.get(SPOOL_VARIABLE)
@@ -194,6 +207,7 @@ class Emitter:
             outlet,
             first=self.first,
             names_ids=self._names_ids,
+            keep_traces=self.keeps_traces,
             final=self._final,
             make_backlog=make_backlog,
         )
@@ -225,6 +239,7 @@ class Emitter:
         replay: str | None = None,
         payload_crc: int | None = None,
         payload_bytes: int = 0,
+        traceparent: str | None = None,
     ) -> bool:
         """Record that a message has come in.
 
@@ -235,12 +250,16 @@ class Emitter:
             replay: the replay's name, if the message is taken in as part of one.
             payload_crc: CRC-32C of the payload as received.
             payload_bytes: the payload's size.
+            traceparent: the trace that it belongs to, as W3C's header of that name; kept at the first node, so that a
+                lost message links to its trace. Anything else, and one that is not sampled, is as none.
 
         Returns:
             False if the beacon was refused or dropped, and counted so. A beacon found bad later counts, too.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        if traceparent is not None:
+            plain, traceparent = False, cut_traceparent(traceparent)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, traceparent)
         clock_ns = time_ns()  # inlined as in `sent_out`: a function call would cost a third more
         if len(self._buffer) < self._room and (
             not self.first
@@ -266,7 +285,7 @@ class Emitter:
         `to` names the next node if there are several.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, None)
         place = "out" if to is None else self._out_place(to)
         if place is None:
             return False
@@ -289,7 +308,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """Record that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
-        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
+        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0, None))
 
     def dead(
         self,
@@ -301,7 +320,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """Record that a message was put in a dead-letter queue; see `taken_in`."""
-        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
+        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0, None))
 
     def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
         """Buffer, refuse or drop a beacon: the slow path, with all checks.

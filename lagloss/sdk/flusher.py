@@ -57,6 +57,7 @@ class Flusher:
         *,
         first: bool,
         names_ids: bool,
+        keep_traces: bool,
         final: bool,
         make_backlog: MakeBacklog | None = None,
     ) -> None:
@@ -81,7 +82,7 @@ class Flusher:
         self._buffer = buffer
         self._drain = Drain(
             buffer,
-            BeaconReader(keep_ids=first and names_ids),
+            BeaconReader(keep_ids=first and names_ids, keep_traces=keep_traces),
             Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
             self._note,
         )

@@ -33,6 +33,7 @@ from lagloss.wire.format import (
     window_start_of,
 )
 from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss.wire.traces import CONTEXT_BYTES, U8, pack_traces, parse_traceparent
 
 STRIDE: Final = 5
 """Values per beacon in the buffer."""
@@ -63,9 +64,10 @@ class Extras(NamedTuple):
     reason: str | None = None
     payload_crc: int | None = None
     payload_bytes: int = 0
+    traceparent: str | None = None
 
 
-RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int]
+RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int, str | None]
 """`Extras` as callers append them: a plain tuple costs them a quarter."""
 
 
@@ -108,9 +110,13 @@ def is_placeable(event_ms: float, now_ms: float) -> bool:
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + AHEAD_S * 1000
 
 
+_NO_TRACES: Final[U8] = np.empty((0, CONTEXT_BYTES), np.uint8)
+
+
 @dataclass(slots=True)
 class Observed:
-    """Columns of beacons, row by row; `raw_ids` is empty unless names are kept."""
+    """Columns of beacons, row by row; `raw_ids` is empty unless names are kept. `traces`: shape (beacons, 24), zeros
+    where a beacon has none; empty if no beacon has one."""
 
     code: npt.NDArray[np.int64]
     id_hash: U64
@@ -119,6 +125,7 @@ class Observed:
     crc: npt.NDArray[np.uint32]
     payload_bytes: npt.NDArray[np.int64]
     raw_ids: list[bytes]
+    traces: U8
 
     def __len__(self) -> int:
         return int(self.code.size)
@@ -133,6 +140,7 @@ class Observed:
             self.crc[rows],
             self.payload_bytes[rows],
             [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
+            self.traces[rows] if self.traces.size else self.traces,
         )
 
     def cut(self, start: int, end: int) -> Observed:
@@ -145,6 +153,7 @@ class Observed:
             self.crc[start:end],
             self.payload_bytes[start:end],
             self.raw_ids[start:end],
+            self.traces[start:end],
         )
 
     @classmethod
@@ -159,7 +168,16 @@ class Observed:
             np.concatenate([part.crc for part in parts]),
             np.concatenate([part.payload_bytes for part in parts]),
             [raw for part in parts for raw in part.raw_ids],
+            _joined_traces(parts),
         )
+
+
+def _joined_traces(parts: Sequence[Observed]) -> U8:
+    if not any(part.traces.size for part in parts):
+        return _NO_TRACES
+    return np.concatenate(
+        [part.traces if part.traces.size else np.zeros((len(part), CONTEXT_BYTES), np.uint8) for part in parts]
+    )
 
 
 @dataclass(slots=True)
@@ -177,7 +195,7 @@ class RefusedBeacons:
 class BeaconReader:
     """Reads buffered beacons into columns; numbers the kinds it has met."""
 
-    def __init__(self, *, keep_ids: bool) -> None:
+    def __init__(self, *, keep_ids: bool, keep_traces: bool = False) -> None:
         self.kinds: list[Kind] = []
         self._codes: dict[Kind, int] = {}
         self._plain: dict[str, int] = {}
@@ -185,6 +203,7 @@ class BeaconReader:
         """Codes of beacons with neither replay nor reason, by place and presence of a checksum."""
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
+        self._keep_traces = keep_traces
 
     def read(self, flat: Sequence[Any], now_ms: float, refused: RefusedBeacons) -> Observed | None:
         """Return the beacons of `flat` in their order, None if none is good; count those that cannot be sent in
@@ -220,34 +239,43 @@ class BeaconReader:
         clock_ns = np.fromiter(clocks, np.int64, n)
         # Whole milliseconds and their fraction apart: epoch nanoseconds do not fit a float64.
         lag_ms = (clock_ns // 1_000_000).astype(np.float64) - event_ms + (clock_ns % 1_000_000) / 1e6
-        crc, payload_bytes = np.zeros(n, np.uint32), np.zeros(n, np.int64)
-        if set(extras) == {None}:
-            code = self._plain_codes(places)
-        else:
-            code = np.empty(n, np.int64)
-            for row, (place, extra) in enumerate(zip(places, extras, strict=True)):
-                if extra is None:
-                    code[row] = self._code_of(place, None, None, has_crc=False)
-                    continue
-                observed_at, replay, reason, payload_crc, size = extra
-                try:
-                    if observed_at is not None:
-                        lag_ms[row] = epoch_ms(observed_at) - event_ms[row]
-                    if payload_crc is not None:
-                        crc[row] = payload_crc
-                    payload_bytes[row] = _payload_bytes(size)
-                    code[row] = self._code_of(place, replay, reason, has_crc=payload_crc is not None)
-                except (ValueError, TypeError, OverflowError):
-                    return None
-        return Observed(
-            code,
+        plain = extras.count(None)
+        observed = Observed(
+            self._plain_codes(places) if plain else np.empty(n, np.int64),
             np.fromiter(map(xxhash.xxh3_64_intdigest, raws), np.uint64, n),
             event_ms,
             lag_ms,
-            crc,
-            payload_bytes,
+            np.zeros(n, np.uint32),
+            np.zeros(n, np.int64),
             raws if self._keep_ids else [],
+            _NO_TRACES,
         )
+        return observed if plain == n or self._take_extras(observed, places, extras) else None
+
+    def _take_extras(self, observed: Observed, places: Sequence[str], extras: Sequence[RawExtras | None]) -> bool:
+        """Put extras into their columns, and codes of the kinds that they make; False if a block cannot carry them."""
+        contexts: dict[int, bytes] = {}
+        for row, extra in enumerate(extras):
+            if extra is None:
+                continue
+            observed_at, replay, reason, payload_crc, size, traceparent = extra
+            try:
+                if observed_at is not None:
+                    observed.lag_ms[row] = epoch_ms(observed_at) - observed.event_ms[row]
+                if payload_crc is not None:
+                    observed.crc[row] = payload_crc
+                if size != 0:
+                    observed.payload_bytes[row] = _payload_bytes(size)
+                observed.code[row] = self._code_of(places[row], replay, reason, has_crc=payload_crc is not None)
+            except (ValueError, TypeError, OverflowError):
+                return False
+            if traceparent is not None and self._keep_traces and (context := parse_traceparent(traceparent)):
+                contexts[row] = context
+        if contexts:
+            observed.traces = np.zeros((len(observed), CONTEXT_BYTES), np.uint8)
+            packed = np.frombuffer(b"".join(contexts.values()), np.uint8)
+            observed.traces[list(contexts)] = packed.reshape(-1, CONTEXT_BYTES)
+        return True
 
     def _plain_codes(self, places: Sequence[str]) -> npt.NDArray[np.int64]:
         try:
@@ -401,7 +429,7 @@ def apply_sample(observed: Observed, kinds: Sequence[Kind], sample: int) -> tupl
 class Packer:
     """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`.
 
-    At the first node, `in` has ids by name, unless they are private.
+    At the first node, `in` has ids by name, unless they are private, and traces where they are known.
     """
 
     pipeline: str
@@ -474,6 +502,7 @@ class Packer:
             event_offset_ms=None if offsets is None else offsets.astype(np.uint16),
             message_ids=pack_ids(rows.raw_ids) if self._is_named(kind) else None,
             payload_crc=rows.crc if kind.has_crc else None,
+            traces=pack_traces(rows.traces) if rows.traces.size and offsets is not None else None,
         )
         return PackedBlock(
             partition,

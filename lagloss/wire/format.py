@@ -19,6 +19,7 @@ import numpy.typing as npt
 import xxhash
 
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import traces_fit
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -124,6 +125,7 @@ class BeaconBlock:
     event_offset_ms: U16 | None = None
     message_ids: bytes | None = None
     payload_crc: U32 | None = None
+    traces: bytes | None = None
 
     @property
     def count(self) -> int:
@@ -187,6 +189,7 @@ class EmitterReport:
 class _Version:
     """One version of a schema; `header` opens its records."""
 
+    fields: Mapping[str, Any]
     parsed: Any
     header: bytes
 
@@ -195,7 +198,8 @@ class _Version:
         raw = json.loads(resources.files("lagloss.wire.schemas").joinpath(name).read_text("utf-8"))
         canonical = fastavro.schema.to_parsing_canonical_form(raw)
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-        return cls(fastavro.parse_schema(raw), b"\xc3\x01" + fingerprint)
+        fields = {field["name"]: field for field in raw["fields"]}
+        return cls(fields, fastavro.parse_schema(raw), b"\xc3\x01" + fingerprint)
 
     def encode(self, record: dict[str, Any]) -> bytes:
         out = io.BytesIO()
@@ -210,7 +214,13 @@ class _Schema:
 
     def __init__(self, *names: str) -> None:
         self.versions = [_Version.load(name) for name in names]
-        self._by_header = {version.header: version for version in self.versions}
+        self._by_header = {version.header: (version, self._later(version)) for version in self.versions}
+
+    def _later(self, version: _Version) -> dict[str, Any]:
+        """Return the defaults of the fields that later versions added: fastavro's own resolution takes three times as
+        long to read a block."""
+        fields = self.newest.fields
+        return {name: field["default"] for name, field in fields.items() if name not in version.fields}
 
     @property
     def newest(self) -> _Version:
@@ -223,19 +233,20 @@ class _Schema:
             BadRecord: not_avro or unknown_fingerprint.
         """
         head = bytes(value[:10])
-        written = self._by_header.get(head)
-        if written is None:
+        known = self._by_header.get(head)
+        if known is None:
             raise BadRecord("unknown_fingerprint" if head[:2] == b"\xc3\x01" and len(head) == 10 else "not_avro")
+        written, later = known
         body = io.BytesIO(value)
         body.seek(10)
         try:
-            reader = None if written is self.newest else self.newest.parsed
-            record = fastavro.schemaless_reader(body, written.parsed, reader)
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(body, written.parsed, None))
         except Exception as error:  # fastavro raises whatever the bytes lead it to: EOFError, IndexError, UnicodeError
             raise BadRecord("not_avro") from error
         if body.tell() != len(value):
             raise BadRecord("not_avro")
-        return cast("dict[str, Any]", record)
+        record.update(later)
+        return record
 
     def first_text(self, value: bytes) -> str | None:
         """Return the first field, a string, of a record; None if there is none."""
@@ -251,7 +262,7 @@ class _Schema:
 
 _U8, _U4, _U2, _F4 = (np.dtype(kind) for kind in ("<u8", "<u4", "<u2", "<f4"))
 
-BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc")
+BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc", "beacon_block_v2.avsc")
 REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
 
 
@@ -351,10 +362,13 @@ def _stride(packed: bytes) -> int:
 
 
 def encode_block(block: BeaconBlock) -> bytes:
+    """Return the block in the oldest version of its schema that can say all of it, which older servers read, too."""
+
     def column(values: npt.NDArray[Any] | None, kind: str) -> bytes | None:
         return None if values is None else values.astype(kind, copy=False).tobytes()
 
-    return BLOCK_SCHEMA.newest.encode(
+    version = BLOCK_SCHEMA.versions[0] if block.traces is None else BLOCK_SCHEMA.newest
+    return version.encode(
         {
             "pipeline": block.pipeline,
             "checkpoint": block.checkpoint,
@@ -371,6 +385,7 @@ def encode_block(block: BeaconBlock) -> bytes:
             "event_offset_ms": column(block.event_offset_ms, "<u2"),
             "message_ids": block.message_ids,
             "payload_crc": column(block.payload_crc, "<u4"),
+            "traces": block.traces,
         }
     )
 
@@ -384,13 +399,14 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
     raw = BLOCK_SCHEMA.decode(value)
     count: int = raw["count"]
     id_hash, lag_ms = raw["id_hash"], raw["lag_ms"]
-    offsets, names, crcs = raw["event_offset_ms"], raw["message_ids"], raw["payload_crc"]
+    offsets, names, crcs, traces = raw["event_offset_ms"], raw["message_ids"], raw["payload_crc"], raw["traces"]
     if (
         len(id_hash) != 8 * count
         or len(lag_ms) != 4 * count
         or (offsets is not None and len(offsets) != 2 * count)
         or (crcs is not None and len(crcs) != 4 * count)
         or (names is not None and count_ids(names) != count)
+        or (traces is not None and not traces_fit(traces, count))
     ):
         raise BadRecord("count_mismatch", raw["pipeline"], raw["checkpoint"], raw["window_start"])
     return BeaconBlock(
@@ -408,6 +424,7 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
         None if offsets is None else np.frombuffer(offsets, _U2),
         names,
         None if crcs is None else np.frombuffer(crcs, _U4),
+        traces,
     )
 
 

@@ -29,6 +29,7 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.times import parse_time_s
+from lagloss_server.trace_links import TraceLinks
 
 if TYPE_CHECKING:
     from lagloss_server.queries.beacon_log import BeaconLog
@@ -187,10 +188,11 @@ def diff(
     from lagloss_server.queries.difference import difference
 
     start = _window_start(window)
-    with _store_and_log(Settings.load(data_dir=data_dir), pipeline) as (store, log):
+    settings = Settings.load(data_dir=data_dir)
+    with _store_and_log(settings, pipeline) as (store, log):
         found = difference(store, log, pipeline, start, from_, to)
     if as_json:
-        typer.echo(json.dumps(found.document()))
+        typer.echo(json.dumps(found.document(TraceLinks(settings.trace_url))))
     else:
         sample = _sample_note(found.sample)
         typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}")
@@ -212,11 +214,12 @@ def matrix(
     from lagloss_server.queries.window_blocks import read_window
 
     start = _window_start(window)
-    with _store_and_log(Settings.load(data_dir=data_dir), pipeline) as (store, log):
+    settings = Settings.load(data_dir=data_dir)
+    with _store_and_log(settings, pipeline) as (store, log):
         blocks = read_window(store, log, pipeline, start)
     found = arrange(blocks, only_missing=only == "missing", limit=limit)
     if as_json:
-        typer.echo(json.dumps(found.document()))
+        typer.echo(json.dumps(found.document(TraceLinks(settings.trace_url))))
         return
     out().print(found.table())
     rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""

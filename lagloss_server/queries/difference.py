@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from lagloss.wire.format import share_of
+from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import unescape_id
@@ -15,6 +17,7 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 MAX_NAMES = 1_000
 
@@ -22,7 +25,8 @@ MAX_NAMES = 1_000
 @dataclass(frozen=True)
 class Difference:
     """Ids at `source` and not at `target` in one window. `message_ids` holds at most 1,000 names, in order; a hash in
-    hex where the name is not known. `sample`: the share of the window's ids that was looked at; nothing is scaled."""
+    hex where the name is not known. `sample`: the share of the window's ids that was looked at; nothing is scaled.
+    `traces`: of those messages whose trace is known, by name."""
 
     source: str
     target: str
@@ -30,8 +34,9 @@ class Difference:
     count: int
     message_ids: tuple[str, ...]
     sample: float = 1.0
+    traces: Mapping[str, TraceContext] = field(default_factory=dict)
 
-    def document(self) -> dict[str, Any]:
+    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
         found = {
             "from": self.source,
             "to": self.target,
@@ -39,8 +44,10 @@ class Difference:
             "count": self.count,
             "message_ids": list(map(unescape_id, self.message_ids)),
         }
+        traces = {unescape_id(name): links.document(trace, self.window_start_s) for name, trace in self.traces.items()}
         return {
             **found,
+            **({"traces": traces} if traces else {}),
             **({"truncated": True} if self.count > len(self.message_ids) else {}),
             **({"sample": self.sample} if self.sample < 1 else {}),
         }
@@ -70,5 +77,8 @@ def check_points(graph: Graph, *checkpoints: str) -> None:
 def difference_in(found: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
     """Return the difference within blocks that were read, with so many names at most (None: all)."""
     ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
-    names = tuple(sorted(found.names(ids[:limit])))
-    return Difference(source, target, found.window_start_s, int(ids.size), names, share_of(found.sample))
+    shown, known = ids[:limit], found.traces(ids[:limit])
+    named = sorted(zip(found.names(shown), shown.tolist(), strict=True))
+    traces = {name: known[id_hash] for name, id_hash in named if id_hash in known}
+    names = tuple(name for name, _ in named)
+    return Difference(source, target, found.window_start_s, int(ids.size), names, share_of(found.sample), traces)

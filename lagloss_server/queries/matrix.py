@@ -12,12 +12,14 @@ import numpy.typing as npt
 from rich.table import Column, Table
 
 from lagloss.wire.format import F32, U64, share_of
+from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.message_ids import hashes_of, unescape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 MAX_ROWS = 1_000
 Only = Literal["missing", "duplicate"]
@@ -30,8 +32,8 @@ _Ints = npt.NDArray[np.intp]
 @dataclass(frozen=True)
 class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
-    first checkpoint does not have it), its lag (ms) at each checkpoint it is at, the places it is missing at, and how
-    many beacons too many it has at a checkpoint."""
+    first checkpoint does not have it), its lag (ms) at each checkpoint it is at, the places it is missing at, how many
+    beacons too many it has at a checkpoint, and its trace, where that is known."""
 
     message_id: str
     event_time_ms: int | None
@@ -39,12 +41,13 @@ class MatrixMessage:
     missing: tuple[Place, ...]
     id_hash: int
     duplicates: dict[str, int] = field(default_factory=dict)
+    trace: TraceContext | None = None
 
     @property
     def missing_at(self) -> tuple[str, ...]:
         return tuple(place.label for place in self.missing)
 
-    def document(self) -> dict[str, Any]:
+    def document(self, window_start_s: int, links: TraceLinks) -> dict[str, Any]:
         event_time = {} if self.event_time_ms is None else {"event_time": rfc3339(self.event_time_ms / 1000)}
         return {
             "message_id": unescape_id(self.message_id),
@@ -52,6 +55,7 @@ class MatrixMessage:
             "checkpoints": self.lags_ms,
             "missing_at": list(self.missing_at),
             **({"duplicates": self.duplicates} if self.duplicates else {}),
+            **links.document(self.trace, window_start_s),
         }
 
 
@@ -72,12 +76,12 @@ class Matrix:
     def is_truncated(self) -> bool:
         return self.count > len(self.messages)
 
-    def document(self) -> dict[str, Any]:
+    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
         found = {
             "pipeline": self.pipeline,
             "window_start": rfc3339(self.window_start_s),
             "checkpoints": list(self.checkpoints),
-            "messages": [message.document() for message in self.messages],
+            "messages": [message.document(self.window_start_s, links) for message in self.messages],
             "count": self.count,
         }
         return {
@@ -89,10 +93,12 @@ class Matrix:
     def table(self) -> Table:
         """Format the matrix for a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
         names = (Column(name, no_wrap=True, justify="right") for name in self.checkpoints)
-        table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), box=None)
+        traces = [Column("trace", no_wrap=True)] if any(message.trace for message in self.messages) else []
+        table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), *traces, box=None)
         for message in self.messages:
             cells = (_cell(message, name) for name in self.checkpoints)
-            table.add_row(message.message_id, *cells, ", ".join(message.missing_at))
+            trace = [message.trace.trace_id if message.trace else ""][: len(traces)]
+            table.add_row(message.message_id, *cells, ", ".join(message.missing_at), *trace)
         return table
 
 
@@ -206,6 +212,7 @@ class Presence:
         more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
+        traces = self.found.traces(ids)
         return tuple(
             MatrixMessage(
                 name,
@@ -214,6 +221,7 @@ class Presence:
                 missing[patterns[place]],
                 id_hash,
                 {point: counts[place] for point, counts in more.items() if counts[place]},
+                traces.get(id_hash),
             )
             for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
         )

@@ -17,6 +17,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids
+from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.message_ids import readable_id, unescape_id
 from lagloss_server.model.window_result import rfc3339
@@ -25,6 +26,7 @@ from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges
 from lagloss_server.queries.window_blocks import good_block, good_blocks, window_ranges
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 _BATCH_BEACONS: Final = 2_000_000
 """Beacons, as tallies count them, of windows that are searched in one step: about a second."""
@@ -68,6 +70,7 @@ class Trail:
     """A message's beacons by time, and how much of the log was looked through for them.
 
     `event_ms`: epoch ms; None where the first checkpoint does not have it, and the window's end stands in (rule 4).
+    `trace`: in which it came in, where that is known.
     """
 
     id_hash: int
@@ -75,17 +78,19 @@ class Trail:
     window_start_s: int
     event_ms: int | None
     beacons: tuple[Beacon, ...]
+    trace: TraceContext | None = None
 
     @property
     def last_seen_ms(self) -> float:
         return max(beacon.observed_ms for beacon in self.beacons)
 
-    def document(self) -> dict[str, Any]:
+    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
         return {
             "id_hash": f"{self.id_hash:016x}",
             "message_id": None if self.message_id is None else unescape_id(self.message_id),
             "window_start": rfc3339(self.window_start_s),
             "event_time": None if self.event_ms is None else rfc3339(self.event_ms / 1000),
+            **links.document(self.trace, self.window_start_s),
             "beacons": [beacon.document() for beacon in self.beacons],
         }
 
@@ -101,11 +106,11 @@ class Search:
     oldest_s: int | None
     is_cut: bool = False
 
-    def document(self) -> dict[str, Any]:
+    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
         times = {name: getattr(self, name) for name in ("from_s", "to_s", "oldest_s")}
         times_of = {name.removesuffix("_s"): None if at is None else rfc3339(at) for name, at in times.items()}
         return {
-            "trail": self.trail and self.trail.document(),
+            "trail": self.trail and self.trail.document(links),
             "looked_through": {"from": times_of["from"], "to": times_of["to"]},
             "oldest": times_of["oldest"],
             "cut": self.is_cut,
@@ -185,7 +190,7 @@ def read_trail(
     hosts = _hosts(store, pipeline)
     beacons = (_beacon(block, row, since_ms, hosts) for block, row in hits)
     in_order = tuple(sorted(beacons, key=lambda beacon: (beacon.observed_ms, beacon.checkpoint)))
-    return Trail(id_hash, name, window_start_s, event_ms, in_order)
+    return Trail(id_hash, name, window_start_s, event_ms, in_order, _trace(hits))
 
 
 def _beacon(block: BeaconBlock, row: int, since_ms: int, hosts: Mapping[bytes, str]) -> Beacon:
@@ -211,6 +216,17 @@ def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | N
         if block.message_ids is not None:
             name = readable_id(unpack_ids(block.message_ids, [row])[0])
     return event_ms, name
+
+
+def _trace(hits: Iterable[tuple[BeaconBlock, int]]) -> TraceContext | None:
+    """Return the trace in which a message came in first, from the first checkpoint's beacons."""
+    seen = [
+        (float(block.lag_ms[row]), trace)
+        for block, row in hits
+        if block.traces is not None
+        for trace in find_traces(block.traces, np.array([row])).values()
+    ]
+    return min(seen)[1] if seen else None
 
 
 def _best_hit(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lagloss.wire.checks import check_block
 from lagloss.wire.format import SAMPLE_ALL, U64, BadRecord, BeaconBlock, OffsetRange, block_key, id_starts
+from lagloss.wire.traces import TraceContext, TraceRows, read_traces
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import readable_id
@@ -61,6 +62,17 @@ class WindowBlocks:
         found = zip(ids.tolist(), (known[at] == ids).tolist(), places[at].tolist(), strict=True)
         return [self._name(place) if is_named else f"{id_hash:016x}" for id_hash, is_named, place in found]
 
+    def traces(self, ids: U64) -> dict[int, TraceContext]:
+        """Return the traces of these ids, as far as they are known, from the first checkpoint's blocks: of a message
+        that came in several times, the one in which it came in first."""
+        known, places = self._traced
+        found = ids[np.isin(ids, known)] if known.size else known
+        where = places[np.searchsorted(known, found)].tolist()
+        return {
+            id_hash: TraceContext.of(self._tracing[place >> 32][place & 0xFFFF_FFFF]["context"].tobytes())
+            for id_hash, place in zip(found.tolist(), where, strict=True)
+        }
+
     def _name(self, place: int) -> str:
         block, start = place >> 32, place & 0xFFFF_FFFF
         packed = self._naming[block]
@@ -80,6 +92,26 @@ class WindowBlocks:
         ids = np.concatenate([np.empty(0, np.uint64), *(block.id_hash for block in blocks)])
         known, first = np.unique(ids, return_index=True)
         return known, np.concatenate([np.empty(0, np.int64), *starts])[first]
+
+    @cached_property
+    def _tracing(self) -> list[TraceRows]:
+        """The traces of the first checkpoint's blocks that have some."""
+        return [read_traces(block.traces) for block in self._traced_blocks]
+
+    @cached_property
+    def _traced(self) -> tuple[U64, npt.NDArray[np.int64]]:
+        """The ids that have traces, ascending, and where each one's trace is, as `_named` has it for names."""
+        blocks = self._traced_blocks
+        ids = [block.id_hash[rows["position"]] for block, rows in zip(blocks, self._tracing, strict=True)]
+        lags = [block.lag_ms[rows["position"]] for block, rows in zip(blocks, self._tracing, strict=True)]
+        places = [np.arange(rows.size, dtype=np.int64) + (at << 32) for at, rows in enumerate(self._tracing)]
+        by_lag = np.argsort(np.concatenate([np.empty(0, np.float32), *lags]), kind="stable")
+        known, first = np.unique(np.concatenate([np.empty(0, np.uint64), *ids])[by_lag], return_index=True)
+        return known, np.concatenate([np.empty(0, np.int64), *places])[by_lag][first]
+
+    @property
+    def _traced_blocks(self) -> list[BeaconBlock]:
+        return [block for block in self.blocks.get(self.graph.first, ()) if block.traces]
 
 
 def read_window(

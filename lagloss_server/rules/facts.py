@@ -15,6 +15,7 @@ from typing import Any
 
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import TraceContext
 
 MAX_NAMES = 1_000
 """Number of missing ids kept per window and partition."""
@@ -50,13 +51,14 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True)
 class MissingId:
-    """A message that something is missing of: its hash, name where known, pattern and when it was last seen (epoch
-    ms)."""
+    """A message that something is missing of: its hash, name and trace where known, pattern and when it was last seen
+    (epoch ms)."""
 
     id_hash: int
     mask: int
     last_seen_ms: float
     name: str | None
+    trace: TraceContext | None = None
 
 
 Account = tuple[bytes, str, str | None]

@@ -24,6 +24,7 @@ from sqlalchemy.orm import aliased
 
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, in_force
 from lagloss_server.model.graph import Graph
@@ -37,7 +38,7 @@ from lagloss_server.store.schema import core as tables
 @dataclass(frozen=True, slots=True)
 class MissingMessage:
     """A missing message as a closing judged it; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
-    overdue or pending."""
+    overdue or pending. `trace`: in which it came in, where that is known."""
 
     window_start_s: int
     id_hash: int
@@ -46,6 +47,7 @@ class MissingMessage:
     places: list[str]
     last_checkpoint: str
     last_seen_ms: float
+    trace: TraceContext | None = None
 
     @classmethod
     def of(cls, row: Row[Any]) -> MissingMessage:
@@ -58,6 +60,7 @@ class MissingMessage:
             row.places,
             row.last_checkpoint,
             row.last_seen_ms,
+            None if row.trace_id is None else TraceContext(row.trace_id, row.span_id),
         )
 
 

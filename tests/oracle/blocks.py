@@ -12,7 +12,7 @@ from tests.oracle.evidence import ALL_IDS, Record
 from tests.oracle.plan import END_MS, START_MS, START_S, Plan, chance
 from tests.oracle.topologies import PIPELINE, Net
 from tests.oracle.traffic import Actor, Seen
-from tests.oracle.wire import avro, column, float32, names_column
+from tests.oracle.wire import avro, column, float32, names_column, traces_column
 
 
 @dataclass
@@ -100,6 +100,9 @@ def optional_columns(plan: Plan, net: Net, draft: Draft) -> dict[str, Any]:
             fields["event_offset_ms"] = column("H", [s.event_ms - draft.window_s * 1000 for s in draft.seen])
         if not (private and plan.has("private_ids")):
             fields["message_ids"] = names_column([s.message_id for s in draft.seen])
+        traced = plan.rng("traces", draft.actor.uuid, draft.at_ms)
+        if chance(traced, 0.5):  # which say nothing of loss
+            fields["traces"] = traces_column([at for at in range(len(draft.seen)) if chance(traced, 0.5)])
     checked = plan.has("checksums") or plan.has("corrupted")
     if checked and chance(plan.rng("checksums", draft.actor.uuid), 0.8):
         fields["payload_crc"] = column("I", [s.crc for s in draft.seen])

@@ -234,7 +234,7 @@ def schema(name: str) -> tuple[bytes, Any]:
     return b"\xc3\x01" + bytes.fromhex(fingerprint), fastavro.parse_schema(plain)
 
 
-VERSIONS = {"beacon_block": ("beacon_block",), "emitter_report": ("emitter_report", "emitter_report_v2")}
+VERSIONS = {name: (name, f"{name}_v2") for name in ("beacon_block", "emitter_report")}
 
 
 def decode(name: str, value: bytes | None) -> dict[str, Any] | None:

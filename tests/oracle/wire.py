@@ -12,7 +12,9 @@ from tests.oracle.evidence import schema
 
 
 def avro(name: str, fields: dict[str, Any]) -> bytes:
-    """The Avro single object: C3 01, the schema's fingerprint, the body. Reports come in both versions."""
+    """The Avro single object: C3 01, the schema's fingerprint, the body. Blocks and reports come in both versions."""
+    if name == "beacon_block" and (fields.get("traces") or fields["emitter"][0] % 4 == 0):
+        name = "beacon_block_v2"
     if name == "emitter_report" and (fields.get("resumes") or fields["emitter"][0] % 2):
         name = "emitter_report_v2"
     marker, parsed = schema(name)
@@ -27,6 +29,11 @@ def column(form: str, values: list[Any]) -> bytes:
 
 def names_column(names: list[str]) -> bytes:
     return b"".join(bytes([len(name.encode())]) + name.encode() for name in names)
+
+
+def traces_column(positions: list[int]) -> bytes:
+    """A trace id and a span id, all of ones, for the beacons at these positions."""
+    return b"".join(struct.pack("<H", position) + b"\1" * 24 for position in positions)
 
 
 def float32(value: float) -> float:

@@ -18,6 +18,7 @@ import yaml
 from sqlalchemy import select
 
 from alerting.incidents.evaluator import Evaluator
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
@@ -25,6 +26,8 @@ from tests.support.window_documents import CHAIN, document, store_missing, store
 
 START = int(time.time()) // 60 * 60 - 3_600
 MESSAGES = 1_000
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+"""Of every message that a window of this world has lost."""
 ONLY_LOSS = "{lag: off, onTime: off, staleness: off, budget: off, blind: off}"
 
 
@@ -144,7 +147,8 @@ def close_window(
         store_window(connection, window, start_s)
         for number in range(lost if revision == 1 else 0):
             message = f"m-{minute}-{number}"
-            store_missing(connection, name, start_s, message, kind="lost", place="link src->mid", last="src.out")
+            lost = {"kind": "lost", "place": "link src->mid", "last": "src.out", "trace": TRACE}
+            store_missing(connection, name, start_s, message, **lost)
 
 
 def close_windows(store: Store, verdicts: str, first: int = 0, **more: Any) -> None:

@@ -27,6 +27,9 @@ EXAMPLE = {
     "places": ["link src->mid"],
     "last_checkpoint": "src.out",
     "last_seen": "2026-11-21T11:57:12Z",
+    "trace_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+    "span_id": "00f067aa0ba902b7",
+    "trace_url": "https://traces.example/4bf92f3577b34da6a3ce929d0e0e4736",
 }
 
 

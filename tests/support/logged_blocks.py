@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ from lagloss.wire.format import (
     pack_ids,
     partitions_of,
 )
+from lagloss.wire.traces import pack_traces
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
@@ -41,8 +42,16 @@ class Logged:
     store: Store
     partitions: int = 2
 
-    def put(self, checkpoint: str, ids: Sequence[str], lag_ms: float, **fields: Any) -> list[OffsetRange]:
-        """Blocks of one beacon an id, in the ids' partitions; where they lie."""
+    def put(
+        self,
+        checkpoint: str,
+        ids: Sequence[str],
+        lag_ms: float,
+        *,
+        traces: Mapping[str, str] | None = None,
+        **fields: Any,
+    ) -> list[OffsetRange]:
+        """Blocks of one beacon an id, in the ids' partitions; where they lie. `traces`: of ids, 48 hex digits."""
         hashes = np.array([hash_id(name) for name in ids], np.uint64)
         partitions = fields.get("partitions", self.partitions)
         at = partitions_of(hashes, partitions)
@@ -69,6 +78,8 @@ class Logged:
             if checkpoint == "src.in":
                 block.message_ids = pack_ids(ids[row].encode() for row in rows.tolist())
                 block.event_offset_ms = (1_000 * rows % 60_000).astype(np.uint16)
+                contexts = b"".join(bytes.fromhex((traces or {}).get(ids[row], "00" * 24)) for row in rows.tolist())
+                block.traces = pack_traces(np.frombuffer(contexts, np.uint8).reshape(-1, 24))
             key = block_key(self.name, self.start_s)
             producer.produce(self.topic, encode_block(block), key, partition=partition, on_delivery=note)
         assert producer.flush(20) == 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -51,9 +51,14 @@ def blocks(draw: st.DrawFn, pipeline: str, checkpoints: Sequence[str], start_s: 
         "event_offset_ms": draw(st.none() | st.binary(min_size=2 * count, max_size=2 * count) | st.binary(max_size=9)),
         "message_ids": draw(st.none() | st.just(b"".join(bytes([len(raw)]) + raw for raw in ids)) | st.binary()),
         "payload_crc": draw(st.none() | st.binary(min_size=4 * count, max_size=4 * count) | st.binary(max_size=9)),
+        "traces": draw(st.none() | st.just(_traces(range(count))) | st.just(_traces([1, 0])) | st.binary(max_size=60)),
     }
     key = draw(either(block_key(pipeline, row["window_start"]), st.none() | st.binary(max_size=20)))
-    return key, BLOCK_SCHEMA.newest.encode(row)
+    return key, draw(st.sampled_from(BLOCK_SCHEMA.versions)).encode(row)
+
+
+def _traces(positions: Iterable[int]) -> bytes:
+    return b"".join(position.to_bytes(2, "little") + bytes(range(24)) for position in positions)
 
 
 @st.composite

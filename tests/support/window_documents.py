@@ -9,6 +9,7 @@ import xxhash
 from sqlalchemy import Connection, text
 
 from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
@@ -213,6 +214,7 @@ def store_missing(
     place: str,
     last: str,
     named: bool = True,
+    trace: TraceContext | None = None,
 ) -> None:
     ensure_days(connection, [start_s])
     hashed = xxhash.xxh3_64_intdigest(message_id.encode())
@@ -227,5 +229,7 @@ def store_missing(
             places=[place],
             last_checkpoint=last,
             last_seen_ms=start_s * 1000 + 12_345.0,
+            trace_id=trace and trace.trace_id,
+            span_id=trace and trace.span_id,
         )
     )

@@ -12,7 +12,7 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html, no_update
 
 from dashboard.pages import notices
-from dashboard.pages.base import Page, Part, alert, badge
+from dashboard.pages.base import Page, Part, alert, badge, outward
 from dashboard.pages.incident import forms as incident_forms
 from dashboard.pages.incident.act_links import why_not
 from dashboard.pages.incident.cards import (
@@ -162,7 +162,14 @@ def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[A
     if message_id:
         href = here.to(links.message(pipeline), id=message_id).href
         shown = dmc.Anchor(message_id, href=href, inherit=True, className="mono")
-    return [shown, f": {example_words(example)}"]
+    return [shown, f": {example_words(example)}", *_trace(example)]
+
+
+def _trace(example: Mapping[str, Any]) -> list[Any]:
+    trace_id, url = example.get("trace_id"), example.get("trace_url")
+    if url:
+        return [", ", outward("trace", url)]
+    return [", trace ", html.Span(trace_id, className="mono")] if trace_id else []
 
 
 def _timeline(record: IncidentRecord, zone: Zone) -> Part:

@@ -104,7 +104,7 @@ def _register_search(app: Dash, services: Services) -> None:
         question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
         known = answers.get(tuple(answer)) if answer and answer[:-1] == question else None
         if known is not None:
-            return message_part(known, here, dark=scheme == "dark"), no_update
+            return message_part(known, here, services.trace_links, dark=scheme == "dark"), no_update
         now_s = time.time()
         read = partial(_read, services, pipeline, asked, here, now_s)
         found = await services.threads.read_log(notices.attempt, read)
@@ -114,7 +114,7 @@ def _register_search(app: Dash, services: Services) -> None:
             return notices.unknown_pipeline(pipeline, found, here), None
         answer = [*question, next(searches)]
         answers.put(tuple(answer), found)
-        return message_part(found, here, dark=scheme == "dark"), answer
+        return message_part(found, here, services.trace_links, dark=scheme == "dark"), answer
 
 
 def _register_controls(app: Dash) -> None:

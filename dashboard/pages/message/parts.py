@@ -9,16 +9,18 @@ from dash import dcc, html
 
 from dashboard import format as words
 from dashboard.figures.gantt import gantt
-from dashboard.pages.base import Part, alert, badge, moment, sideways
+from dashboard.pages.base import Part, alert, badge, moment, outward, sideways
 from dashboard.queries.message import MessageRead, Where
 from dashboard.queries.message_timeline import stays
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
+from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.message_trace import Search, Trail
+from lagloss_server.trace_links import TraceLinks
 
 _LOOKS: Final = {
     "lost": ("Lost", "✖", "red"),
@@ -36,16 +38,16 @@ _SHOWN_BEACONS: Final = 500
 """A producer that gives every message the same id makes one message of them."""
 
 
-def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
+def message_part(found: MessageRead, here: Address, traces: TraceLinks, *, dark: bool) -> Part:
     """Everything about a message, or why there is nothing."""
     parts: list[Any] = []
     if found.trouble is not None:
         summary = f"{found.trouble} What is shown below, if anything, is what its window's result kept."
         parts.append(alert("The log cannot be read", summary, "orange", "!"))
     if found.trail is not None:
-        parts += [_fate(found, here), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
+        parts += [_fate(found, here, traces), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
     elif found.verdict is not None:
-        parts.append(_fate(found, here))
+        parts.append(_fate(found, here, traces))
     if found.search is not None and found.trail is None and (found.verdict is None or found.search.is_cut):
         parts.append(_not_found(found, found.search, here))
     return dmc.Stack(parts, gap="sm")
@@ -80,8 +82,8 @@ def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[A
     return summary
 
 
-def _fate(found: MessageRead, here: Address) -> Part:
-    """Draw the message's fate, its place and its last observation; a link to its window."""
+def _fate(found: MessageRead, here: Address, traces: TraceLinks) -> Part:
+    """Draw the message's fate, its place and its last observation; links to its window and its trace."""
     trail, summary = found.trail, found.verdict
     start_s = trail.window_start_s if trail is not None else summary.window_start_s if summary is not None else 0
     name = (trail and trail.message_id) or (summary and summary.message_id) or found.asked
@@ -103,6 +105,7 @@ def _fate(found: MessageRead, here: Address) -> Part:
                             ["Last sign of life: ", _moment(zone, seen_ms), f" at {last} · ", window],
                             size="sm",
                         ),
+                        _trace(found.trace, start_s, traces),
                         _elsewhere(found, start_s, here),
                     ],
                     className="grows",
@@ -113,6 +116,13 @@ def _fate(found: MessageRead, here: Address) -> Part:
         p="sm",
         withBorder=True,
     )
+
+
+def _trace(trace: TraceContext | None, start_s: int, traces: TraceLinks) -> Part | None:
+    if trace is None:
+        return None
+    shown, url = html.Span(trace.trace_id, className="mono"), traces.url(trace, start_s)
+    return dmc.Text(["Trace: ", shown if url is None else outward(shown, url)], size="sm")
 
 
 def _badge(found: MessageRead) -> Part:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part
+from dashboard.pages.base import Part, outward
 from dashboard.queries.services import Services
 from dashboard.queries.window import count_difference
 from dashboard.queries.window_cache import UNREADABLE
@@ -15,6 +15,7 @@ from lagloss_server import format as fmt
 from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
+from lagloss_server.trace_links import TraceLinks
 
 
 def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:
@@ -31,7 +32,7 @@ def draw_difference(services: Services, pipeline: str, start_s: int, here: Addre
         return dmc.Text(str(error))
     except UNREADABLE as error:
         return _by_count(counted, source, target, str(error))
-    return _by_name(found, pipeline, start_s, here)
+    return _by_name(found, pipeline, start_s, here, services.trace_links)
 
 
 def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
@@ -42,11 +43,16 @@ def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
     return dmc.Text(f"{summary} Their names cannot be read: {why}")
 
 
-def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> Part:
+def _by_name(found: Difference, pipeline: str, start_s: int, here: Address, traces: TraceLinks) -> Part:
     csv = links.window_data(pipeline, start_s, "difference", from_=found.source, to=found.target, format="csv")
     first = f"; the first {fmt.count(len(found.message_ids))} are shown" if found.count > len(found.message_ids) else ""
     names = [
-        html.Li(dmc.Anchor(name, href=_href(pipeline, start_s, name, here), size="sm", className="mono"))
+        html.Li(
+            [
+                dmc.Anchor(name, href=_href(pipeline, start_s, name, here), size="sm", className="mono"),
+                *_trace(traces.url(found.traces.get(name), start_s)),
+            ]
+        )
         for name in found.message_ids
     ]
     return html.Div(
@@ -64,6 +70,10 @@ def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> P
             html.Ul(names, className="names", tabIndex=0) if names else None,
         ]
     )
+
+
+def _trace(url: str | None) -> list[Part]:
+    return [] if url is None else [" ", outward("trace", url)]
 
 
 def _href(pipeline: str, start_s: int, name: str, here: Address) -> str:

@@ -18,6 +18,7 @@ from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.matrix import MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
+from lagloss_server.trace_links import TraceLinks
 
 _OPTIONS: Final = {
     "theme": "themeQuartz",
@@ -30,12 +31,17 @@ _HEIGHT_PX: Final = 520
 
 
 def matrix_grid(
-    id_: str, found: WindowRead, presence: Presence, messages: Sequence[MatrixMessage], here: Address
+    id_: str,
+    found: WindowRead,
+    presence: Presence,
+    messages: Sequence[MatrixMessage],
+    here: Address,
+    traces: TraceLinks,
 ) -> Part:
     """`messages`: the rows to show. The footers are of the whole window, whatever is shown of it."""
     points = shown_points(found.graph, presence)
     fates = {missing.id_hash: missing.kind for missing in found.missing}
-    rows = [_message_row(message, found, points, fates, here) for message in messages]
+    rows = [_message_row(message, found, points, fates, here) | _traced(message, found, traces) for message in messages]
     columns: list[dict[str, Any]] = [
         _column(
             "message",
@@ -46,6 +52,7 @@ def matrix_grid(
             tooltipField="message",
         ),
         _column("missing", "Missing at", width=_width(rows, "missing", 480), tooltipField="missing"),
+        *_trace_columns(rows),
         _column("event", f"Event time ({here.zone.label(found.start_s)})", width=180),
         *(
             _column(f"c{at}", name, width=max(120, 9 * len(name) + 30), cellRenderer="LagCell")
@@ -117,16 +124,18 @@ def _cell(message: MatrixMessage, checkpoint: str, absent: Sequence[str]) -> str
     return f"● {fmt.duration(lag)}" + (f" ×{more + 1}" if more else "")
 
 
-def missing_grid(id_: str, found: WindowRead, here: Address) -> Part:
+def missing_grid(id_: str, found: WindowRead, here: Address, traces: TraceLinks) -> Part:
     """Draw the stored missing messages, in place of the matrix if the log cannot be read."""
+    rows = [missing_row(missing, found, here) | _traced(missing, found, traces) for missing in found.missing]
     columns = [
         _column("message", "Message", flex=3, minWidth=180, cellRenderer="MessageLink", tooltipField="message"),
         _column("fate", "What", flex=2, minWidth=150),
         _column("place", "Missing at", flex=3, minWidth=180, tooltipField="place"),
         _column("last", "Last checkpoint", flex=2, minWidth=140),
         _column("seen", f"Last seen ({here.zone.label(found.start_s)})", flex=2, minWidth=190),
+        *_trace_columns(rows),
     ]
-    return _grid(id_, columns, [missing_row(missing, found, here) for missing in found.missing])
+    return _grid(id_, columns, rows)
 
 
 def missing_row(missing: MissingMessage, found: WindowRead, here: Address) -> dict[str, str]:
@@ -140,6 +149,19 @@ def missing_row(missing: MissingMessage, found: WindowRead, here: Address) -> di
         "seen": here.zone.precise(missing.last_seen_ms),
         "href": _href(found, name, here),
     }
+
+
+def _traced(message: MatrixMessage | MissingMessage, found: WindowRead, traces: TraceLinks) -> dict[str, str]:
+    """Return the fields of a row whose message's trace is known."""
+    if message.trace is None:
+        return {}
+    return {"trace": message.trace.trace_id, "traceHref": traces.url(message.trace, found.start_s) or ""}
+
+
+def _trace_columns(rows: Iterable[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return the column of traces, if any row has one."""
+    has_traces = any("trace" in row for row in rows)
+    return [_column("trace", "Trace", width=170, cellRenderer="TraceLink", tooltipField="trace")] if has_traces else []
 
 
 def _href(found: WindowRead, message_id: str, here: Address) -> str:

@@ -18,6 +18,7 @@ from dashboard.request.links import Address
 from lagloss.wire.format import share_of
 from lagloss_server import format as fmt
 from lagloss_server.queries.matrix import Only, Presence
+from lagloss_server.trace_links import TraceLinks
 
 SHOWN_ROWS: Final = 10_000
 """A browser scrolls through so many without effort; the filters look at all of the window."""
@@ -50,7 +51,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
     try:
         presence = services.logged.read(services.store, services.log, pipeline, start_s)
     except UNREADABLE as error:
-        return _without_log(found, here, str(error))
+        return _without_log(found, here, services.trace_links, str(error))
     filters = MatrixFilters.of(here)
     rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
     shown = presence.missing_first(rows)[:SHOWN_ROWS] if rows.size > SHOWN_ROWS else rows
@@ -67,7 +68,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
                 mb="xs",
                 gap="sm",
             ),
-            matrix_grid(GRID, found, presence, presence.messages(shown), here),
+            matrix_grid(GRID, found, presence, presence.messages(shown), here, services.trace_links),
         ]
     )
 
@@ -84,7 +85,7 @@ def _describe(presence: Presence, count: int, shown: int) -> str:
     return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
 
 
-def _without_log(found: WindowRead, here: Address, why: str) -> Part:
+def _without_log(found: WindowRead, here: Address, traces: TraceLinks, why: str) -> Part:
     """Names of missing messages are kept with the result, for a while."""
     if found.missing:
         summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
@@ -93,4 +94,4 @@ def _without_log(found: WindowRead, here: Address, why: str) -> Part:
     else:
         summary = "Its result names no missing message, or their names are not kept any more."
     parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {summary}", "orange", "!")]
-    return html.Div([*parts, missing_grid(GRID, found, here) if found.missing else None])
+    return html.Div([*parts, missing_grid(GRID, found, here, traces) if found.missing else None])

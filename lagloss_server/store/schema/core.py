@@ -210,6 +210,8 @@ class MissingMessageRow(Base):
     places: Mapped[list[Any]]
     last_checkpoint: Mapped[str]
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
+    trace_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex; null where it is not known")
+    span_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex")
 
 
 class ConsumerLagRow(Base):

@@ -17,6 +17,7 @@ from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow,
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import (
     START,
+    TRACE,
     Somebody,
     alerter,
     close_window,
@@ -45,7 +46,7 @@ def happened(store: Store) -> list[str]:
 def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_in_order(
     database_url: str, watched: Store, receiver: Somebody
 ) -> None:
-    with alerter(database_url, receiver.url) as process:
+    with alerter(database_url, receiver.url, LAGLOSS_TRACE_URL="https://traces.example/{trace_id}") as process:
         close_windows(watched, "oll")
         wait_for(lambda: receiver.types == ["opened"], what="the opening")
         close_window(watched, 3, "loss", 400)
@@ -61,6 +62,7 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
         assert opened["since"] == opened["windows"]["first"]
         assert opened["windows"]["count"] == 2
         assert len(opened["examples"]) == 20
+        assert {each["trace_url"] for each in opened["examples"]} == {f"https://traces.example/{TRACE.trace_id}"}
         assert [(place["kind"], place["name"], place["share"]) for place in opened["where"]] == [
             ("link", "src->mid", 1.0)
         ]

@@ -7,6 +7,7 @@ import time
 import uuid
 from typing import Any
 
+import numpy as np
 import pytest
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -14,6 +15,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
 from lagloss.wire.format import hash_id
+from lagloss.wire.traces import TraceContext, find_traces
 from tests.integration.collector.test_collector import blocks_of, hashes, now_ms
 from tests.integration.conftest import Collector
 
@@ -94,6 +96,29 @@ def test_spans_of_the_sdk_become_beacons(collector: Collector, pipeline: str) ->
     assert set(found) == {"mid.in", "mid.out:fb"}
     assert {block.count for block in found.values()} == {1}
     assert all(400 < float(block.lag_ms[0]) < 10_000 for block in found.values())
+
+
+def test_the_first_node_is_in_the_trace_of_its_span_or_of_the_events_extension(
+    collector: Collector, pipeline: str
+) -> None:
+    resource = Resource({"lagloss.pipeline": pipeline, "service.name": "src"})
+    provider = TracerProvider(resource=resource)
+    exporter = OTLPSpanExporter(f"{collector.url}/v1/traces")
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    said = {"messaging.operation.type": "process", "messaging.message.id": "by span", "lagloss.event_time": now_ms()}
+    with provider.get_tracer("test").start_as_current_span("orders process", attributes=said) as span:
+        context = span.get_span_context()
+    provider.shutdown()
+    source, trace = f"/pipelines/{pipeline}/nodes/src", TraceContext("ab" * 16, "cd" * 8)
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    traced = event(pipeline, source=source, subject="by event", time=now, traceparent=f"00-{'-'.join(trace)}-01")
+    assert collector.client.post("/v1/beacons", content=json.dumps([traced]), headers=BATCH).status_code == 202
+    found = {}
+    for block in blocks_of(collector, pipeline):
+        for row, kept in find_traces(block.traces or b"", np.arange(block.count)).items():
+            found[int(block.id_hash[row])] = kept
+    span_trace = TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert found == {hash_id("by span"): span_trace, hash_id("by event"): trace}
 
 
 def test_spans_that_cannot_be_used_are_counted_and_the_others_taken(collector: Collector, pipeline: str) -> None:

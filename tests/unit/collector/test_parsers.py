@@ -9,6 +9,7 @@ import struct
 import time
 import uuid
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -39,10 +40,15 @@ from lagloss.wire.format import (
     partition_of,
 )
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.net.problem_details import Problem
 
 NOW_S = int(time.time()) // 60 * 60
 Parser = Callable[[bytes], object]
+
+
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+TRACEPARENT = f"00-{TRACE.trace_id}-{TRACE.span_id}-01"
 
 
 def blocks(body: bytes) -> object:
@@ -103,15 +109,15 @@ def _a_batch(**fields: Any) -> bytes:
         "message_id": "m-1",
         "event_time": NOW_S * 1000,
         "observed_at": "2026-01-01T00:00:00Z",
+        "traceparent": TRACEPARENT,
     }
     return json.dumps({"pipeline": "p", "node": "n", "beacons": [beacon], **fields}).encode()
 
 
-def _an_event() -> bytes:
+def _an_event(**attributes: Any) -> bytes:
     event = {"specversion": "1.0", "id": "1", "type": "io.lagloss.beacon.out", "source": "/pipelines/p/nodes/n"}
-    return json.dumps(
-        [event | {"subject": "m-1", "eventtime": NOW_S * 1000, "to": "x", "time": "2026-01-01T00:00:00Z"}]
-    ).encode()
+    said = {"subject": "m-1", "eventtime": NOW_S * 1000, "to": "x", "time": "2026-01-01T00:00:00Z"}
+    return json.dumps([event | said | attributes]).encode()
 
 
 def _a_trace() -> ExportTraceServiceRequest:
@@ -273,3 +279,37 @@ def test_a_numbered_batchs_blocks_have_names_that_no_other_batchs_have() -> None
     assert packed(1, 8) == names[1] == {(1 << 32) | (8 << 16) | index for index in range(8)}
     assert len(set.union(*names)) == sum(map(len, names))
     assert all(0 < name < 1 << 63 for found in names for name in found)
+
+
+def _traces_of(found: BeaconBatch) -> list[dict[int, TraceContext]]:
+    """What a numbered batch of these beacons says of traces, by block."""
+    packed = pack(replace(found, numbered=Numbered(bytes(16), 1)), 8)
+    blocks = [decode_block(block.value) for block in packed]
+    return [find_traces(block.traces, np.arange(block.count)) for block in blocks if block.traces is not None]
+
+
+def test_a_trace_is_the_same_in_every_format_and_of_the_first_node_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    event = {"type": "io.lagloss.beacon.in", "to": None, "traceparent": TRACEPARENT}
+    span = _a_trace()
+    span.resource_spans[0].scope_spans[0].spans[0].trace_id = bytes.fromhex(TRACE.trace_id)
+    span.resource_spans[0].scope_spans[0].spans[0].span_id = bytes.fromhex(TRACE.span_id)
+    (place,) = spans.beacons_of(span, spans.Rejected())
+    said = json.loads(_an_event(**event))
+    del said[0]["to"]
+    in_events = as_batch(cloud_events.read_events(json.dumps(said).encode(), cloud_events.BATCHED)[0], None)
+    in_json = as_batch(read_batch(_a_batch()), None)
+    in_spans = BeaconBatch(place.pipeline, place.node, False, place.seen)
+    for found in (in_json, in_events, in_spans):
+        assert _traces_of(found) == []
+        assert _traces_of(replace(found, first=True)) == [{0: TRACE}]
+    monkeypatch.setenv("LAGLOSS_TRACES", "off")  # for an aggregator that reads version 1 only
+    assert _traces_of(replace(in_json, first=True)) == []
+
+
+@pytest.mark.parametrize("text", ["", "x", TRACEPARENT[:-1] + "0", TRACEPARENT + "x" * 100_000])
+def test_what_is_no_traceparent_costs_no_beacon_and_little_memory(text: str) -> None:
+    said = json.loads(_a_batch())
+    said["beacons"][0]["traceparent"] = text
+    found = as_batch(read_batch(json.dumps(said).encode()), None)
+    assert len(found.seen[0].traceparent or "") <= 56
+    assert _traces_of(replace(found, first=True)) == []

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import httpx2
+import numpy as np
 import pytest
 from fastapi import Depends, FastAPI, HTTPException, Request
+from opentelemetry.sdk.trace import TracerProvider
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.asgi import BeaconMiddleware, current_identity
 from lagloss.broker.topics import BEACONS
 from lagloss.identity import Identity, from_json
 from lagloss.wire.format import decode_block
+from lagloss.wire.traces import TraceContext, find_traces
 
 NOW_MS = time.time_ns() // 1_000_000
 HEADERS = {"lagloss-id": "a", "lagloss-event-time": str(NOW_MS)}
@@ -24,9 +28,9 @@ HEADERS = {"lagloss-id": "a", "lagloss-event-time": str(NOW_MS)}
 class Service:
     """An application behind the middleware, and what its emitter sent."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *, emitter: Mapping[str, Any] | None = None, **options: Any) -> None:
         self.log = MemoryOutlet()
-        self.emitter = Emitter("orders", "shop", outlet=lambda: self.log)
+        self.emitter = Emitter("orders", "shop", outlet=lambda: self.log, **emitter or {})
         app = FastAPI()
 
         @app.post("/orders")
@@ -51,6 +55,13 @@ class Service:
                 return await client.request(method, path, **{"headers": HEADERS, **request})
 
         return asyncio.run(ask())
+
+    def traces(self) -> list[TraceContext]:
+        """The traces of all that was sent. Ends the emitter."""
+        self.emitter.close()
+        blocks = [block for block in map(decode_block, self.log.values(BEACONS)) if block.traces]
+        assert {block.checkpoint for block in blocks} <= {"shop.in"}
+        return [found for one in blocks for found in find_traces(one.traces or b"", np.arange(one.count)).values()]
 
     def beacons(self) -> Counter[str]:
         """Of all that was sent, by checkpoint and reason. Ends the emitter."""
@@ -93,7 +104,7 @@ def test_only_the_paths_and_methods_named_are_messages() -> None:
 
 def test_a_handler_is_told_which_message_it_handles() -> None:
     service = Service()
-    assert service.post("/orders").json() == ["a", NOW_MS, None]
+    assert service.post("/orders").json() == ["a", NOW_MS, None, None]
     service.emitter.close()
 
 
@@ -108,6 +119,50 @@ def test_a_request_that_a_replay_brings_says_so_at_both_ends(path: str, exit_: s
     assert {(block.checkpoint, block.replay) for block in blocks} == {("shop.in", "again"), (exit_, "again")}
 
 
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+TRACED = {**HEADERS, "traceparent": f"00-{TRACE.trace_id}-{TRACE.span_id}-01"}
+
+
+@pytest.mark.parametrize(
+    ("emitter", "variable", "is_kept"),
+    [
+        ({"first": True}, "", True),
+        ({"first": True}, "off", False),
+        ({"first": True, "traces": True}, "off", True),
+        ({"first": True, "traces": False}, "", False),
+        ({"first": True, "ids": "hash"}, "", False),
+        ({"first": True, "ids": "hash", "traces": True}, "", True),
+        ({}, "", False),
+        ({"traces": True}, "", False),
+    ],
+)
+def test_a_requests_trace_is_kept_at_the_first_node_where_it_is_wanted(
+    emitter: dict[str, Any], variable: str, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGLOSS_TRACES", variable)
+    service = Service(emitter=emitter)
+    service.post("/orders", headers=TRACED)
+    assert service.traces() == ([TRACE] if is_kept else [])
+
+
+def test_a_trace_that_begins_in_this_service_is_that_of_its_active_span() -> None:
+    service = Service(emitter={"first": True}, missing="draw")
+    with TracerProvider().get_tracer("test").start_as_current_span("POST") as span:
+        service.post("/orders", headers={})
+        service.post("/orders", headers={"traceparent": TRACED["traceparent"]})
+        service.post("/orders", headers={"traceparent": "00-nonsense-01"})
+    context = span.get_span_context()
+    active = TraceContext(f"{context.trace_id:032x}", f"{context.span_id:016x}")
+    assert sorted(service.traces()) == sorted([active, TRACE, active])
+
+
+def test_without_a_span_a_request_has_no_trace() -> None:
+    service = Service(emitter={"first": True}, missing="draw")
+    service.post("/orders", headers={"traceparent": "00-nonsense-01"})
+    service.post("/orders", headers={})
+    assert service.traces() == []
+
+
 def test_a_request_without_identity_is_served_and_counted() -> None:
     service = Service()
     assert service.post("/orders", headers={}).json() is None
@@ -118,7 +173,7 @@ def test_a_request_without_identity_is_served_and_counted() -> None:
 def test_an_identity_in_the_body_is_found_and_the_application_reads_it_all_the_same() -> None:
     service = Service(identity=from_json("id", "at"), max_body_bytes=100)
     body = {"id": "b", "at": NOW_MS}
-    assert service.post("/orders", json=body).json() == ["b", NOW_MS, None]
+    assert service.post("/orders", json=body).json() == ["b", NOW_MS, None, None]
     assert service.post("/refused", json={**body, "long": "x" * 100}).status_code == 422
     assert service.middleware.skipped == 1
     assert service.beacons() == {"shop.in": 1, "shop.out": 1}

@@ -116,3 +116,38 @@ def test_a_function_may_give_an_identity_or_deal_with_the_message() -> None:
     assert identities.skipped == 0
     assert identities.of(carrier()) is None
     assert identities.skipped == 1
+
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+@pytest.mark.parametrize("missing", ["skip", "draw", lambda carrier: GOOD])
+@pytest.mark.parametrize("source", [from_headers, from_json("id", "at"), lambda carrier: None])
+def test_the_trace_is_read_from_its_header_wherever_the_identity_is(source: Source, missing: Any) -> None:
+    headers = {"lagloss_id": "a", "lagloss_event_time": str(NOW_MS), "traceparent": TRACEPARENT}
+    message = carrier({"id": "a", "at": NOW_MS}, **headers)
+    for reads_traces in (True, False):
+        found = Identities(source, missing, first=True, reads_traces=reads_traces).of(message)
+        assert found is None or found.traceparent == (TRACEPARENT if reads_traces else None)
+
+
+def test_a_source_may_name_the_trace_itself_and_no_header_carries_it_on() -> None:
+    named = Identity("a", NOW_MS, traceparent=TRACEPARENT)
+    found = Identities(lambda carrier: named, reads_traces=True).of(carrier(traceparent="another"))
+    assert found == named
+    assert "traceparent" not in dict(named.headers())
+
+
+def test_a_header_of_any_bytes_is_a_trace_or_none() -> None:
+    for value, kept in ((b"\xff" * 9_999, "\xff" * 56), (b"", "")):
+        headers = {"lagloss-id": b"a", "lagloss-event-time": b"1", "traceparent": value}
+        found = Identities(reads_traces=True).of(Carrier(headers, b"", None))
+        assert found is not None
+        assert found.traceparent == kept
+
+
+def test_the_same_message_in_another_trace_is_the_same() -> None:
+    traced = GOOD._replace(traceparent=TRACEPARENT)
+    assert traced.is_same_message(GOOD)
+    assert traced.is_same_copy(GOOD)
+    assert not traced.is_same_copy(GOOD._replace(replay="again"))

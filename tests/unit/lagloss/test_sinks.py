@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -19,7 +20,8 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
 from lagloss.sink import batch
 from lagloss.spark import SparkObservation, observe_partition
-from lagloss.wire.format import decode_block, decode_report
+from lagloss.wire.format import decode_block, decode_report, hash_id
+from lagloss.wire.traces import find_traces
 
 NOW_MS = time.time_ns() // 1_000_000
 
@@ -27,6 +29,15 @@ NOW_MS = time.time_ns() // 1_000_000
 def counts(log: MemoryOutlet) -> Counter[str]:
     blocks = [decode_block(value) for value in log.values(BEACONS)]
     return sum((Counter({block.checkpoint: block.count}) for block in blocks), Counter())
+
+
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
+
+def traced(log: MemoryOutlet) -> set[int]:
+    """The ids whose traces were sent."""
+    blocks = [decode_block(value) for value in log.values(BEACONS)]
+    return {int(one.id_hash[row]) for one in blocks for row in find_traces(one.traces or b"", np.arange(one.count))}
 
 
 def test_all_messages_of_a_batch_are_out_at_its_end_and_in_hand_until_then() -> None:
@@ -52,6 +63,15 @@ def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
     for block in map(decode_block, log.values(BEACONS)):
         replays[block.checkpoint, block.replay] += block.count
     assert replays == {(at, why): n for at in ("warehouse.in", "warehouse.out") for why, n in (("again", 2), (None, 1))}
+
+
+def test_a_batch_takes_in_with_the_trace_of_each_message() -> None:
+    log = MemoryOutlet()
+    with Emitter("orders", "shop", first=True, outlet=lambda: log) as emitter, batch(emitter) as messages:
+        messages.take(*Identity("a", NOW_MS, None, TRACEPARENT))
+        messages.take("b", NOW_MS)
+    assert counts(log) == {"shop.in": 2, "shop.out": 2}
+    assert traced(log) == {hash_id("a")}
 
 
 def test_none_of_a_batch_that_raises_is_out() -> None:
@@ -106,3 +126,14 @@ def test_beacons_over_http_without_their_extra_say_how_to_get_it() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "beacons over HTTP need httpx2: run `pip install 'lagloss[http]'`" in done.stderr
+
+
+def test_a_spark_task_of_the_first_node_sends_the_traces_of_its_column() -> None:
+    log, now_ms = MemoryOutlet(), time.time_ns() // 1_000_000
+    columns = {"id": ["a", "b", None], "time": [now_ms] * 3, "parent": [TRACEPARENT, None, TRACEPARENT]}
+    rows = [pa.RecordBatch.from_pydict(columns)]
+    options = {"outlet": lambda: log, "first": True}
+    observation = SparkObservation("orders", "load", "in", "id", "time", None, options=options, trace_column="parent")
+    assert list(observe_partition(observation, rows)) == rows
+    assert counts(log) == {"load.in": 2}
+    assert traced(log) == {hash_id("a")}

@@ -21,12 +21,13 @@ from aggregator import quarantine
 from aggregator.closing import closer as closing
 from aggregator.closing.judge import JudgementContext
 from aggregator.closing.schedule import SETTLE_MS
-from aggregator.closing.window_store import Closing
+from aggregator.closing.window_store import Closing, read_facts
 from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
 from aggregator.set_aside import RETRY_MS, Item
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.message_ids import escape_id
 from lagloss_server.model.window_result import rfc3339
@@ -168,6 +169,31 @@ def test_late_beacons_restate_the_window_and_keep_the_earlier_result(chain: Chai
         (1, "loss")
     ]
     assert chain.store.missing(chain.name, chain.start_s) == []
+
+
+def test_a_lost_message_keeps_the_trace_in_which_it_came_in(chain: Chain) -> None:
+    traces = {name: TraceContext(f"{at + 1:032x}", f"{at + 1:016x}") for at, name in enumerate(IDS) if at % 40 == 0}
+    send_all(chain, window=1)
+    for at, name in enumerate(IDS):
+        event_ms = chain.start_s * 1000 + at
+        traceparent = f"00-{'-'.join(traces[name])}-01" if name in traces else None
+        chain.emitters["src"].taken_in(name, event_ms, observed_at=event_ms + 5, traceparent=traceparent)
+    chain.send("src", "out", IDS)
+    for side in ("in", "out"):
+        chain.send("mid", side, IDS)
+        chain.send("snk", side, [name for at, name in enumerate(IDS) if at % 20])
+    chain.settle()
+    assert chain.close(0) == 4 * 200 + 2 * 190
+    assert chain.window()["verdict"] == "loss"
+    expected = {name: traces.get(name) for name in IDS[::20]}
+    for _ in range(2):
+        missing = chain.store.missing(chain.name, chain.start_s)
+        assert {found.message_id: found.trace for found in missing} == expected
+        chain.settle()  # every emitter's account is judged anew, from the facts that are stored
+        chain.close(0)
+    with chain.store.engine.connect() as connection:
+        stored = read_facts(connection, [(chain.name, chain.start_s)])[chain.name, chain.start_s][0].missing
+    assert {found.name: found.trace for found in stored} == expected
 
 
 def test_a_backlog_of_one_pipeline_delays_no_window_of_another(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow,
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, alerter, close_windows, only_loss, somebody
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
-from tests.support.incident_rows import store_delivery, store_incident, store_leader, store_receiver
+from tests.support.incident_rows import EXAMPLE, store_delivery, store_incident, store_leader, store_receiver
 
 HTML = "<b>bold</b><img src=x>"
 
@@ -118,8 +118,14 @@ def test_an_incident_tells_all_of_it_and_html_in_it_stays_text(served: Served, b
         for part in ("link src->mid: 94 lost", HTML, "opened (then 3.2 %, at worst 5 %)", "hook", "HTTP 410"):
             expect(page.locator("#incident-content")).to_contain_text(part)
         expect(page.locator("#incident-content img")).to_have_count(0)
-        links = {name: page.get_by_role("link", name=name).get_attribute("href") for name in ("m-1", "Runbook")}
-        assert links == {"m-1": "/pipelines/chain/messages?zone=UTC&id=m-1", "Runbook": "/runbooks/loss"}
+        links = {
+            name: page.get_by_role("link", name=name).get_attribute("href") for name in ("m-1", "trace", "Runbook")
+        }
+        assert links == {
+            "m-1": "/pipelines/chain/messages?zone=UTC&id=m-1",
+            "trace": EXAMPLE["trace_url"],
+            "Runbook": "/runbooks/loss",
+        }
         around = page.get_by_role("link", name="The pipeline at that time").get_attribute("href")
         assert around is not None
         assert around.startswith("/pipelines/chain?zone=UTC&from=")

@@ -13,6 +13,7 @@ from playwright.sync_api import Browser, expect
 
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.store import Store
@@ -33,6 +34,9 @@ spec:
 EVIL = "<b>bold</b> & co"
 TWICE = "tried-twice"
 LOST = "lost-on-the-way"
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+OLD_TRACE = TraceContext("ab" * 16, "cd" * 8)
+TRACES = "https://traces.example"
 
 
 @functools.cache
@@ -47,7 +51,8 @@ def url(module_database_url: str, kafka_bootstrap: str) -> Iterator[str]:
     store.apply(parse_definition(RETRIED), 0)
     minute = Logged("retried", start(), kafka_bootstrap, BEACONS, store, 8)
     for checkpoint, lag_ms in (("src.in", 5), ("src.out", 25)):
-        minute.tell(checkpoint, minute.put(checkpoint, [EVIL, TWICE, LOST], lag_ms), beacons=3)
+        placed = minute.put(checkpoint, [EVIL, TWICE, LOST], lag_ms, traces={LOST: "".join(TRACE)})
+        minute.tell(checkpoint, placed, beacons=3)
     path = (("snk.in", 100), ("snk.out:again", 120), ("again.in", 300), ("again.out:snk", 800), ("snk.in", 900))
     told = {}
     for checkpoint, lag_ms in (*path, ("snk.out", 950)):
@@ -63,9 +68,11 @@ def url(module_database_url: str, kafka_bootstrap: str) -> Iterator[str]:
         for start_s in (start(), start() - 86_400):
             store_missing(connection, "retried", start_s, LOST, kind="lost", place="link src->snk", last="src.out")
         gone = start() - 86_400
-        store_missing(connection, "retried", gone, "long gone", kind="perhaps", place="node snk", last="snk.in")
+        perhaps = {"kind": "perhaps", "place": "node snk", "last": "snk.in", "trace": OLD_TRACE}
+        store_missing(connection, "retried", gone, "long gone", **perhaps)
     store.close()
-    with serving(module_database_url, LAGLOSS_KAFKA_BOOTSTRAP=kafka_bootstrap) as url:
+    settings = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_TRACE_URL": f"{TRACES}/{{trace_id}}"}
+    with serving(module_database_url, **settings) as url:
         yield url
 
 
@@ -109,6 +116,17 @@ def test_a_time_to_look_around_finds_the_minute_where_an_id_was_used_again(url: 
         assert (trail["window_start"], found["missing_at"]) == (rfc3339(start_s), missing_at)
 
 
+def test_the_trace_is_that_of_the_trail_and_of_what_the_result_kept(url: str) -> None:
+    trail, kept, neither = ask(url, LOST, around=rfc3339(start() + 30)), ask(url, "long gone"), ask(url, TWICE)
+    expected = {**TRACE._asdict(), "trace_url": f"{TRACES}/{TRACE.trace_id}"}
+    assert isinstance(trail["trail"], dict)
+    assert {name: trail["trail"][name] for name in expected} == expected
+    (missing,) = kept["missing"] if isinstance(kept["missing"], list) else ()
+    assert (missing["trace_id"], missing["trace_url"]) == (OLD_TRACE.trace_id, f"{TRACES}/{OLD_TRACE.trace_id}")
+    assert isinstance(neither["trail"], dict)
+    assert "trace_id" not in neither["trail"]
+
+
 def test_a_lost_message_says_where_and_why_and_leads_to_its_minute(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC")
@@ -118,6 +136,8 @@ def test_a_lost_message_says_where_and_why_and_leads_to_its_minute(url: str, bro
         found = page.locator("#message-found")
         expect(found).to_contain_text("Missing at link src → snk: its place has gone on past it")
         expect(found).to_contain_text("Also missing in")
+        trace = found.get_by_role("link", name=TRACE.trace_id)
+        expect(trace).to_have_attribute("href", f"{TRACES}/{TRACE.trace_id}")
         expect(page.locator("#message-gantt .barlayer .point")).to_have_count(1)
         expect(found.locator("tbody tr")).to_have_count(2)
         found.get_by_role("link", name="window").first.click()
@@ -156,6 +176,7 @@ def test_a_message_whose_beacons_are_gone_is_known_by_what_its_result_kept(url: 
         expect(found).to_contain_text("The log cannot be read")
         expect(found).to_contain_text("Perhaps lost")
         expect(found).to_contain_text("Missing at node snk")
+        expect(found.get_by_role("link", name=OLD_TRACE.trace_id)).to_be_visible()
 
 
 def test_an_id_that_nobody_sent_is_not_found_and_the_reach_is_told(url: str, browser: Browser) -> None:

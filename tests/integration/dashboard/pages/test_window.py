@@ -17,6 +17,7 @@ from sqlalchemy import update
 
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -24,6 +25,7 @@ from lagloss_server.queries.difference import difference
 from lagloss_server.rules.facts import Pattern, WindowFacts
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import TraceLinks
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.logged_blocks import Logged
 from tests.support.window_documents import chain, document, store_missing, store_window
@@ -42,6 +44,9 @@ SEEN = {
 }
 LOSSES = {"src->mid": (1, 1), "mid": (1, 1), "mid->snk": (1, 1)}
 COUNTS = {point: len(ids) for point, ids in SEEN.items()}
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+TRACES = TraceLinks("https://traces.example/trace/{trace_id}?span={span_id}")
+TRACE_URL = f"https://traces.example/trace/{TRACE.trace_id}?span={TRACE.span_id}"
 SILENT = bytes([0xAB]) * 16
 
 
@@ -75,7 +80,8 @@ def store(module_database_url: str, kafka_bootstrap: str) -> Iterator[Store]:
     store.apply(chain(), 0)
     minute = Logged("chain", closed(), kafka_bootstrap, BEACONS, store, 8)
     for at, (checkpoint, ids) in enumerate(SEEN.items()):
-        minute.tell(checkpoint, minute.put(checkpoint, ids, 10.0 * (at + 1)), beacons=len(ids))
+        placed = minute.put(checkpoint, ids, 10.0 * (at + 1), traces={"j": "".join(TRACE)})
+        minute.tell(checkpoint, placed, beacons=len(ids))
     minute.put("snk.in", IDS[:1], 900)  # of the same minute, told of by the tally below
     minute.tell_of_everything()
     live = Logged("chain", opened(), kafka_bootstrap, BEACONS, store, 8)
@@ -106,8 +112,9 @@ def write_windows(store: Store) -> None:
         gone = document(chain(), sealed(), verdict="loss", messages=50, lost={"mid": (1, 1)}, counts={"src.in": 50})
         store_window(connection, {**gone, "state": "sealed"}, sealed(), notify=False)
         store_window(connection, document(chain(), idle(), verdict="idle", messages=0), idle(), notify=False)
+        lost = {"kind": "lost", "place": "link src->mid", "last": "src.out", "trace": TRACE}
         for start_s, name in ((closed(), IDS[9]), (sealed(), EVIL)):
-            store_missing(connection, "chain", start_s, name, kind="lost", place="link src->mid", last="src.out")
+            store_missing(connection, "chain", start_s, name, **lost)
         for revision, pending in ((1, 3), (2, 1)):
             before = document(chain(), closed(), verdict="unknown", messages=10, pending=pending)
             kept = {key: value for key, value in before.items() if key not in ("state", "revision", "closed_at")}
@@ -129,7 +136,8 @@ def write_windows(store: Store) -> None:
 
 @pytest.fixture(scope="module")
 def url(module_database_url: str, store: Store, kafka_bootstrap: str) -> Iterator[str]:
-    with serving(module_database_url, LAGLOSS_KAFKA_BOOTSTRAP=kafka_bootstrap) as url:
+    settings = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_TRACE_URL": TRACES.template}
+    with serving(module_database_url, **settings) as url:
         yield url
 
 
@@ -173,6 +181,10 @@ def test_the_matrix_has_every_message_and_footers_as_in_the_talk(url: str, brows
         first = page.locator(".ag-center-cols-container .ag-row").first
         expect(first.locator("[col-id='c0']")).to_have_text("● 10 ms")
         expect(page.locator(".cell-missing").first).to_have_text("✖ missing")
+        traces = page.locator(".ag-center-cols-container [col-id='trace'] a")
+        expect(traces).to_have_text([TRACE.trace_id])
+        for name, value in (("href", TRACE_URL), ("target", "_blank"), ("rel", "noopener noreferrer")):
+            expect(traces).to_have_attribute(name, value)
         colours = {
             kind: page.locator(f".cell-{kind}").first.evaluate("cell => getComputedStyle(cell).color")
             for kind in ("there", "missing", "absent")
@@ -208,7 +220,8 @@ def test_a_difference_is_that_of_the_command_line(
     with closing(BeaconLog(kafka_bootstrap, BEACONS)) as log:
         told = difference(store, log, "chain", closed(), "src.in", "mid.out")
     assert told.message_ids == ("h", "i", "j")
-    assert api(url, "/difference", **{"from": "src.in", "to": "mid.out"}).json() == told.document()
+    assert api(url, "/difference", **{"from": "src.in", "to": "mid.out"}).json() == told.document(TRACES)
+    assert told.document(TRACES)["traces"]["j"]["trace_url"] == TRACE_URL
     with Watched(browser) as page:
         page.goto(url + path(closed(), "&a=src.in"))
         expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(10)
@@ -217,7 +230,10 @@ def test_a_difference_is_that_of_the_command_line(
         page.get_by_role("option", name="mid.out", exact=True).click()
         expect(page.locator("#window-difference")).to_contain_text("3 messages at src.in and not at mid.out.")
         expect(page.locator("#window-grid [data-drawn]")).to_have_count(1)  # where it was scrolled to
-        assert page.locator("#window-difference li").all_inner_texts() == ["h", "i", "j"]
+        assert page.locator("#window-difference li").all_inner_texts() == ["h", "i", "j trace"]
+        expect(page.locator("#window-difference").get_by_role("link", name="trace")).to_have_attribute(
+            "href", TRACE_URL
+        )
         expect(page.locator("#window-a")).to_have_value("src.in")
         with page.expect_download() as download:
             page.get_by_role("link", name="CSV of all names").click()
@@ -236,6 +252,7 @@ def test_csv_holds_what_the_matrix_holds_and_no_formula(url: str) -> None:
         "src.in ms": "10.0",
         "src.out ms": "20.0",
         "missing_at": "link src->mid",
+        "trace_id": TRACE.trace_id,
     }
     assert rows[0]["duplicates"] == "snk.in 1"
     assert answer.text.endswith("\r\n")
@@ -274,6 +291,7 @@ def test_a_sealed_minute_shows_the_missing_messages_that_its_result_kept(url: st
         expect(page.locator("#window-matrix")).to_contain_text("its beacons cannot be read")
         expect(page.locator(".ag-row")).to_have_count(1)
         expect(page.locator(".ag-cell").first).to_have_text(EVIL)
+        expect(page.locator(".ag-cell[col-id='trace'] a")).to_have_attribute("href", TRACE_URL)
 
 
 @pytest.mark.parametrize(

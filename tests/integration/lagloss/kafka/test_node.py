@@ -11,15 +11,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from opentelemetry.sdk.trace import TracerProvider
 
 from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS
 from lagloss.identity import Carrier, Identity
 from lagloss.kafka import KafkaNode, NodeConsumer, NodeProducer
 from lagloss.wire.format import decode_block, hash_id
+from lagloss.wire.traces import TraceContext, find_traces
 from tests.support.kafka_log import read_all, wait_for
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -206,6 +209,36 @@ def test_a_replayed_message_is_told_and_sent_on_as_part_of_its_replay(make_servi
     }
     assert service.node.identity_of(bad) == Identity("b", NOW_MS, "again")
     assert service.node.identity_of(again) == Identity("a", NOW_MS, "again")
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_first_node_sends_the_traces_of_what_it_takes_in_and_of_what_it_makes(
+    first: bool, make_service: MakeService
+) -> None:
+    service = make_service(first=first)
+    traceparents = {name: f"00-{at:032x}-{at:016x}-01" for at, name in enumerate(("taken", "made"), start=1)}
+    plain = Producer({"bootstrap.servers": service.bootstrap, "log_level": 0})
+    for name in ("taken", "untraced"):
+        headers = [*Identity(name, NOW_MS).headers(), ("traceparent", traceparents.get(name, "nonsense"))]
+        plain.produce(service.topic, name, headers=headers)
+    assert plain.flush(20) == 0
+    consumer, producer = service.consumer(), service.producer()
+    assert {polled(consumer).value() for _ in range(2)} == {b"taken", b"untraced"}
+    consumer.close()  # what is produced from now on is no output of theirs
+    produced = {"message_id": "made", "headers": [("traceparent", traceparents["made"])]}
+    producer.produce(f"{service.topic}.out", "made", **produced)
+    with TracerProvider().get_tracer("test").start_as_current_span("request") as span:
+        producer.produce(f"{service.topic}.out", "of a request", message_id="here")
+    assert producer.flush(20) == 0
+    expected = {hash_id(name): TraceContext(f"{at:032x}", f"{at:016x}") for at, name in ((1, "taken"), (2, "made"))}
+    active = span.get_span_context()
+    expected[hash_id("here")] = TraceContext(f"{active.trace_id:032x}", f"{active.span_id:016x}")
+    assert service.node.emitter.flush()
+    found = {}
+    for block in map(decode_block, service.log.values(BEACONS)):
+        for row, trace in find_traces(block.traces or b"", np.arange(block.count)).items():
+            found[int(block.id_hash[row])] = trace
+    assert found == (expected if first else {})
 
 
 def test_a_first_node_may_send_a_replay_of_its_own(make_service: MakeService) -> None:

@@ -138,6 +138,29 @@ def test_blocks_of_an_emitter_that_died_are_found_around_its_last_report(seen: S
     assert [ids.size for ids in found] == [len(THERE), len(IDS)]
 
 
+def test_messages_are_shown_with_their_traces_where_they_are_known(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, other = LOST[0], THERE[0]
+    seen.put("src.in", [traced, "more"], 9, traces={traced: "0a" * 24})
+    seen.put("src.in", [other, traced], 3, traces={other: "0b" * 24, traced: "0c" * 24})
+    seen.tell_of_everything()
+    monkeypatch.setenv("LAGLOSS_TRACE_URL", "https://traces.example/{trace_id}")
+    first = {"trace_id": "0c" * 16, "span_id": "0c" * 8, "trace_url": f"https://traces.example/{'0c' * 16}"}
+    rows = {row["message_id"]: row for row in seen.says("matrix", "--json")["messages"]}
+    assert {name: row["trace_id"] for name, row in rows.items() if "trace_id" in row} == {
+        traced: "0c" * 16,  # of the beacon with the smallest lag
+        other: "0b" * 16,
+    }
+    assert {name: rows[traced][name] for name in first} == first
+    assert seen.says("diff", "--from", "src.out", "--to", "snk.in", "--json")["traces"] == {traced: first}
+    assert seen.says("diff", "--from", "src.out", "--to", "snk.in").splitlines()[1:] == LOST
+    lines = [line.split() for line in seen.says("matrix").splitlines()[:-1]]
+    assert lines[0][-1] == "trace"
+    assert {line[0]: line[-1] for line in lines if line[-1] in ("0b" * 16, "0c" * 16)} == {
+        traced: "0c" * 16,
+        other: "0b" * 16,
+    }
+
+
 def test_errors_are_those_of_diff(seen: Seen) -> None:
     def run(*arguments: str) -> int:
         return CliRunner().invoke(app, ["matrix", *arguments], catch_exceptions=False).exit_code

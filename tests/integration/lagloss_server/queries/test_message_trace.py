@@ -10,11 +10,13 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lagloss.wire.format import OffsetRange, hash_id
+from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.message_trace import SearchLimit, read_trail, search
 from lagloss_server.store.store import Store
+from lagloss_server.trace_links import TraceLinks
 from tests.conftest import Topics
 from tests.support.logged_blocks import Logged
 
@@ -59,6 +61,22 @@ def test_an_id_leads_to_every_beacon_of_it_whatever_its_minute(
         ("snk.in", 20.0, "00", None),
         ("snk.out", 30.0, "07", "again"),
     ]
+
+
+def test_a_trail_is_in_the_trace_in_which_the_message_came_in_first(
+    store: Store, minutes: list[Logged], log: BeaconLog
+) -> None:
+    minute = minutes[1]
+    for lag_ms, byte, replay in ((9, "0a", None), (7, "0b", "again")):
+        ranges = minute.put("src.in", ["again", "untraced"], lag_ms, traces={"again": byte * 24}, replay=replay)
+        minute.tell("src.in", ranges, beacons=2, emitter=bytes.fromhex(byte) * 16)
+    traced, untraced = (search(store, log, "trail", [hash_id(name)]).trail for name in ("again", "untraced"))
+    assert traced is not None
+    assert untraced is not None
+    assert (traced.trace, untraced.trace) == (TraceContext("0b" * 16, "0b" * 8), None)
+    document = traced.document(TraceLinks("https://traces.example/{trace_id}"))
+    assert document["trace_url"] == f"https://traces.example/{'0b' * 16}"
+    assert "trace_id" not in untraced.document()
 
 
 def test_a_search_that_its_budget_ends_says_how_far_it_came_and_goes_on_from_there(

@@ -12,14 +12,16 @@ from hypothesis import strategies as st
 from aggregator.kernel.bins import sketch_of
 from aggregator.kernel.id_index import IdIndex
 from aggregator.kernel.scanner import Bytes, scan
-from lagloss.wire.format import BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
+from lagloss.wire.format import BLOCK_SCHEMA, BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
 from lagloss.wire.sketch import GAMMA, Sketch
+from lagloss.wire.traces import pack_traces
 
 START = 1_780_000_020
 
 
-def block(count: int, *, first: bool = False, crc: bool = False, seq: int = 7) -> BeaconBlock:
+def block(count: int, *, first: bool = False, crc: bool = False, traced: bool = False, seq: int = 7) -> BeaconBlock:
     rng = np.random.default_rng(seq)
+    contexts = rng.integers(0, 256, (count, 24), dtype=np.uint8) * rng.integers(0, 2, (count, 1), dtype=np.uint8)
     return BeaconBlock(
         pipeline="clicks",
         checkpoint="src.in",
@@ -34,6 +36,7 @@ def block(count: int, *, first: bool = False, crc: bool = False, seq: int = 7) -
         payload_crc=rng.integers(0, 2**32, count, dtype=np.uint32) if crc else None,
         reason="späm" if seq % 5 == 0 else "spam" if seq % 3 == 0 else None,
         replay="again" if seq % 7 == 6 else None,
+        traces=pack_traces(contexts) if traced else None,
     )
 
 
@@ -49,7 +52,9 @@ def scanned(key: bytes, *values: bytes) -> list[tuple[object, ...] | None]:
 
     def row_of(row: int) -> tuple[object, ...]:
         columns = (column(row, *what) for what in (("ids", 8), ("lags", 4), ("offsets", 2), ("crcs", 4)))
-        return of["seq"][row], of["partitions"][row], of["sample"][row], of["count"][row], *columns
+        first, size = of["traces"][row], of["traces_size"][row]
+        traces = None if first < 0 else headers.data[first : first + size].tobytes()
+        return of["seq"][row], of["partitions"][row], of["sample"][row], of["count"][row], *columns, traces
 
     return [row_of(row) if headers.good[row] else None for row in range(len(values))]
 
@@ -59,11 +64,15 @@ def told(value: bytes) -> tuple[object, ...]:
     found = decode_block(value)
     columns = (found.id_hash, found.lag_ms, found.event_offset_ms, found.payload_crc)
     raw = (None if column is None else column.tobytes() for column in columns)
-    return found.seq, found.partitions, found.sample, found.count, *raw
+    return found.seq, found.partitions, found.sample, found.count, *raw, found.traces
 
 
 def test_a_scan_finds_what_decoding_finds() -> None:
-    values = [encode_block(block(seq * 13 % 90, first=seq % 2 == 0, crc=seq % 4 == 0, seq=seq)) for seq in range(1, 40)]
+    made = (
+        block(seq * 13 % 90, first=seq % 2 == 0, crc=seq % 4 == 0, traced=seq % 3 == 0, seq=seq) for seq in range(1, 40)
+    )
+    values = [encode_block(one) for one in made]
+    assert {value[:10] for value in values} == {version.header for version in BLOCK_SCHEMA.versions}
     found = scanned(block_key("clicks", START), *values)
     for value, row in zip(values, found, strict=True):
         plain = decode_block(value)
@@ -74,7 +83,8 @@ def test_a_scan_finds_what_decoding_finds() -> None:
 @settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_scan_takes_no_bytes_that_decoding_refuses(data: st.DataObject) -> None:
-    value = bytearray(encode_block(block(data.draw(st.integers(0, 5)), first=data.draw(st.booleans()))))
+    first, traced = data.draw(st.booleans()), data.draw(st.booleans())
+    value = bytearray(encode_block(block(data.draw(st.integers(0, 5)), first=first, traced=traced)))
     for _ in range(data.draw(st.integers(1, 3))):
         value[data.draw(st.integers(0, len(value) - 1))] = data.draw(st.integers(0, 255))
     broken = bytes(value[: data.draw(st.integers(0, len(value)))]) if data.draw(st.booleans()) else bytes(value)
@@ -96,6 +106,15 @@ def test_a_scan_leaves_other_keys_and_lags_that_are_no_numbers_alone() -> None:
     for lag in (np.nan, np.inf, -np.inf):
         odd = replace(good, lag_ms=np.array([1, lag, 2], np.float32))
         assert scanned(block_key("clicks", START), encode_block(odd)) == [None]
+
+
+def test_a_scan_leaves_traces_that_do_not_fit_alone() -> None:
+    entry = b"\2\0" + bytes(range(24))
+    for traces, is_taken in ((entry, True), (b"", True), (entry[:-1], False), (b"\3" + entry[1:], False)):
+        (row,) = scanned(block_key("clicks", START), encode_block(replace(block(3), traces=traces)))
+        assert (row is not None) is is_taken
+    (row,) = scanned(block_key("clicks", START), encode_block(replace(block(3), traces=entry * 2)))
+    assert row is None
 
 
 def test_lags_are_binned_by_table_as_they_are_by_logarithm() -> None:

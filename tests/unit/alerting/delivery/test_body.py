@@ -7,11 +7,15 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from alerting.cli.incident_text import details
 from alerting.incidents.body import MAX_EXAMPLES, IncidentEvidence, incident_body
 from alerting.rules.assessment import BreachPlace
+from lagloss.wire.traces import TraceContext
+from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.net.outcome import backoff_s
 from lagloss_server.store.store import MissingMessage
+from lagloss_server.trace_links import TraceLinks
 
 START = 1_795_250_400
 LOST = MissingMessage(START, 2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)
@@ -79,6 +83,18 @@ def test_the_body_says_what_since_when_where_and_gives_examples_links_and_comman
     assert body["summary"] == (
         "chain: 10.00% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (75 %)"
     )
+
+
+def test_an_example_names_its_trace_and_where_that_is_shown() -> None:
+    trace = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+    evidence = IncidentEvidence(examples=[LOST, replace(LOST, trace=trace)])
+    plain, traced = evidence.document(TraceLinks("https://traces.example/{trace_id}"))["examples"]
+    ids = {"trace_id": trace.trace_id, "span_id": trace.span_id}
+    assert traced == {**plain, **ids, "trace_url": f"https://traces.example/{trace.trace_id}"}
+    assert evidence.document()["examples"][1] == {**plain, **ids}
+    shown = replace(OPEN, detail={**OPEN.detail, "examples": [plain, traced]})
+    lines = [line for line in details(IncidentRecord(shown, [], []).document("")) if "src.out" in line]
+    assert [line.partition(", trace ")[2] for line in lines] == ["", traced["trace_url"]]
 
 
 def test_a_pipelines_own_runbooks_go_before_the_dashboards() -> None:

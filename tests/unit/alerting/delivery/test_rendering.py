@@ -39,7 +39,11 @@ def filled(texts: list[str], action: str, opened_type: str) -> Notification:
     found["breach"]["text"] = next(pick)
     found["where"] = [{**found["where"][0], "name": next(pick), "text": next(pick)} for _ in range(8)]
     found["examples"] = [
-        {**found["examples"][0], "message_id": next(pick), "places": [next(pick)], "last_checkpoint": next(pick)}
+        {
+            **found["examples"][0],
+            **{name: next(pick) for name in ("message_id", "last_checkpoint", "trace_url")},
+            "places": [next(pick)],
+        }
         for _ in range(20)
     ]
     found["notes"] = [next(pick) for _ in range(3)]
@@ -141,6 +145,17 @@ def test_a_page_says_what_since_when_where_with_examples_and_how_to_go_on() -> N
         "Acknowledge: lagloss alerts ack 0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11\n"
         "Silence:     lagloss alerts silence pipeline=clicks rule=loss --for 2h --reason '…' --author …\n"
     )
+
+
+def test_of_the_examples_traces_the_first_is_linked() -> None:
+    one = notification()
+    plain = {**one.body["examples"][0]}
+    one.body["examples"] = [plain, *({**plain, "trace_url": f"https://traces.example/{at}"} for at in range(3))]
+    links = [line for line in message([one]).sections[0].lines if line.label == "Trace"]
+    assert [(line.kind, line.text) for line in links] == [("link", "https://traces.example/0")]
+    assert "Trace:" in as_text(message([one]))
+    one.body["examples"] = [{**plain, "trace_url": "javascript:alert(1)"}]
+    assert [line.kind for line in message([one]).sections[0].lines if line.label == "Trace"] == ["text"]
 
 
 def test_the_title_says_severity_state_pipeline_and_rule() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -11,12 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lagloss import Emitter, MemoryOutlet
+from lagloss.broker.topics import BEACONS
 from lagloss.sdk.packing import (
     AHEAD_S,
     KEPT_S,
     MAX_PAYLOAD_BYTES,
     BeaconReader,
     Extras,
+    Observed,
     Packer,
     RefusedBeacons,
     TallyKey,
@@ -24,18 +28,23 @@ from lagloss.sdk.packing import (
 )
 from lagloss.wire.checks import check_content
 from lagloss.wire.format import (
+    BLOCK_SCHEMA,
     MAX_BLOCK_BEACONS,
     MAX_TIME_MS,
     SAMPLE_ALL,
     decode_block,
+    encode_block,
     hash_id,
     partition_of,
     unpack_ids,
 )
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.traces import TraceContext, find_traces
 
 NOW_MS = 1_700_000_000_000
 EMITTER = bytes(range(16))
+TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
+TRACEPARENT = f"00-{TRACE.trace_id}-{TRACE.span_id}-01"
 SAMPLES = st.sampled_from([SAMPLE_ALL, SAMPLE_ALL // 2, 1])
 
 ids = st.one_of(
@@ -76,6 +85,7 @@ extras = st.one_of(
         reason=st.sampled_from([None, "robot", 7, "a\0", "\ud800", "😀" * 200]),
         payload_crc=st.one_of(st.none(), st.sampled_from([0, 2**32 - 1, -1, 2**32, "x"])),
         payload_bytes=st.sampled_from([0, 5, -1, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES + 1, 2**63, "x"]),
+        traceparent=st.sampled_from([None, TRACEPARENT, TRACEPARENT[:-1] + "0", "x", 7, [TRACEPARENT], b"x"]),
     ),
 )
 beacons = st.tuples(
@@ -103,7 +113,7 @@ def is_id(value: Any) -> bool:
         return False
 
 
-def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKey], int]:
+def slowly(given_: list[tuple[Any, ...]], traced: bool) -> tuple[Counter[Any], Counter[TallyKey], int]:
     """Beacons that make it into blocks, drops by tally, unplaced."""
     sent: Counter[Any] = Counter()
     dropped: Counter[TallyKey] = Counter()
@@ -133,19 +143,20 @@ def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKe
             extra.payload_crc,
             window,
             message_id,
+            TRACE if traced and place == "in" and extra.traceparent == TRACEPARENT else None,
             seen_ms - event_ms,
         ] += 1
     return sent, dropped, unplaced
 
 
 @settings(max_examples=300)
-@given(st.lists(beacons, max_size=40), st.integers(1, 9), st.booleans(), st.booleans(), SAMPLES)
+@given(st.lists(beacons, max_size=40), st.integers(1, 9), st.booleans(), st.booleans(), st.booleans(), SAMPLES)
 def test_blocks_hold_exactly_what_a_slow_loop_would_send(
-    given_: list[tuple[Any, ...]], partitions: int, first: bool, names_ids: bool, sample: int
+    given_: list[tuple[Any, ...]], partitions: int, first: bool, names_ids: bool, keep_traces: bool, sample: int
 ) -> None:
-    reader, refused = BeaconReader(keep_ids=first and names_ids), RefusedBeacons()
+    reader, refused = BeaconReader(keep_ids=first and names_ids, keep_traces=keep_traces), RefusedBeacons()
     observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, refused)
-    expected, dropped, unplaced = slowly(given_)
+    expected, dropped, unplaced = slowly(given_, first and keep_traces)
     assert refused.dropped == dict(dropped)
     assert refused.unplaced == unplaced
     names = {hash_id(name[5]): name[5] for name in expected}
@@ -178,8 +189,11 @@ def test_blocks_hold_exactly_what_a_slow_loop_would_send(
             raws = unpack_ids(block.message_ids, range(block.count))
             assert [raw.decode() for raw in raws] == [names[value] for value in block.id_hash.tolist()]
         crcs = [None] * block.count if block.payload_crc is None else block.payload_crc.tolist()
-        for value, lag, crc in zip(block.id_hash.tolist(), block.lag_ms.tolist(), crcs, strict=True):
-            found[place, block.replay, block.reason, crc, block.window_start, names[value], lag] += 1
+        traces = {} if block.traces is None else find_traces(block.traces, np.arange(block.count))
+        assert record.value[:10] == BLOCK_SCHEMA.versions[bool(traces)].header
+        for row, (value, lag, crc) in enumerate(zip(block.id_hash.tolist(), block.lag_ms.tolist(), crcs, strict=True)):
+            name = (place, block.replay, block.reason, crc, block.window_start, names[value], traces.get(row))
+            found[(*name, lag)] += 1
     assert without_lag(found) == without_lag(expected)
     assert lags_ms(found) == pytest.approx(lags_ms(expected), rel=1e-6, abs=1e-3)
 
@@ -200,7 +214,7 @@ def lags_ms(beacons_: Counter[Any]) -> list[float]:
 
 
 def read(given_: list[tuple[Any, ...]], *, first: bool = False) -> list[Any]:
-    reader = BeaconReader(keep_ids=first)
+    reader = BeaconReader(keep_ids=first, keep_traces=first)
     observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, RefusedBeacons())
     assert observed is not None
     return [decode_block(each.value) for each in Packer("p", "n", EMITTER, first).pack(observed, reader.kinds, 1)]
@@ -211,10 +225,30 @@ def test_no_block_holds_more_than_8192_beacons() -> None:
     assert [block.count for block in blocks] == [MAX_BLOCK_BEACONS, 1]
 
 
-def test_blocks_with_long_names_stay_below_a_megabyte() -> None:
-    blocks = read([("in", f"{i:0255}", NOW_MS, NOW_MS * 10**6, None) for i in range(MAX_BLOCK_BEACONS)], first=True)
+@pytest.mark.parametrize("width", [255, 60])
+def test_blocks_with_long_names_and_traces_stay_below_a_megabyte(width: int) -> None:
+    traced = Extras(payload_crc=7, traceparent=TRACEPARENT)
+    blocks = read([("in", f"{i:0{width}}", NOW_MS, NOW_MS * 10**6, traced) for i in range(10_000)], first=True)
     assert max(len(block.message_ids) for block in blocks) <= 512 * 1024
-    assert sum(block.count for block in blocks) == MAX_BLOCK_BEACONS
+    assert max(len(encode_block(block)) for block in blocks) < 1_000_000
+    assert sum(block.count for block in blocks) == sum(len(block.traces) // 26 for block in blocks) == 10_000
+
+
+def test_traces_of_some_slices_of_a_flush_stay_with_their_beacons() -> None:
+    reader = BeaconReader(keep_ids=True, keep_traces=True)
+    plain, traced = None, Extras(traceparent=TRACEPARENT)
+    slices = [[(at, extras) for at in range(3 * part, 3 * part + 3)] for part, extras in enumerate((plain, traced))]
+    slices[1][1] = (4, plain)
+    parts = []
+    for part in slices:
+        flat = [value for at, extras in part for value in ("in", f"m{at}", NOW_MS, NOW_MS * 10**6, extras)]
+        parts.append(reader.read(flat, NOW_MS, RefusedBeacons()))
+    observed = Observed.joined([part for part in parts if part is not None])
+    (block,) = [decode_block(each.value) for each in Packer("p", "n", EMITTER, True).pack(observed, reader.kinds, 1)]
+    assert block.message_ids is not None
+    assert block.traces is not None
+    names = unpack_ids(block.message_ids, range(6))
+    assert {names[at] for at in find_traces(block.traces, np.arange(6))} == {b"m3", b"m5"}
 
 
 def test_a_clock_in_nanoseconds_loses_nothing_to_float_arithmetic() -> None:
@@ -229,7 +263,20 @@ def test_more_reasons_than_anybody_tells_apart_go_by_one_name() -> None:
 
 def test_datetimes_and_milliseconds_name_the_same_window() -> None:
     when = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
-    blocks = read(
-        [("in", "m", time, NOW_MS * 10**6, None) for time in (when, NOW_MS, float(NOW_MS), when + timedelta(0))]
-    )
+    blocks = read([("in", "m", at, NOW_MS * 10**6, None) for at in (when, NOW_MS, float(NOW_MS), when + timedelta(0))])
     assert [(block.window_start, block.count) for block in blocks] == [(NOW_MS // 60_000 * 60, 4)]
+
+
+@pytest.mark.parametrize("odd", ["", "x" * 10**6, b"x", 7, [1], np.array([1, 2]), object()])
+def test_what_is_no_traceparent_is_as_none_and_raises_nothing(odd: Any) -> None:
+    log, now_ms = MemoryOutlet(down=True), time.time_ns() // 10**6
+    with Emitter("p", "n", first=True, outlet=lambda: log) as emitter:
+        assert emitter.taken_in("a", now_ms, traceparent=odd)
+        assert emitter.taken_in("b", now_ms, traceparent=TRACEPARENT)
+        kept = [value[5] or "" for value in emitter._buffer if isinstance(value, tuple)]
+        assert max(map(len, kept)) <= 56
+        log.down = False
+    blocks = [decode_block(value) for value in log.values(BEACONS)]
+    assert sum(block.count for block in blocks) == 2
+    assert sum(len(block.traces or b"") for block in blocks) == 26
+    assert (emitter.stats().dropped, emitter.stats().errors) == (0, 0)

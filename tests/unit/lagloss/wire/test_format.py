@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import io
+from typing import Any
 
+import fastavro
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.format import (
+    BLOCK_SCHEMA,
+    REPORT_SCHEMA,
     BadRecord,
     BeaconBlock,
     EmitterReport,
@@ -64,10 +69,32 @@ def test_hash_is_xxh3_64_with_seed_0() -> None:
     assert hash_id("") == 0x2D06800538D394C2
 
 
-def test_block_comes_back_as_it_was() -> None:
-    there, back = block(replay="again", reason="why"), decode_block(encode_block(block(replay="again", reason="why")))
+@pytest.mark.parametrize("traces", [None, b"\2\0" + bytes(range(24))])
+def test_block_comes_back_as_it_was(traces: bytes | None) -> None:
+    there = block(replay="again", reason="why", traces=traces)
+    back = decode_block(encode_block(there))
     for name in BeaconBlock.__slots__:
         assert np.array_equal(getattr(there, name), getattr(back, name)), name
+
+
+def test_a_block_is_of_the_version_that_says_all_of_it() -> None:
+    old, new = (version.header for version in BLOCK_SCHEMA.versions)
+    assert encode_block(block())[:10] == old
+    assert encode_block(block(traces=b"\2\0" + bytes(range(24))))[:10] == new
+
+
+@pytest.mark.parametrize("schema", [BLOCK_SCHEMA, REPORT_SCHEMA])
+def test_a_record_of_an_older_version_is_read_as_avro_resolves_it(schema: Any) -> None:
+    record = {
+        BLOCK_SCHEMA: BLOCK_SCHEMA.decode(encode_block(block(traces=bytes(26)))),
+        REPORT_SCHEMA: REPORT_SCHEMA.decode(
+            encode_report(EmitterReport("p", "src", EMITTER, "here", 9, 1, 2, True, 60, labels={"zone": "a"}))
+        ),
+    }[schema]
+    for version in schema.versions:
+        value = version.encode(record)
+        body = io.BytesIO(value[10:])
+        assert schema.decode(value) == fastavro.schemaless_reader(body, version.parsed, schema.newest.parsed)
 
 
 def test_report_comes_back_as_it_was() -> None:
@@ -89,6 +116,9 @@ def test_report_comes_back_as_it_was() -> None:
         (encode_block(block(lag_ms=np.zeros(2, np.float32))), "count_mismatch"),
         (encode_block(block(message_ids=pack_ids([b"a", b"b"]))), "count_mismatch"),
         (encode_block(block(message_ids=b"\x05abc")), "count_mismatch"),
+        (encode_block(block(traces=bytes(25))), "count_mismatch"),
+        (encode_block(block(traces=b"\x03" + bytes(25))), "count_mismatch"),
+        (encode_block(block(traces=bytes(26) * 2)), "count_mismatch"),
     ],
 )
 def test_bad_block_is_refused_with_its_reason(value: bytes, reason: str) -> None:

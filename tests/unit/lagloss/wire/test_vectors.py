@@ -23,6 +23,7 @@ from lagloss.wire.format import (
     unpack_ids,
 )
 from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss.wire.traces import TraceContext, find_traces
 
 PAGE = (Path(__file__).parents[4] / "docs" / "wire-format.md").read_text("utf-8")
 EMITTER = bytes(range(16))
@@ -70,7 +71,7 @@ def test_report_vector_counts_the_block_vector() -> None:
 
 
 def test_vectors_encode_to_the_same_bytes() -> None:
-    for block in ("block", "full-block"):
+    for block in ("block", "full-block", "traced-block"):
         assert encode_block(decode_block(vector(block))) == vector(block)
     for report in ("report", "closing-report"):
         assert encode_report(decode_report(vector(report))) == vector(report)
@@ -98,6 +99,16 @@ def test_full_block_vector_decodes_to_what_the_page_says() -> None:
     assert block.id_hash.tolist() == [hash_id("o-1"), hash_id("o-4")]
     assert all(id_hash % (1 << 32) < block.sample for id_hash in block.id_hash.tolist())
     assert block.lag_ms.tolist() == [1000.0, -3.5]
+
+
+def test_traced_block_vector_is_the_block_vector_with_one_trace() -> None:
+    block, traced = decode_block(vector("block")), decode_block(vector("traced-block"))
+    assert traced.traces is not None
+    (found,) = find_traces(traced.traces, np.arange(2)).items()
+    assert found == (1, TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"))
+    assert f"`traceparent: 00-{'-'.join(found[1])}-01`" in PAGE
+    traced.seq, traced.traces = block.seq, None
+    assert encode_block(traced) == vector("block")
 
 
 def test_closing_report_vector_decodes_to_what_the_page_says() -> None:

@@ -13,6 +13,7 @@ from dashboard.queries.message import MessageRead, Where
 from dashboard.request.links import Address
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.message_trace import Search
+from lagloss_server.trace_links import NO_LINKS
 
 START_S = 1_795_250_400
 CUT = Search(None, START_S, START_S + 600, START_S - 6_000, is_cut=True)
@@ -22,7 +23,7 @@ def links(where: Where, search: Search = CUT) -> list[dict[str, str]]:
     """The queries that the links of the part ask for."""
     read = MessageRead("chain", "a", where, (), search, None, None, False)
     given = {name.removesuffix("_s"): rfc3339(at) for name, at in dataclasses.asdict(where).items() if at is not None}
-    part = message_part(read, Address("/pipelines/chain/messages", {"id": "a", **given}), dark=False)
+    part = message_part(read, Address("/pipelines/chain/messages", {"id": "a", **given}), NO_LINKS, dark=False)
     anchors = (one for one in part._traverse() if isinstance(one, dmc.Anchor))
     return [dict(Address.parse(*_split(anchor.href)).query) for anchor in anchors]
 

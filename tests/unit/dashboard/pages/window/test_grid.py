@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 
-from dashboard.pages.window.grid import footers, missing_row, shown_points
+from dashboard.pages.window.grid import footers, missing_grid, missing_row, shown_points
 from dashboard.pages.window.table import ANY_OUT
 from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
 from lagloss.wire.format import SAMPLE_ALL
+from lagloss.wire.traces import TraceContext
 from lagloss_server.model.graph import Graph
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
 from tests.support.window_documents import clicks, document
 
 START_S = 1_795_250_400
@@ -49,3 +51,19 @@ def test_a_message_without_a_name_is_shown_by_its_hash_and_leads_to_its_page() -
     assert (row["fate"], row["seen"]) == ("perhaps lost", "17:40:00.007")
     assert "id=00000000000000ff" in row["href"]
     assert "zone=Asia/Tokyo" in row["href"]
+
+
+def test_missing_messages_have_a_column_of_traces_where_one_of_them_is_known() -> None:
+    plain = MissingMessage(START_S, 1, "a", "lost", ["link src->mid"], "src.out", START_S * 1000 + 7.0)
+    traced = dataclasses.replace(plain, id_hash=2, trace=TraceContext("ab" * 16, "cd" * 8))
+    here, links = Address("/", {}), TraceLinks("https://traces.example/{trace_id}")
+
+    def shown(missing: tuple[MissingMessage, ...], where: TraceLinks) -> tuple[bool, list[tuple[str | None, ...]]]:
+        grid = missing_grid("grid", dataclasses.replace(read(), missing=missing), here, where)
+        columns = {column["field"] for column in grid.columnDefs}
+        return "trace" in columns, [(row.get("trace"), row.get("traceHref")) for row in grid.rowData]
+
+    assert shown((plain,), links) == (False, [(None, None)])
+    url = f"https://traces.example/{'ab' * 16}"
+    assert shown((plain, traced), links) == (True, [(None, None), ("ab" * 16, url)])
+    assert shown((traced,), NO_LINKS) == (True, [("ab" * 16, "")])
