@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from lagloss_server.net.exposition import exposed
+
+LEASE: Final = "lease"
+"""What a stand-by lacks, as `/readyz?exclude=` names it; the Kubernetes API server has the same parameter."""
 
 
 def serve_health(
@@ -18,10 +22,12 @@ def serve_health(
     port: int,
     note: Callable[[], str] = lambda: "ok",
     hung: Callable[[], str | None] = lambda: None,
+    stands_by: Callable[[], bool] = lambda: False,
 ) -> Callable[[], None]:
     """Serve readiness and liveness; return a function that stops it.
 
-    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. /livez: 200, or 503
+    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. With
+    `?exclude=lease`, 200 also for a process that `stands_by()`: all that it lacks is the lease. /livez: 200, or 503
     with the text of `hung()`: only a restart would help. /metrics: for Prometheus.
     """
     # Imported here, at the start of the service: importing this module for its name should not wait for them.
@@ -32,9 +38,11 @@ def serve_health(
 
     @app.get("/healthz")
     @app.get("/readyz")
-    def ready() -> Response:
+    def ready(exclude: str = "") -> Response:
         found = trouble()
-        return Response(found, 503) if found is not None else Response(note())
+        if found is None:
+            return Response(note())
+        return Response(found, 200 if exclude == LEASE and stands_by() else 503)
 
     @app.get("/livez")
     def live() -> Response:
