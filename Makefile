@@ -102,8 +102,8 @@ clean: ## remove caches and what builds left
 	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
 
 .PHONY: clean-all
-clean-all: clean ## remove .venv and .jars, too
-	@rm -rf $(VENV) $(JARS)
+clean-all: clean ## remove .venv, .jars and .tools, too
+	@rm -rf $(VENV) $(JARS) .tools
 
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
 # interrupted step is done again; pip and lagloss_server.ops.jars keep what they have fetched already.

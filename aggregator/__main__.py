@@ -32,6 +32,7 @@ def main() -> int:
         settings.metrics_port,
         aggregator.health_note,
         aggregator.hung,
+        aggregator.stands_by,
     )
     try:
         aggregator.run(stop)

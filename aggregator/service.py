@@ -37,17 +37,18 @@ from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
-from lagloss_server.store.migrate import demand_newest
+from lagloss_server.store.migrate import demand_newest, revisions
 from lagloss_server.store.store import Store
 
 log = structlog.get_logger()
 
 LEASE = 0x1A6_1055
 """The advisory lock of PostgreSQL that the one closer holds."""
-_IS_HELD = text(
-    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = :backend AND granted"
+_IS_MINE = text(
+    "SELECT (SELECT version_num FROM alembic_version) AS revision,"
+    " EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = :backend AND granted"
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND classid = CAST(:key AS bigint) >> 32 AND objid = (CAST(:key AS bigint) & 4294967295))"
+    " AND classid = CAST(:key AS bigint) >> 32 AND objid = (CAST(:key AS bigint) & 4294967295)) AS is_held"
 )
 LEASE_S = 60
 """A holder that gives no sign of life for so long, because it is paused or cut off, loses the lease: the server ends
@@ -90,6 +91,11 @@ class Aggregator:
             return "starting"
         trouble = self.trouble
         return str(trouble) if trouble else None
+
+    def stands_by(self) -> bool:
+        """Return whether it lacks nothing but the lease, which another aggregator holds."""
+        trouble = self.trouble
+        return self.ready.is_set() and trouble is not None and trouble.server == "lease"
 
     def hung(self) -> str | None:
         """Return the reason for a failed /livez: no turn of the work, and no wait, has ended for half an hour."""
@@ -243,18 +249,22 @@ class Lease:
     @contextmanager
     def fencing(self, engine: Engine) -> Iterator[None]:
         """Keep the lease while the block lasts, and let no transaction of this engine commit unless it is held at that
-        moment.
+        moment, and the tables are of this version.
 
-        A process that was paused may have lost it without a word, in the middle of a transaction; another has taken
-        over then. Such a commit raises LeaseHeld.
+        A process that was paused may have lost the lease without a word, in the middle of a transaction; another has
+        taken over then. Or an upgrade has migrated the tables under a process that still runs, whose rows are no longer
+        what they hold. Such a commit raises LeaseHeld.
         """
         assert self._connection is not None
         backend = self._connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
         over = threading.Event()
 
         def demand(connection: Connection) -> None:
-            if not connection.execute(_IS_HELD, {"key": LEASE, "backend": backend}).scalar_one():
+            found = connection.execute(_IS_MINE, {"key": LEASE, "backend": backend}).one()
+            if not found.is_held:
                 raise LeaseHeld("the lease was lost")
+            if found.revision != revisions()[0]:
+                raise LeaseHeld(f"the tables were migrated to revision {found.revision}")
 
         event.listen(engine, "commit", demand)
         threading.Thread(target=self._keep, args=[over], name="lease", daemon=True).start()

@@ -1,5 +1,5 @@
 """The programs outside Python that some tests need: `need` returns one or skips the test, `make test-tools` installs
-them.
+or builds them.
 
 As a script it runs before anything is installed: `python3 tests/programs.py`, standard library only.
 """
@@ -11,13 +11,18 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 ALL_TESTS = "LAGLOSS_ALL_TESTS"
 """Set to 1, it makes a missing program a failure."""
 SKIPPED = "not on this machine: "
+TOOLS = Path(__file__).resolve().parents[1] / ".tools"
+"""Where programs are that Debian has not got, and Go builds: each in a folder of its version."""
+HELM = "helm.sh/helm/v4/cmd/helm@v4.3.1"
 
 
 def _which(*names: str) -> str | None:
@@ -39,12 +44,19 @@ def _pango() -> str | None:
     return library
 
 
+def _built(module: str) -> Path:
+    """Return where the program of a Go module, `PATH@VERSION`, is once it is built."""
+    path, version = module.split("@")
+    return TOOLS / f"{path.rpartition('/')[2]}@{version}" / path.rpartition("/")[2]
+
+
 @dataclass(frozen=True)
 class Program:
-    """`find` returns the path, None if it is not there; `packages` are Debian's."""
+    """`find` returns the path, None if it is not there; `packages` are Debian's, or Go builds it from `module`."""
 
     find: Callable[[], str | None]
-    packages: tuple[str, ...]
+    packages: tuple[str, ...] = ()
+    module: str = ""
 
 
 PROGRAMS = {
@@ -55,6 +67,7 @@ PROGRAMS = {
     "pango": Program(_pango, ("libpango-1.0-0", "libpangoft2-1.0-0", "libharfbuzz-subset0")),
     "curl": Program(lambda: _which("curl"), ("curl",)),
     "openssl": Program(lambda: _which("openssl"), ("openssl",)),
+    "helm": Program(lambda: _which(str(_built(HELM)), "helm"), module=HELM),
 }
 
 
@@ -77,26 +90,54 @@ def need(name: str) -> str:
 
 
 def install() -> int:
-    """Install the missing programs by apt-get; return 0, or 3 with the command for somebody who may run it."""
-    packages = sorted({package for each in PROGRAMS.values() if each.find() is None for package in each.packages})
-    if not packages:
-        sys.stdout.write("test-tools: every program is there\n")
-        return 0
+    """Install the missing programs by apt-get, or build them by Go; return 0, or 3 with what is left to do."""
+    missing = [each for each in PROGRAMS.values() if each.find() is None]
+    packages = sorted({package for each in missing for package in each.packages})
+    if packages and not _install(packages):
+        return 3
+    for module in {each.module for each in missing if each.module}:
+        _build(module)
+    left = [name for name, each in PROGRAMS.items() if each.find() is None]
+    if left:
+        sys.stderr.write(f"test-tools: still missing: {', '.join(left)}\n")
+        return 3
+    sys.stdout.write("test-tools: every program is there\n")
+    return 0
+
+
+def _install(packages: list[str]) -> bool:
+    """Install Debian's packages; return False if that cannot be done, and say how it can."""
     apt = ["apt-get", "install", "-y", "--no-install-recommends", *packages]
     as_root = [] if os.geteuid() == 0 else ["sudo"]
     if shutil.which("apt-get") is None or (as_root and shutil.which("sudo") is None):
         sys.stderr.write(f"test-tools: as root, run: apt-get update && {' '.join(apt)}\n")
-        return 3
+        return False
     # RUNLEVEL=1: the services in these packages are not started.
     settings = ["env", "RUNLEVEL=1", "DEBIAN_FRONTEND=noninteractive"]
-    for command in (["apt-get", "update", "-qq"], [*settings, *apt, "-qq"]):
-        if subprocess.run([*as_root, *command], check=False).returncode != 0:
-            return 3
-    missing = [name for name, each in PROGRAMS.items() if each.find() is None]
-    if missing:
-        sys.stderr.write(f"test-tools: still missing: {', '.join(missing)}\n")
-        return 3
-    return 0
+    commands = (["apt-get", "update", "-qq"], [*settings, *apt, "-qq"])
+    return all(subprocess.run([*as_root, *command], check=False).returncode == 0 for command in commands)
+
+
+def _build(module: str) -> None:
+    """Build a Go module's program, and leave nothing but that: Go's caches of it are a gigabyte."""
+    go = shutil.which("go")
+    if go is None:
+        sys.stderr.write(f"test-tools: {module} is built by Go, 1.26 or newer: install that, or the program itself\n")
+        return
+    sys.stdout.write(f"test-tools: building {module} (some minutes)\n")
+    sys.stdout.flush()
+    TOOLS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
+        env = {
+            **os.environ,
+            "GOPATH": f"{scratch}/path",
+            "GOCACHE": f"{scratch}/cache",
+            "GOBIN": f"{scratch}/bin",
+            "GOFLAGS": "-modcacherw -trimpath",
+        }
+        if subprocess.run([go, "install", "-ldflags=-s -w", module], env=env, check=False).returncode == 0:
+            shutil.rmtree(_built(module).parent, ignore_errors=True)
+            Path(env["GOBIN"]).rename(_built(module).parent)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,17 @@ from lagloss_server.ops import jars
 from lagloss_server.ops.java import find_java
 
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
+_ON_A_CLUSTER: Final = MappingProxyType(
+    {
+        # Executors come when tasks wait and go after idling: a stand-by, which has no tasks, holds no core that the
+        # aggregator at work needs.
+        "spark.dynamicAllocation.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+        "spark.dynamicAllocation.shuffleTracking.timeout": "300s",
+        "spark.dynamicAllocation.executorIdleTimeout": "300s",  # windows are closed each minute
+        "spark.executor.cores": "1",  # tasks share nothing; without it, a standalone worker gives all its cores at once
+    }
+)
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 RECORDS_PER_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
@@ -37,8 +48,9 @@ lines each time."""
 def start_session(master: str, driver_memory: str, scratch: Path, driver_host: str = "") -> SparkSession:
     """Start a session whose temporary files lie in a folder of this process's own below `scratch`.
 
-    Settings given to `spark-submit` override everything here but a given `master`; without either it is
-    `local[*]`. `driver_host` is where executors of a cluster reach this process; empty: this machine's name.
+    Settings given to `spark-submit`, or in the `spark-defaults.conf` of the folder that SPARK_CONF_DIR names, override
+    everything here but a given `master`; without either it is `local[*]`. `driver_host` is where executors of a cluster
+    reach this process; empty: this machine's name.
 
     Raises:
         JavaMissing, JarsMissing: with what to do.
@@ -92,6 +104,7 @@ def session_conf(
         "spark.executorEnv.PYTHONSAFEPATH": "1",  # no file of a worker's current directory is that module
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
         "spark.ui.showConsoleProgress": "false",
+        **({} if is_local(master) else _ON_A_CLUSTER),
         **_token_endpoint_allowed(),
         "spark.redaction.regex": REDACTED,
         "spark.sql.redaction.options.regex": REDACTED,
@@ -121,11 +134,19 @@ def is_local(master: str) -> bool:
 
 
 def _submitted() -> dict[str, str]:
-    """Return the settings given to `spark-submit`; empty if it did not start this process."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return {}  # asking would start a JVM before its settings are known
+    """Return the settings given to `spark-submit`, or in the file that it would read."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # asking would start a JVM before its settings are known
+        folder = os.environ.get("SPARK_CONF_DIR")
+        return defaults_in(Path(folder, "spark-defaults.conf")) if folder else {}
     SparkContext._ensure_initialized()  # as the session's builder does: connects to spark-submit's JVM
     return dict(SparkConf().getAll())
+
+
+def defaults_in(path: Path) -> dict[str, str]:
+    """Return the settings in a file of Spark's defaults, `name value` a line; none if there is no such file."""
+    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
+    words = (line.split(maxsplit=1) for line in lines if not line.lstrip().startswith("#"))
+    return {name: rest[0].strip() if rest else "" for name, *rest in filter(None, words)}
 
 
 def claim_scratch(scratch: Path) -> Path:

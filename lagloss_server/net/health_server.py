@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Final
 
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
 from lagloss_server.net.clients import THIS_MACHINE, peer
 from lagloss_server.net.exposition import exposed
+
+LEASE: Final = "lease"
+"""What a stand-by lacks, as `/readyz?exclude=` names it; the Kubernetes API server has the same parameter."""
 
 
 def serve_health(
@@ -20,12 +24,14 @@ def serve_health(
     port: int,
     note: Callable[[], str] = lambda: "ok",
     hung: Callable[[], str | None] = lambda: None,
+    stands_by: Callable[[], bool] = lambda: False,
 ) -> Callable[[], None]:
     """Serve readiness and liveness; return a function that stops it.
 
-    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. A peer that is not
-    on this machine gets it up to the first ": ": in what follows servers name hosts and users. /livez: 200, or 503 with
-    the text of `hung()`: only a restart would help. /metrics: for Prometheus.
+    /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. With
+    `?exclude=lease`, 200 also for a process that `stands_by()`: all that it lacks is the lease. A peer that is not on
+    this machine gets that text up to the first ": ": in what follows servers name hosts and users. /livez: 200, or 503
+    with the text of `hung()`: only a restart would help. /metrics: for Prometheus.
     """
     # Imported here, at the start of the service: importing this module for its name should not wait for them.
     import uvicorn
@@ -35,11 +41,12 @@ def serve_health(
 
     @app.get("/healthz")
     @app.get("/readyz")
-    def ready(request: Request) -> Response:
+    def ready(request: Request, exclude: str = "") -> Response:
         found = trouble()
         if found is None:
             return Response(note())
-        return Response(found if peer(request) in THIS_MACHINE else found.partition(": ")[0], 503)
+        text = found if peer(request) in THIS_MACHINE else found.partition(": ")[0]
+        return Response(text, 200 if exclude == LEASE and stands_by() else 503)
 
     @app.get("/livez")
     def live() -> Response:

@@ -24,6 +24,7 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
+from lagloss_server.net.health_server import LEASE
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.java import find_java
 from lagloss_server.settings import Settings
@@ -191,7 +192,7 @@ def check_services(settings: Settings) -> list[Check]:
             checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
             continue
         try:
-            answer = httpx2.get(f"{url}/healthz", timeout=TIMEOUT_S)
+            answer = httpx2.get(f"{url}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
             good = answer.status_code == httpx2.codes.OK
             found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
         except httpx2.HTTPError as error:

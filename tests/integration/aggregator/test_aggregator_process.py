@@ -147,6 +147,7 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
             follower = begin(number + 1)
             wait_until(lambda it=follower: stands_by(it), 90, f"for who follows {point}")
             assert httpx2.get(f"{follower.url}/readyz").status_code == 503
+            assert httpx2.get(f"{follower.url}/readyz?exclude=lease").status_code == 200
             assert httpx2.get(f"{follower.url}/livez").status_code == 200
             permit.touch()
             wait_until(lambda it=process: it.poll() is not None, 90, f"for the death {point}")

@@ -132,3 +132,21 @@ def test_one_that_is_stopped_in_a_commit_is_succeeded_and_writes_nothing_when_it
         assert writers() == {"successor"}
         assert stands_by(stopped)
     assert [window["messages"] for window in minutes.closed(store)] == [MESSAGES] * 2
+
+
+def test_after_a_migration_a_process_of_the_older_version_commits_nothing(database_url: str, store: Store) -> None:
+    """As in an upgrade on Kubernetes, which migrates while the old pods still run."""
+    with closing(Store(database_url)) as mine, closing(Lease(mine)) as lease:
+        assert lease.is_held()
+        with lease.fencing(mine.engine):
+
+            def overtaken() -> None:
+                with mine.engine.begin() as connection:
+                    connection.execute(insert(PRUNED).values(table_name="older", before_s=0))
+                    with store.engine.begin() as migration:
+                        migration.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+            with pytest.raises(LeaseHeld, match="9999") as refused:
+                overtaken()
+            assert is_outage(refused.value)  # which begins anew, and ends when it finds the tables newer
+        assert names(store) == set()

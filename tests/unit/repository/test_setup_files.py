@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 import lagloss
+from lagloss_server.database_url import connection_options
+from lagloss_server.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -182,6 +184,37 @@ def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_
             assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/healthz"
             assert service["build"]["target"] in stages
             assert (service["build"]["target"] == "aggregator") == (name == "aggregator")
+
+
+OURS = ("prepare", "aggregator", "alerting", "collector", "dashboard")
+
+
+def test_the_compose_file_has_no_password_and_names_files_with_secrets() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for name, service in compose["services"].items():
+        for variable, value in service.get("environment", {}).items():
+            assert not re.search("PASSWORD$|SECRET$|TOKEN$|WEBHOOK_URL$", variable), f"{name}: {variable}"
+            assert "POSTGRES_PASSWORD" not in str(value)
+    assert all(set(secret) == {"file"} for secret in compose["secrets"].values())
+    assert connection_options(compose["services"]["collector"]["environment"]["LAGLOSS_DATABASE_URL"]).keys() == {
+        "user", "host", "port", "dbname",
+    }  # fmt: skip
+    for name in ("postgres", *OURS):
+        (secret,) = compose["services"][name]["secrets"]
+        variable = "POSTGRES_PASSWORD_FILE" if name == "postgres" else "LAGLOSS_DATABASE_PASSWORD_FILE"
+        assert compose["services"][name]["environment"][variable] == f"/run/secrets/{secret}"
+    assert "deploy/secrets" in (ROOT / ".dockerignore").read_text().splitlines()
+
+
+def test_the_composed_services_are_not_root_and_change_no_file_of_their_image() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    settings = {f"LAGLOSS_{name}".upper() for name in Settings.model_fields}
+    for name in OURS:
+        service = services[name]
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+        assert service["tmpfs"] == ["/tmp:exec"]
+        given = {variable for variable in service["environment"] if variable not in settings}
+        assert given - {"HOME"} <= {f"{setting}_FILE" for setting in settings}
 
 
 def test_the_public_address_of_the_dashboard_is_a_setting_of_the_compose_file() -> None:

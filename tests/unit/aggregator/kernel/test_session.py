@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.kernel import code_archive as shipping
-from aggregator.kernel.session import claim_scratch, is_local, session_conf
+from aggregator.kernel.session import claim_scratch, defaults_in, is_local, session_conf
 
 
 @pytest.fixture(autouse=True)
@@ -46,6 +46,22 @@ def test_only_a_cluster_is_told_where_the_driver_is_and_gets_its_code() -> None:
     here = conf("local[2]", "10.0.0.7")
     assert (here["spark.driver.host"], "spark.executorEnv.PYTHONPATH" in here) == ("127.0.0.1", False)
     assert [is_local(master) for master in ("local", "local[*]", "local-cluster[2,1,1024]")] == [True, True, False]
+
+
+@pytest.mark.parametrize("master", ["spark://there:7077", "k8s://https://there:6443", "yarn"])
+def test_on_a_cluster_executors_come_and_go_with_the_tasks_so_that_a_stand_by_has_none(master: str) -> None:
+    found = conf(master)
+    assert found["spark.dynamicAllocation.enabled"] == "true"
+    assert found["spark.executorEnv.PYTHONPATH"] == shipping.FOLDER
+    assert not any(name.startswith("spark.dynamicAllocation") for name in conf("local[2]"))
+    assert conf(master, spark_executor_cores="4")["spark.executor.cores"] == "4"
+
+
+def test_a_file_of_sparks_defaults_is_read_as_spark_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "spark-defaults.conf"
+    assert defaults_in(file) == {}
+    file.write_text("# ours\n\nspark.executor.memory   2g\n  spark.a  -Dx=1 -Dy='2 3' \nspark.empty\n")
+    assert defaults_in(file) == {"spark.executor.memory": "2g", "spark.a": "-Dx=1 -Dy='2 3'", "spark.empty": ""}
 
 
 def test_the_archive_holds_what_a_task_needs(tmp_path: Path) -> None:
