@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import re2
+from pydantic import BeforeValidator, Field
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
@@ -53,6 +54,11 @@ class Matcher:
         if self.operator in ("=", "!="):
             return (found == self.value) == (self.operator == "=")
         return (_pattern(self.value).fullmatch(found) is not None) == (self.operator == "=~")
+
+
+MatcherList = tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...]
+Matchers = Annotated[MatcherList, Field(min_length=1)]
+"""A field of a YAML file: matchers, all of which must match. Of none all would: a file has to say so otherwise."""
 
 
 @lru_cache(1_000)
