@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaException
 
+from dashboard.access.scoped_store import ScopedStore
 from dashboard.queries.window_cache import LoggedWindows
 from dashboard.request.threads import Threads
 from lagloss.broker.errors import kafka_error, unreachable
@@ -21,12 +22,16 @@ from lagloss_server.store.store import Store
 @dataclass(frozen=True, slots=True)
 class Services:
     """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
-    `logged`: the windows last read from the log."""
+    `logged`: the windows last read from the log. What answers people has those of `scoped`."""
 
     store: Store
     settings: Settings
     threads: Threads = field(default_factory=Threads)
     logged: LoggedWindows = field(default_factory=LoggedWindows)
+
+    def scoped(self) -> Services:
+        """Return the same services with a store that reads only what the person who asks may see."""
+        return replace(self, store=ScopedStore(self.store))
 
     @contextmanager
     def log(self) -> Iterator[BeaconLog]:

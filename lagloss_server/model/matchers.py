@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Field
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
+_OF_RULE: Final = frozenset(INCIDENT_LABELS) - {"pipeline"}
 _QUIET: Final = re2.Options()
 _QUIET.log_errors = False
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)\s*(=~|!~|!=|=)\s*(.*?)\s*")
@@ -88,3 +89,10 @@ def labels_of(incident: Labelled, pipeline_labels: Mapping[str, str] | None = No
 def match_all(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:
     """Return whether all of them match; of no matchers, all do."""
     return all(matcher.matches(labels) for matcher in matchers)
+
+
+def reach(matchers: Iterable[Matcher], pipelines: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
+    """Return which of these pipelines, given with the labels of their definitions, have incidents that could match:
+    whatever their rule, kind and severity."""
+    of_pipeline = [matcher for matcher in matchers if matcher.label not in _OF_RULE]
+    return frozenset(name for name, labels in pipelines.items() if match_all(of_pipeline, {**labels, "pipeline": name}))
