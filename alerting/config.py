@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
 import dateutil.rrule
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from alerting.delivery.transports.alertmanager import AlertmanagerConfig
 from alerting.delivery.transports.apprise_services import AppriseConfig
@@ -19,12 +19,11 @@ from alerting.delivery.transports.pagerduty import PagerDutyConfig
 from alerting.delivery.transports.slack import SlackConfig
 from alerting.delivery.transports.webhook import WebhookConfig
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
-from lagloss_server.model.matchers import Matcher
+from lagloss_server.model.matchers import MatcherList, Matchers
 from lagloss_server.settings import Settings
 from lagloss_server.yaml_files import load_yaml
 
 _GROUP_LABELS: Final = ("pipeline",)
-Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...], Field(default=())]
 
 
 class ReceiverSpec(Strict):
@@ -68,7 +67,7 @@ class EscalationSpec(Strict):
 class RouteSpec(Strict):
     """Which incidents go to which receivers."""
 
-    match: Matchers
+    match: MatcherList = ()
     to: tuple[Name, ...]
     continue_: bool = Field(default=False, alias="continue")
     repeat: PositiveMs = 4 * 3_600_000
@@ -87,7 +86,7 @@ class MaintenanceSpec(Strict):
     """Recurring window of time, during which matching incidents are not notified."""
 
     name: Name
-    match: Annotated[Matchers, Field(min_length=1)]
+    match: Matchers
     rrule: str
     start: datetime
     timezone: Zone = "UTC"

@@ -18,6 +18,7 @@ from lagloss_server.fields import Name
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.net.problem_details import Problem, busy, documented
+from lagloss_server.store import audit
 from lagloss_server.store.store import Store
 
 YAML: Final = "application/yaml"
@@ -122,6 +123,7 @@ class Definitions:
     async def _admit(self, request: Request, name: str, needs: Need = "admin") -> Caller:
         caller = await self._services.access.caller(request)
         await self._services.access.admit(caller, name, needs)
+        audit.act_as(_actor(caller, request))
         return caller
 
     async def _sees(self, caller: Caller, name: str) -> bool:
@@ -142,6 +144,13 @@ class Definitions:
             raise busy("PostgreSQL is away") from None
         except UnknownPipeline as error:
             raise Problem(404, "Unknown pipeline", str(error)) from None
+
+
+def _actor(caller: Caller, request: Request) -> audit.Actor:
+    address = request.client.host if request.client else None
+    if caller.token is None:
+        return audit.Actor("local", "machine", address)
+    return audit.Actor(caller.token.id, "token", address)
 
 
 def parsed(body: bytes) -> Definition:

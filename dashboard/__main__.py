@@ -30,13 +30,14 @@ def main() -> int:
         with suppress(OperationalError):  # it starts without PostgreSQL, too
             demand_newest(services.store.engine)
         file = load_reports(settings)
+        server = create_server(services, Scheduler(services.store, services.settings, file) if file else None)
         port = choose_port("The dashboard", settings.dashboard_port)
     except LaglossError as error:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
     uvicorn.run(
-        create_server(services, Scheduler(services.store, services.settings, file) if file else None),
+        server,
         host=settings.bind_address,
         port=port,
         log_level="warning",

@@ -8,11 +8,13 @@ from uuid import UUID
 
 import structlog
 
-from dashboard.request.current_user import LOCAL, require_operator
+from dashboard.access.silences import limited, require_whole
+from dashboard.request.current_user import LOCAL, require_operator, require_operator_of, require_operator_of_all
 from lagloss_server.errors import BadSilence, BadText
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import receiver_check as rehearsal
 from lagloss_server.incidents.actions import Silence
+from lagloss_server.incidents.incident import incident as read_incident
 from lagloss_server.incidents.receiver_check import CheckOutcome
 from lagloss_server.store.store import Store
 
@@ -30,8 +32,10 @@ def acknowledge(store: Store, incident: str, note: str | None = None, author: st
     Raises:
         NotAllowed, BadText, UnknownIncident, AmbiguousIncident, AlreadyAcknowledged, IncidentIsResolved.
     """
-    by = doer(author)
-    taken = incident_actions.acknowledge(store, incident, by, _short("a note", note or "") or None)
+    by, text = doer(author), _short("a note", note or "") or None
+    found = read_incident(store, incident)
+    require_operator_of(found.pipeline)
+    taken = incident_actions.acknowledge(store.unscoped, str(found.id), by, text)
     _log.info("acknowledged", incident=str(taken), by=by)
     return taken
 
@@ -39,7 +43,8 @@ def acknowledge(store: Store, incident: str, note: str | None = None, author: st
 def silence(
     store: Store, matchers: Sequence[str], *, reason: str, for_s: float, author: str | None = None
 ) -> tuple[Silence, list[UUID]]:
-    """Silence what matches for a while; return the silence, and the open incidents that it matches.
+    """Silence what matches for a while; return the silence, and the open incidents that it matches. One that acts for
+    a team silences only what they may act on.
 
     Raises:
         NotAllowed, BadText, BadSilence.
@@ -48,7 +53,8 @@ def silence(
     given = [_short("a matcher", matcher) for matcher in matchers[: MAX_MATCHERS + 1] if matcher.strip()]
     if len(given) > MAX_MATCHERS:
         raise BadSilence(expected=f"at most {MAX_MATCHERS} matchers", found="more")
-    made, about = incident_actions.silence(store, given, reason=_short("a reason", reason), author=by, for_s=for_s)
+    why = _short("a reason", reason)
+    made, about = incident_actions.silence(store.unscoped, limited(store, given), reason=why, author=by, for_s=for_s)
     _log.info("silenced", silence=made.id, matchers=made.matchers, by=by)
     return made, about
 
@@ -60,7 +66,8 @@ def end_silence(store: Store, silence_id: str, author: str | None = None) -> Non
         NotAllowed, BadText, UnknownSilence.
     """
     by = doer(author)
-    incident_actions.unsilence(store, silence_id, by)
+    require_whole(store, silence_id)
+    incident_actions.unsilence(store.unscoped, silence_id, by)
     _log.info("silence_ended", silence=silence_id, by=by)
 
 
@@ -73,6 +80,7 @@ def rehearse(
         NotAllowed, BadText, UnknownReceiver, NoAlerter.
     """
     by = doer(author)
+    require_operator_of_all("a receiver")
     _log.info("receiver_tested", receiver=receiver, by=by)
     return rehearsal.await_test(store, rehearsal.request_test(store, receiver, by), wait_s=wait_s)
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
-from dashboard.request.current_user import require_operator
+from dashboard.request.current_user import require_operator, require_operator_of
 from dashboard.request.span import Span
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
@@ -51,6 +51,7 @@ def backtest(
     """
     require_operator()
     store.pipeline(pipeline)
+    require_operator_of(pipeline)
     if not _running.acquire(blocking=False):
         raise BacktestBusy
     try:

@@ -58,6 +58,7 @@ SHOTS: Final = (
     Shot("alerts", "/alerts?zone=UTC", "main h1, main h2"),
     Shot("report", f"/pipelines/{PIPELINE}/report?range=this-month&zone=UTC", "main section"),
     Shot("health", "/health?zone=UTC", "main h1, main h2"),
+    Shot("audit", "/audit?zone=UTC&range=24h", "main table"),
 )
 
 

@@ -149,6 +149,19 @@ class NotAllowed(UsageError):
     """{name} has the role {role}, which is read-only. Ask an operator to do this."""
 
 
+class NotOfYourTeam(NotAllowed):
+    """{name} may look at {pipeline}, and not act on it: that takes a team whose role is operator (docs/login.md)."""
+
+
+class NotForTeams(NotAllowed):
+    """{name} acts for a team; {what} concerns all of them. Ask an operator of the whole installation to do this."""
+
+
+class IdsHidden(UsageError):
+    """Message ids of {pipeline} are hidden from {name}. Ask an operator for a team that may see them, see
+    docs/login.md."""
+
+
 class UnknownUser(UsageError):
     """No user is called {name}; there {known}. Add one with `lagloss users add NAME`."""
 
@@ -162,6 +175,11 @@ class BadUserName(UsageError):
     {name!r}."""
 
 
+class BadGroup(UsageError):
+    """Expected a group's name of 1 to 100 characters, without a comma and not beginning with * or a blank, found
+    {group!r}."""
+
+
 class BadPassword(UsageError):
     """Expected a password of {least} to {most} characters, found {found}. Nothing was changed."""
 
@@ -173,6 +191,11 @@ class OpenToAll(UsageError):
 
 class BadLogin(UsageError):
     """LAGLOSS_LOGIN={login} needs {variable}: expected {expected}, found {found}. See docs/login.md."""
+
+
+class TeamsWithoutLogin(UsageError):
+    """LAGLOSS_ACCESS_FILE is {path}, but without a login nothing tells the members of teams apart. Set LAGLOSS_LOGIN to
+    local, oidc or proxy (docs/login.md), or leave the file out."""
 
 
 class JavaMissing(ServerUnreachable):

@@ -80,6 +80,9 @@ class Settings(BaseSettings):
     login_viewers: str = Field("", description="a,b,…: groups of viewers, who can read; *: every user who is logged in")
     session_hours: int = Field(72, ge=1, description="hours after which a session ends")
     session_idle_hours: int = Field(8, ge=1, description="hours without a request after which a session ends")
+    access_file: Path | None = Field(
+        None, description="YAML file of teams and the pipelines that each may see; empty: every user sees all"
+    )
     oidc_issuer: str = Field("", description="https://… of the OpenID provider, spelled as in its metadata")
     oidc_client_id: str = Field("", description="client id of the dashboard at the provider")
     oidc_client_secret: str = Field("", description="client secret of the dashboard at the provider")
@@ -113,6 +116,7 @@ class Settings(BaseSettings):
         730, ge=8, description="days that roll-ups by hour and day, and runs of reports, are kept"
     )
     keep_quarantine_days: int = Field(7, ge=1, description="days that bad records are kept in quarantine")
+    keep_audit_days: int = Field(400, ge=30, description="days that the audit trail is kept")
     log: Literal["text", "json"] = Field("text", description="form of log lines on stderr: text or json")
     log_level: str = Field("info", description="debug, info, warning or error")
 

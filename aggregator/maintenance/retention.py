@@ -30,6 +30,7 @@ from lagloss_server.rules.freshness import EXPECTED_FOR_MS
 from lagloss_server.settings import Settings
 from lagloss_server.store.partitions import DAY_S, day_label
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.store import names_not_deleted
 
 log = structlog.get_logger()
@@ -80,9 +81,11 @@ class Retention:
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
         """Return the tables whose rows go by age alone, with the condition for the old rows."""
         rollup, bad, asked = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
+        trail = AuditTrailRow
         return {
             tables.table_of(rollup): rollup.start < oldest_day(now_ms, self._settings.keep_rollups_days),
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
+            tables.table_of(trail): trail.at < _ago(now_ms, self._settings.keep_audit_days),
             tables.table_of(asked): and_(asked.answer.is_not(None), asked.requested_at < _ago(now_ms, CHANGEABLE_DAYS)),
         }
 

@@ -25,6 +25,7 @@ from lagloss_server.incidents import response_times as incident_times
 from lagloss_server.incidents.changes import read_record
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import Settings
+from lagloss_server.store.audit import note_look
 from lagloss_server.times import moment, parse_time_s
 
 app = typer.Typer(help="List, acknowledge and silence incidents.", no_args_is_help=True)
@@ -66,7 +67,10 @@ def show(incident_id: IncidentId, as_json: AsJson = False, data_dir: DataDir = N
     """Show one incident: breaches, places, example messages, history and notifications."""
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
-        document = read_record(store, incident_id).document(settings.dashboard_url)
+        record = read_record(store, incident_id)
+        if record.incident.examples:
+            note_look(store.engine, "ids.incident", record.incident.pipeline, str(record.incident.id))
+        document = record.document(settings.dashboard_url)
     if as_json:
         typer.echo(json.dumps(document))
     else:

@@ -9,11 +9,12 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
+from dashboard.api import audit, consumer_lag, health, incidents, messages, overview, reports, series, windows
 from dashboard.queries.services import Services
 from lagloss.errors import LaglossError, UsageError
 from lagloss_server.errors import (
     AlreadyAcknowledged,
+    IdsHidden,
     IncidentIsResolved,
     NotAllowed,
     NotEnoughData,
@@ -37,6 +38,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (AlreadyAcknowledged, 409, "Already acknowledged"),
     (IncidentIsResolved, 409, "Incident is resolved"),
     (NotAllowed, 403, "Not allowed"),
+    (IdsHidden, 403, "Message ids are hidden"),
     (NotEnoughData, 409, "Not enough data"),
     (WindowTooLarge, 409, "Window too large"),
     (UsageError, 422, "Bad request"),
@@ -54,6 +56,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     reports.router,
     incidents.router,
     health.router,
+    audit.router,
 )
 
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from dashboard import actions as acts
+from dashboard.access.silences import read_silences
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries import alerts
 from dashboard.queries import deliveries as sent
@@ -18,7 +19,6 @@ from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilt
 from dashboard.queries.services import Services
 from dashboard.request.span import Span
 from lagloss_server.fields import DurationMs
-from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents.receiver_check import WAIT_S
 from lagloss_server.net.problem_details import documented
 
@@ -163,8 +163,8 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
     @routes.get("/silences", responses=documented(503))
     async def silences() -> dict[str, Any]:
         """Return those that hold now, the one that ends first first."""
-        found = await threads.read(incident_actions.silences, store)
-        return {"silences": [silence.document() for silence in found]}
+        found = await threads.read(read_silences, store)
+        return {"silences": [held.silence.document() for held in found]}
 
     @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
     async def silence(given: NewSilence) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def router(services: Services) -> APIRouter:
     """Ids hold any characters: they stand in the query."""
     routes = APIRouter(tags=["messages"])
 
-    @routes.get("/pipelines/{pipeline}/messages", responses=documented(404, 422, 503))
+    @routes.get("/pipelines/{pipeline}/messages", responses=documented(403, 404, 422, 503))
     async def message(
         pipeline: Annotated[str, Path(pattern=NAME_PATTERN)],
         id: Annotated[str, Query(min_length=1, max_length=255, description="its id, or the id's hash, 16 hex digits")],

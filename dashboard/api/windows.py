@@ -23,6 +23,7 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.net.problem_details import documented
 from lagloss_server.queries.difference import Difference, difference_in
 from lagloss_server.queries.matrix import Only, Presence
+from lagloss_server.store.audit import Look
 from lagloss_server.times import parse_time_s
 
 MAX_ROWS: Final = 10_000
@@ -35,12 +36,13 @@ PATH: Final = "/pipelines/{pipeline}/windows/{start}"
 
 def router(services: Services) -> APIRouter:
     """Beacons are read from the log: 409 where it no longer holds them or they are too many, 503 where Kafka does not
-    answer."""
+    answer. What names messages is 403 for whom their ids are hidden from."""
     routes = APIRouter(tags=["windows"])
     store, threads = services.store, services.threads
 
-    async def read_log(pipeline: str, start_s: int) -> Presence:
-        return await threads.read_log(services.logged.read, store, services.log, pipeline, start_s)
+    async def read_log(pipeline: str, start_s: int, format: Format) -> Presence:
+        look: Look = "ids.export" if format == "csv" else "ids.window"
+        return await threads.read_log(services.logged.read, store, services.log, pipeline, start_s, look)
 
     def csv(name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
         """Sent while it is made, so many lines at a time, each time in a turn among those who read the log."""
@@ -73,7 +75,7 @@ def router(services: Services) -> APIRouter:
         kept = await threads.read(read_revisions, store, pipeline, start_s, found[0])
         return [revision.document() for revision in kept]
 
-    @routes.get(f"{PATH}/matrix", response_model=None, responses=documented(404, 409, 422, 503))
+    @routes.get(f"{PATH}/matrix", response_model=None, responses=documented(403, 404, 409, 422, 503))
     async def matrix(
         pipeline: PipelineName,
         start: Start,
@@ -84,7 +86,7 @@ def router(services: Services) -> APIRouter:
         format: Format = "json",
     ) -> Response | dict[str, Any]:
         """Return which message was seen at which checkpoint, and its lag there in ms, by event time."""
-        presence = await read_log(pipeline, _start_s(start))
+        presence = await read_log(pipeline, _start_s(start), format)
         rows = await threads.read_log(partial(presence.select, only=only, where=where, text=text))
         if format == "json":
             return (await threads.read_log(presence.matrix, rows, limit)).document(services.trace_links)
@@ -92,7 +94,7 @@ def router(services: Services) -> APIRouter:
         header = ("message_id", "event_time", *points, "missing_at", "duplicates", "trace_id")
         return csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
 
-    @routes.get(f"{PATH}/difference", response_model=None, responses=documented(404, 409, 422, 503))
+    @routes.get(f"{PATH}/difference", response_model=None, responses=documented(403, 404, 409, 422, 503))
     async def difference(
         pipeline: PipelineName,
         start: Start,
@@ -103,7 +105,7 @@ def router(services: Services) -> APIRouter:
         """Ids at one checkpoint and not at another, as `lagloss diff --json` prints them; CSV names all of them."""
         start_s = _start_s(start)
         await threads.read(check_known, store, pipeline, start_s, from_, to)
-        presence = await read_log(pipeline, start_s)
+        presence = await read_log(pipeline, start_s, format)
         limit = {} if format == "json" else {"limit": None}
         found: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
         if format == "json":

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from starlette.types import ASGIApp
 
+from dashboard.login.admission import Admission
 from dashboard.login.checking import check_binding
 from dashboard.login.guard import Guard
 from dashboard.login.headers import SecureHeaders
@@ -29,11 +30,15 @@ def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ())
 
     `script_hashes`: of the inline scripts that pages may run, as `sha256-…`. The server must not rewrite the client's
     address from headers (uvicorn: `proxy_headers=False`): the login does that, for proxies that are trusted.
+
+    Raises:
+        BadDefinition: the access file cannot be used.
     """
     settings = services.settings
     origins = Origins(settings.dashboard_url, loopback_only=not settings.login)
     headers = SecureHeaders(script_hashes, is_https=is_https(settings))
-    return Guard(app, _login(services), origins, headers)
+    admission = Admission(services)
+    return Guard(app, _login(services, admission), admission, origins, headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,12 @@ def account(person: Person, settings: Settings) -> SignedIn:
     return SignedIn(person.name, person.role, can_log_out=settings.login in ("local", "oidc"))
 
 
-def _login(services: Services) -> LoginKind:
+def _login(services: Services, admission: Admission) -> LoginKind:
     match services.settings.login:
         case "local":
-            return LocalLogin(services)
+            return LocalLogin(services, admission)
         case "oidc":
-            return OidcLogin(services)
+            return OidcLogin(services, admission)
         case "proxy":
             return ProxyLogin(services.settings)
         case _:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from dashboard.login.groups import EVERYBODY, GroupRoles, listed
-from lagloss_server.errors import BadLogin, OpenToAll
+from lagloss_server.errors import BadLogin, OpenToAll, TeamsWithoutLogin
 from lagloss_server.net.clients import is_loopback, parse_networks
 from lagloss_server.net.origins import origin_of
 from lagloss_server.settings import Settings
@@ -17,6 +17,7 @@ def check_binding(settings: Settings) -> None:
     Raises:
         OpenToAll: others than this machine could reach it, and there is no login.
         BadLogin: a setting that the login needs is missing or makes no sense.
+        TeamsWithoutLogin: there are teams, and nothing by which their members are known.
     """
     if not settings.login and not is_loopback(settings.bind_address):
         raise OpenToAll(address=settings.bind_address)
@@ -32,6 +33,8 @@ def check_binding(settings: Settings) -> None:
         _check_provider(settings)
     if settings.login in ("oidc", "proxy"):
         _check_groups(settings)
+    if settings.access_file is not None:
+        _check_teams(settings)
 
 
 def _check_provider(settings: Settings) -> None:
@@ -52,8 +55,16 @@ def _check_groups(settings: Settings) -> None:
     groups = GroupRoles.of(settings)
     if EVERYBODY in groups.operators:
         raise _bad(settings, "LAGLOSS_LOGIN_OPERATORS", "groups by name", EVERYBODY)
-    if not groups.operators and not groups.viewers:
+    if not groups.operators and not groups.viewers and not groups.by_teams:
         raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups that may look, or * for everyone who is logged in")
+
+
+def _check_teams(settings: Settings) -> None:
+    if not settings.login:
+        raise TeamsWithoutLogin(path=settings.access_file)
+    if settings.login_viewers:
+        expected = "nothing beside LAGLOSS_ACCESS_FILE, whose teams say who may look"
+        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", expected, settings.login_viewers)
 
 
 def _bad(settings: Settings, variable: str, expected: str, found: object = "nothing") -> BadLogin:

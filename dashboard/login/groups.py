@@ -6,10 +6,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
+from dashboard.access.policy import EVERY_USER
 from lagloss_server.model.roles import Role
 from lagloss_server.settings import Settings
 
-EVERYBODY: Final = "*"
+EVERYBODY: Final = EVERY_USER
 
 
 def listed(text: str) -> tuple[str, ...]:
@@ -19,20 +20,24 @@ def listed(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class GroupRoles:
-    """Whose members are operators, and whose may look."""
+    """Whose members are operators, and whose may look. `by_teams`: whether an access file says who may look, and at
+    what; then these do not."""
 
     operators: frozenset[str]
     viewers: frozenset[str]
+    by_teams: bool = False
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        return cls(frozenset(listed(settings.login_operators)), frozenset(listed(settings.login_viewers)))
+        operators, viewers = (frozenset(listed(text)) for text in (settings.login_operators, settings.login_viewers))
+        return cls(operators, viewers, settings.access_file is not None)
 
     def role(self, groups: Collection[str]) -> Role | None:
         """Return the role of a member of these groups; None: they may not even look."""
         if not self.operators.isdisjoint(groups):
             return "operator"
-        return "viewer" if EVERYBODY in self.viewers or not self.viewers.isdisjoint(groups) else None
+        may_look = self.by_teams or EVERYBODY in self.viewers or not self.viewers.isdisjoint(groups)
+        return "viewer" if may_look else None
 
 
 def claimed(claims: Mapping[str, Any], name: str) -> frozenset[str]:

@@ -13,11 +13,12 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from dashboard.login.admission import Admission
 from dashboard.login.headers import SecureHeaders
 from dashboard.login.kinds import LOGIN_PATH, LoginKind
 from dashboard.login.next_path import wanted
 from dashboard.login.pages import refusal_page
-from dashboard.request.current_user import Person, answer_for
+from dashboard.request.current_user import Person
 from lagloss_server.net.origins import Origins, is_navigation
 from lagloss_server.net.problem_details import Problem, busy
 
@@ -32,9 +33,12 @@ _log = structlog.get_logger("lagloss.dashboard")
 class Guard:
     """An ASGI application around another. `dashboard.request.current_user` has the user."""
 
-    def __init__(self, app: ASGIApp, login: LoginKind, origins: Origins, headers: SecureHeaders) -> None:
+    def __init__(
+        self, app: ASGIApp, login: LoginKind, admission: Admission, origins: Origins, headers: SecureHeaders
+    ) -> None:
         self._app = app
         self._login = login
+        self._admission = admission
         self._origins = origins
         self._headers = headers
         self._pages = Router(routes=list(login.routes))
@@ -53,6 +57,7 @@ class Guard:
         try:
             self._origins.check(connection)
             if scope["path"] in self._open_paths:
+                self._admission.begin(connection)
                 await self._pages(scope, receive, send)
                 return
             person = await self._person(connection)
@@ -62,10 +67,7 @@ class Guard:
         except Problem as problem:
             await self._refusal(connection, problem)(scope, receive, send)
         else:
-            if person is not None:
-                answer_for(person)
-                await self._app(scope, receive, send)
-            elif scope["path"] == METRICS_PATH:
+            if person is not None or scope["path"] == METRICS_PATH:
                 await self._app(scope, receive, send)
             elif scope["path"] in HEALTH_PATHS:
                 await self._health_for_strangers(scope, receive, send)
@@ -73,14 +75,20 @@ class Guard:
                 await self._to_login(connection)(scope, receive, send)
 
     async def _person(self, connection: HTTPConnection) -> Person | None:
-        """Return the user of a request. Health and metrics are public, so errors of identification are ignored
-        there."""
+        """Return the user of a request, and set them as the current one. Health and metrics are public, so errors of
+        identification are ignored there."""
         try:
-            return await self._login.person(connection)
+            return await self._recognised(connection)
         except (Problem, SQLAlchemyError):
             if connection.scope["path"] in (*HEALTH_PATHS, METRICS_PATH):
                 return None
             raise
+
+    async def _recognised(self, connection: HTTPConnection) -> Person | None:
+        person = await self._login.person(connection)
+        if person is not None:
+            await self._admission.admit(connection, person)
+        return person
 
     def _to_login(self, connection: HTTPConnection) -> Response:
         if LOGIN_PATH in self._open_paths and is_navigation(connection):
@@ -137,9 +145,6 @@ class Guard:
         """Return whether a WebSocket's user may look, and set them as the current user."""
         try:
             self._origins.check(connection)
-            person = await self._login.person(connection)
+            return await self._recognised(connection) is not None
         except (Problem, SQLAlchemyError):
             return False
-        if person is not None:
-            answer_for(person)
-        return person is not None

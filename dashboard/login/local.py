@@ -19,6 +19,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from dashboard.login.admission import Admission
 from dashboard.login.groups import listed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
 from dashboard.login.next_path import checked_next
@@ -41,8 +42,9 @@ _log = structlog.get_logger("lagloss.dashboard")
 class LocalLogin:
     """Users are in PostgreSQL (`lagloss users`)."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, admission: Admission) -> None:
         self._store = services.store
+        self._admission = admission
         self._sessions = Sessions(services.store, users.LOCAL_LOGIN, Lifetime.of(services.settings))
         self._cookie = SessionCookie(services, self._sessions)
         self._trusted = parse_networks(listed(services.settings.proxy_trusted))
@@ -63,7 +65,7 @@ class LocalLogin:
         if given is None:
             return person
         user = await self._recognise(connection, *given)
-        return Person(user.name, user.role)
+        return _person(user)
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
         # asked for Basic, a browser would open a window of its own and keep what is typed there
@@ -78,6 +80,7 @@ class LocalLogin:
         name, next_path = form.get("name", ""), checked_next(form.get("next", ""))
         try:
             user = await self._recognise(request, name, form.get("password", ""))
+            self._admission.teams_of(_person(user))
             token = await asyncio.to_thread(self._begin, user)
         except Problem as problem:
             return password_page(next_path, name=name, problem=problem)
@@ -112,7 +115,11 @@ class LocalLogin:
             held = users.hold(connection, user)
             if held is None:
                 raise _wrong()
-            return self._sessions.begin(connection, Person(held.name, held.role))
+            return self._sessions.begin(connection, _person(held))
+
+
+def _person(user: users.User) -> Person:
+    return Person(user.name, user.role, frozenset(user.groups))
 
 
 def _wrong() -> Problem:

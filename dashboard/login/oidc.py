@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
+from dashboard.login.admission import Admission
 from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
 from dashboard.login.next_path import checked_next
@@ -49,8 +50,9 @@ _log = structlog.get_logger("lagloss.dashboard")
 class OidcLogin:
     """The provider knows people and their groups."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, admission: Admission) -> None:
         settings = services.settings
+        self._admission = admission
         self._store = services.store
         self._settings = settings
         self._sessions = Sessions(services.store, OIDC_LOGIN, Lifetime.of(settings))
@@ -129,10 +131,13 @@ class OidcLogin:
         if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
             detail = f"expected a printable name in the claim {self._settings.oidc_name_claim}"
             raise Problem(403, "Bad name", detail)
-        role = GroupRoles.of(self._settings).role(claimed(claims, self._settings.oidc_role_claim))
+        groups = claimed(claims, self._settings.oidc_role_claim)
+        role = GroupRoles.of(self._settings).role(groups)
         if role is None:
             raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
-        return Person(name, role)
+        person = Person(name, role, groups)
+        self._admission.teams_of(person)
+        return person
 
     def _begin(self, person: Person) -> str:
         with self._store.engine.begin() as connection:

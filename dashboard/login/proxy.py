@@ -39,11 +39,11 @@ class ProxyLogin:
         if len(names) > 1 or not 0 < len(name) <= _MAX_NAME_LENGTH or not name.isprintable():
             raise Problem(403, "Bad name", f"expected one header {self._user_header} with a printable name")
         summary = (_decoded(text) for text in connection.headers.getlist(self._roles_header))
-        groups = {group for text in summary for group in listed(text)} - {EVERYBODY}
+        groups = frozenset(group for text in summary for group in listed(text)) - {EVERYBODY}
         role = self._groups.role(groups)
         if role is None:
             raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
-        return Person(name, role)
+        return Person(name, role, groups)
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
         return unauthorised(f"expected the header {self._user_header} of the proxy in front", "Proxy")

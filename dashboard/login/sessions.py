@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Final, Self
+from typing import Final, Literal, Self
 
 from sqlalchemy import Connection, delete, insert, select, update
 from starlette.requests import HTTPConnection
@@ -16,6 +16,7 @@ from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
 from lagloss_server.net.origins import origin_of
 from lagloss_server.settings import Settings
+from lagloss_server.store import audit
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow
 from lagloss_server.store.store import Store
@@ -63,10 +64,12 @@ class Sessions:
                 login=self._login,
                 name=person.name,
                 role=person.role,
+                groups=sorted(person.groups),
                 created_at=now,
                 seen_at=now,
             )
         )
+        _note(connection, "session.begin", person.name)
         return token
 
     def find(self, token: str, now: datetime | None = None) -> Person | None:
@@ -79,12 +82,21 @@ class Sessions:
                 return None
             if now >= row.seen_at + _SEEN_EVERY:
                 connection.execute(update(_session).where(is_it).values(seen_at=now))
-        return Person(row.name, row.role)
+        return Person(row.name, row.role, frozenset(row.groups))
 
     def end(self, token: str) -> None:
         """End the session of this token."""
+        ended = delete(_session).where(_session.c.token_hash == hash_secret(token)).returning(_session.c.name)
         with self._store.engine.begin() as connection:
-            connection.execute(delete(_session).where(_session.c.token_hash == hash_secret(token)))
+            name = connection.execute(ended).scalar_one_or_none()
+            if name is not None:
+                _note(connection, "session.end", name)
+
+
+def _note(connection: Connection, action: Literal["session.begin", "session.end"], name: str) -> None:
+    """Add to the audit trail what a person did from where this request comes from."""
+    with audit.acting_as(replace(audit.acting(), name=name)):
+        audit.note(connection, action, name)
 
 
 _CACHE_S: Final = 2.0

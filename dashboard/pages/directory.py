@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboard.pages.alerts import page as alerts
+from dashboard.pages.audit import page as audit
 from dashboard.pages.base import Page
 from dashboard.pages.health import page as health
 from dashboard.pages.incident import page as incident
@@ -23,6 +24,7 @@ PAGES: Final[tuple[Page, ...]] = (
     alerts.PAGE,
     incident.PAGE,
     health.PAGE,
+    audit.PAGE,
 )
 
 

@@ -13,10 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboard.pages.base import Part, alert
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.request import links
+from dashboard.request.current_user import Person
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
+from lagloss_server.errors import IdsHidden
 from lagloss_server.model.definition import Definition
 
 _T = TypeVar("_T")
@@ -61,7 +63,15 @@ def not_done(failed: Failed) -> Part:
     return alert("Not done", f"PostgreSQL did not answer: {failed.detail}. Try again.", "red", "✖")
 
 
-def no_pipeline() -> Part:
+def ids_hidden(error: IdsHidden) -> Part:
+    return alert("Message ids are hidden", str(error), "gray", "○")
+
+
+def no_pipeline(person: Person) -> Part:
+    """Draw the empty overview. Who sees only some pipelines is not asked to declare one: there may be others."""
+    if not person.grants.is_whole:
+        summary = "None of the pipelines that your teams may see is there yet. Ask an operator which teams see what."
+        return alert("No pipeline of yours", summary, "blue", "∅")
     lines = ["Declare one and store it; this page finds it by itself:", dmc.Code(_THREE_LINES, block=True, mt="xs")]
     return alert("No pipeline yet", lines, "blue", "＋")
 

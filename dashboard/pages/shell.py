@@ -12,6 +12,7 @@ from dashboard.login import SignedIn
 from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria, moment_picker
 from dashboard.request import links, zones
+from dashboard.request.current_user import Person, asking
 from dashboard.request.span import RANGES_S
 
 REFRESH_MS: Final = 5_000
@@ -152,13 +153,15 @@ def _zone_select() -> Part:
     )
 
 
-def nav(here: links.Address, current: str) -> Part:
+def nav(here: links.Address, current: str, person: Person) -> Part:
     """Return the pages that are of no single pipeline; `current` is the name of the page that is shown."""
-    pages = (
+    pages = [
         ("overview", "Overview", links.OVERVIEW),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),
-    )
+    ]
+    if person.role == "operator":
+        pages.append(("audit", "Audit", links.AUDIT))
     return dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs")
 
 
@@ -173,11 +176,10 @@ def account_part(of: SignedIn) -> Part:
 
 def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:
     """Return the pages of one pipeline, for their heads."""
-    pages = (
-        ("pipeline", "Pipeline", links.pipeline(pipeline)),
-        ("message", "Messages", links.message(pipeline)),
-        ("report", "SLA report", links.report(pipeline)),
-    )
+    pages = [("pipeline", "Pipeline", links.pipeline(pipeline))]
+    if asking().grants.may_see_ids(pipeline) or current == "message":
+        pages.append(("message", "Messages", links.message(pipeline)))
+    pages.append(("report", "SLA report", links.report(pipeline)))
     return html.Nav(
         dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs"),
         **aria(label=f"pages of {pipeline}"),

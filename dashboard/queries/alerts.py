@@ -8,14 +8,15 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
+from dashboard.access.silences import HeldSilence, read_silences
 from dashboard.queries.deliveries import Leader, ReceiverStatus, count_outcomes, read_leader, read_receivers
 from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
 from dashboard.request.span import Span
-from lagloss_server.incidents.actions import Silence, pipeline_labels, silences
+from lagloss_server.incidents.actions import Silence, pipeline_labels
 from lagloss_server.incidents.changes import IncidentRecord, read_record
 from lagloss_server.incidents.incident import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss_server.incidents.response_times import Times, courses
-from lagloss_server.model.matchers import Matcher, labels_of, match_all
+from lagloss_server.model.matchers import labels_of, match_all
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
@@ -115,7 +116,7 @@ class Board:
 
 def read_board(store: Store, filters: IncidentFilters, span: Span) -> Board:
     """Read open incidents, and the counts of everything else in this span."""
-    holding = silences(store)
+    holding = read_silences(store)
     found = read_open(store, filters, holding)
     waiting = read_pending(store, filters)
     silent = sum(opened.withheld is not None for opened in found)
@@ -135,17 +136,19 @@ def read_board(store: Store, filters: IncidentFilters, span: Span) -> Board:
     return Board(
         found,
         waiting,
-        holding,
+        [held.silence for held in holding],
         counts,
         read_leader(store),
         read_receivers(store),
     )
 
 
-def read_open(store: Store, filters: IncidentFilters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
+def read_open(
+    store: Store, filters: IncidentFilters, holding: Sequence[HeldSilence] | None = None
+) -> list[OpenIncident]:
     """Return the open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
     found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
-    return _opened(store, found, silences(store) if holding is None else holding)
+    return _opened(store, found, read_silences(store) if holding is None else holding)
 
 
 def read_pending(store: Store, filters: IncidentFilters) -> list[Pending]:
@@ -175,28 +178,29 @@ def read_history(
 
 
 def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, IncidentRecord]:
-    """Read one incident with its silence, and its record.
+    """Read one incident with its silence, and its record. Its examples name messages: that is noted.
 
     Raises:
         UnknownIncident: no id begins so.
         AmbiguousIncident: several do.
     """
     found = read_record(store, incident_id)
-    [opened] = _opened(store, [found.incident], silences(store))
+    if found.incident.examples:
+        store.look_at_ids("ids.incident", found.incident.pipeline, str(found.incident.id))
+    [opened] = _opened(store, [found.incident], read_silences(store))
     return opened, found
 
 
-def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
+def _opened(store: Store, found: Sequence[Incident], holding: Sequence[HeldSilence]) -> list[OpenIncident]:
     """Add the silences that match."""
     if not holding:
         return [OpenIncident(each) for each in found]
     with store.engine.connect() as connection:
         labels = pipeline_labels(connection)
-    matchers = [(silence, [Matcher.parse(text) for text in silence.matchers]) for silence in holding]
 
     def keeping(of: Incident) -> Silence | None:
         known = labels_of(of, labels.get(of.pipeline))
-        return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
+        return next((held.silence for held in holding if match_all(held.matchers, known)), None)
 
     return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
 

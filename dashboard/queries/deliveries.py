@@ -86,7 +86,7 @@ def count_outcomes(store: Store, filters: IncidentFilters, span: Span) -> dict[s
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
     asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
     with store.engine.connect() as connection:
-        counted = dict(connection.execute(asked).tuples().all())
+        counted: dict[str, int] = dict(connection.execute(asked).all())
     return {outcome: counted[outcome] for outcome in _FIRST if outcome in counted}
 
 

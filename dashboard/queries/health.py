@@ -73,6 +73,11 @@ class Health:
     recomputes: list[Recompute]
 
     @property
+    def is_whole(self) -> bool:
+        """Whether what is of no pipeline is shown, too: receivers, bad records, tables."""
+        return self.alerting.receivers is not None
+
+    @property
     def problems(self) -> list[HealthProblem]:
         """Problems, those that hide most first."""
         return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
@@ -105,7 +110,7 @@ class Health:
             well_at = self.alerting.well_at
             last = "none ever led" if well_at is None else f"last well {fmt.ago(self.now_s - well_at.timestamp())}"
             yield HealthProblem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
-        elif not self.alerting.receivers:
+        elif self.alerting.receivers == ():
             missing = "The alerter knows no receiver: no notification is sent."
             yield HealthProblem(missing, "Name some in the alerting file.")
 
@@ -161,7 +166,8 @@ class Health:
 
 
 def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = None) -> Health:
-    """Return how lagloss is now; `ends`: where the reports topic ends.
+    """Return how lagloss is now; `ends`: where the reports topic ends. Whether it works at all is read for everybody;
+    tables, receivers and bad records only for who may see every pipeline.
 
     Raises:
         UnknownPipeline: there is none of this name.
@@ -172,11 +178,15 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
     names = list(definitions) if pipeline is None else [pipeline]
     fresh = read_freshness_of(store, names, now_s)
     graces_ms = {name: definitions[name].spec.grace for name in names}
+    with store.unscoped.engine.connect() as connection:
+        reports = read_reports(connection, ends)
+        alerting = read_alerting(connection, with_receivers=store.is_whole)
+        sizes = read_sizes(connection) if store.is_whole else []
     with store.engine.connect() as connection:
         return Health(
             now_s,
             pipeline,
-            reports=read_reports(connection, ends),
+            reports=reports,
             closings=read_closings(store, graces_ms, fresh, now_s),
             nodes=read_nodes(store, names, now_s),
             silent_emitters=read_silent(store, names, now_s),
@@ -184,8 +194,8 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             bad_records=read_bad_records(connection, now_s),
             set_aside=read_set_aside(connection, names),
             strangers=read_strangers(connection, definitions, pipeline),
-            sizes=read_sizes(connection),
-            alerting=read_alerting(connection),
+            sizes=sizes,
+            alerting=alerting,
             recomputes=read_recomputes(connection, names),
         )
 

@@ -104,12 +104,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class AlerterHealth:
-    """The leading alerter, its last heartbeat, and its receivers. None: none ever led."""
+    """The leading alerter, its last heartbeat, and its receivers. None: none ever led; of the receivers: whoever asks
+    may not see them."""
 
     host: str | None
     led_at: datetime | None
     well_at: datetime | None
-    receivers: tuple[dict[str, Any], ...]
+    receivers: tuple[dict[str, Any], ...] | None
 
     def is_well(self, now_s: float) -> bool:
         return self.well_at is not None and now_s - self.well_at.timestamp() <= WELL_WITHIN_S
@@ -119,7 +120,7 @@ class AlerterHealth:
             "host": self.host,
             "led_at": moment(self.led_at),
             "well_at": moment(self.well_at),
-            "receivers": list(self.receivers),
+            "receivers": None if self.receivers is None else list(self.receivers),
         }
 
 
@@ -223,12 +224,14 @@ def read_sizes(connection: Connection) -> list[Size]:
     ]
 
 
-def read_alerting(connection: Connection) -> AlerterHealth:
+def read_alerting(connection: Connection, *, with_receivers: bool = True) -> AlerterHealth:
     leader, row = alert_tables.LeaderRow, alert_tables.ReceiverRow
-    receivers = tuple(
-        {"name": name, "kind": kind, "fallback": is_fallback}
-        for name, kind, is_fallback in _all(connection, select(row.name, row.kind, row.is_fallback).order_by(row.name))
-    )
+    receivers = None
+    if with_receivers:
+        asked = select(row.name, row.kind, row.is_fallback).order_by(row.name)
+        receivers = tuple(
+            {"name": name, "kind": kind, "fallback": is_fallback} for name, kind, is_fallback in _all(connection, asked)
+        )
     led = connection.execute(select(leader.host, leader.led_at, leader.well_at)).one_or_none()
     return (
         AlerterHealth(None, None, None, receivers) if led is None else AlerterHealth(led[0], led[1], led[2], receivers)

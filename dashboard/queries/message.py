@@ -102,10 +102,13 @@ def read_message(
     First among the messages that closings named as missing: those have its window. Else in the log; there, too, where
     a time to look around is asked for, and it was not missing then: an id may be used again.
 
-    Raises UnknownPipeline.
+    Raises:
+        UnknownPipeline: there is none of this name.
+        IdsHidden: whoever asks may not see its message ids.
     """
     sample = store.pipeline(pipeline).definition.sample
     ids = hashes_of(asked)
+    store.look_at_ids("ids.search", pipeline, f"{ids[-1]:016x}")
     known = _known_missing(store, pipeline, ids, where.around_s)
     found, trouble = None, None
     try:

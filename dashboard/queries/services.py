@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from confluent_kafka import KafkaException
 
+from dashboard.access.scoped_store import ScopedStore
 from dashboard.queries.window_cache import LoggedWindows
 from dashboard.request.threads import Threads
 from lagloss.broker.errors import kafka_error, unreachable
@@ -22,7 +23,7 @@ from lagloss_server.trace_links import TraceLinks
 @dataclass(frozen=True, slots=True)
 class Services:
     """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
-    `logged`: the windows last read from the log."""
+    `logged`: the windows last read from the log. What answers people has those of `scoped`."""
 
     store: Store
     settings: Settings
@@ -33,6 +34,10 @@ class Services:
     def trace_links(self) -> TraceLinks:
         """Where traces are shown."""
         return TraceLinks(self.settings.trace_url)
+
+    def scoped(self) -> Services:
+        """Return the same services with a store that reads only what the person who asks may see."""
+        return replace(self, store=ScopedStore(self.store))
 
     @contextmanager
     def log(self) -> Iterator[BeaconLog]:

@@ -17,6 +17,7 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import read_window
+from lagloss_server.store.audit import Look
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
@@ -47,14 +48,18 @@ class LoggedWindows:
         self._reading: dict[tuple[str, int, Stamp], Future[Presence]] = {}
         self._lock = threading.Lock()
 
-    def read(self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int) -> Presence:
+    def read(
+        self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int, look: Look = "ids.window"
+    ) -> Presence:
         """Return the window, read anew where something of it has changed.
 
         Raises:
             UnknownPipeline, NotEnoughData, KafkaUnreachable, NotConfigured: as `read_window` and `open_log`.
             WindowTooLarge: its tallies count too many beacons; none was read.
+            IdsHidden: whoever asks may not see its message ids.
         """
         store.pipeline(pipeline)
+        store.look_at_ids(look, pipeline, rfc3339(window_start_s))
         stamp = _read_stamp(store, pipeline, window_start_s)
         if stamp.beacons > self._max_beacons:
             raise WindowTooLarge(

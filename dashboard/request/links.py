@@ -16,6 +16,7 @@ API: Final = "/api/v1"
 OVERVIEW: Final = "/"
 ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"
+AUDIT: Final = "/audit"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")
 """Below these are the program's own files, the same for everybody. Nothing else."""
 CARRIED: Final = ("zone", "range", "from", "to")

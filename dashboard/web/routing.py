@@ -78,7 +78,9 @@ def _register_mounting(app: Dash, services: Services) -> None:
     def lead(pathname: str | None, search: str | None) -> Any:
         here = Address.parse(pathname, search)
         found = directory.find(here.path)
-        return shell.nav(here, "") if found is None else shell.nav(found[0].elsewhere(here), found[0].name)
+        if found is None:
+            return shell.nav(here, "", asking())
+        return shell.nav(found[0].elsewhere(here), found[0].name, asking())
 
 
 def _register_controls(app: Dash, services: Services) -> None:

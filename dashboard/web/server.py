@@ -37,7 +37,12 @@ _log = structlog.get_logger("lagloss.dashboard")
 def create_server(services: Services, scheduler: Scheduler | None = None) -> ASGIApp:
     """Return pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, and for machines `/readyz` and
     `/healthz` (200, or 503 while PostgreSQL does not answer), `/livez` and `/metrics`; behind the login that is
-    configured. The scheduler runs for as long as it is served."""
+    configured. The scheduler runs for as long as it is served.
+
+    Raises:
+        BadDefinition: the access file cannot be used.
+    """
+    scoped = services.scoped()  # what answers people reads from this alone
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -51,7 +56,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
 
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     metrics = DashboardMetrics()
-    server.mount(links.API, create_api(services))
+    server.mount(links.API, create_api(scoped))
     _add_plain_routes(server, services.store, metrics)
     app = Index(
         "dashboard",
@@ -66,7 +71,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
         description="How late is a streaming pipeline's data, minute by minute, and was any lost?",
     )
     app.layout = shell.frame()
-    routing.register(app, services)
+    routing.register(app, scoped)
     # Dash 4.4 on FastAPI does so only at a request for "/": a visitor who follows a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
     return protect(Compressed(CountedRequests(server, metrics)), services, app.csp_hashes())

@@ -132,6 +132,15 @@ def report(words: typer.Context) -> None:
     _become("dashboard.reports.cli", *words.args)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def access(words: typer.Context) -> None:
+    """Check which pipelines teams may see on the dashboard; see `lagloss access --help`."""
+    _become("dashboard.access.cli", *words.args)
+
+
 @app.command()
 def apply(
     files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
@@ -186,10 +195,12 @@ def diff(
 ) -> None:
     """List the messages of a window that were seen at one checkpoint and not at another."""
     from lagloss_server.queries.difference import difference
+    from lagloss_server.store.audit import note_look
 
     start = _window_start(window)
     settings = Settings.load(data_dir=data_dir)
     with _store_and_log(settings, pipeline) as (store, log):
+        note_look(store.engine, "ids.window", pipeline, rfc3339(start))
         found = difference(store, log, pipeline, start, from_, to)
     if as_json:
         typer.echo(json.dumps(found.document(TraceLinks(settings.trace_url))))
@@ -212,10 +223,12 @@ def matrix(
     """Show the checkpoints that each message of a window was seen at, with its lag there; reads the log."""
     from lagloss_server.queries.matrix import matrix as arrange
     from lagloss_server.queries.window_blocks import read_window
+    from lagloss_server.store.audit import note_look
 
     start = _window_start(window)
     settings = Settings.load(data_dir=data_dir)
     with _store_and_log(settings, pipeline) as (store, log):
+        note_look(store.engine, "ids.window", pipeline, rfc3339(start))
         blocks = read_window(store, log, pipeline, start)
     found = arrange(blocks, only_missing=only == "missing", limit=limit)
     if as_json:

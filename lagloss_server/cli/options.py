@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,12 +32,22 @@ def out() -> Console:
 
 @contextmanager
 def open_store(settings: Settings) -> Iterator[Store]:
-    """Open the database, check that it answers, and close it at the end."""
+    """Open the database, check that it answers, and close it at the end. What is done in between is done by the user
+    of this machine who typed the command."""
+    from lagloss_server.store.audit import Actor, acting_as
     from lagloss_server.store.store import Store
 
     store = Store(settings.require_database())
     try:
         store.check()
-        yield store
+        with acting_as(Actor(_user(), "command", socket.gethostname())):
+            yield store
     finally:
         store.close()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"user {os.getuid()}"

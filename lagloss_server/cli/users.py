@@ -17,17 +17,20 @@ from lagloss_server.settings import Settings
 app = typer.Typer(name="users", help="Add, change and remove users of the dashboard.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="login name", metavar="NAME")]
+GroupOption = Annotated[
+    list[str] | None, typer.Option("--group", help="group of the user, by which teams know them; may be repeated")
+]
 RoleOption = Annotated[Role, typer.Option(help="viewer: read-only; operator: can also act")]
 
 
 @app.command()
-def add(name: Name, role: RoleOption = "viewer", data_dir: DataDir = None) -> None:
+def add(name: Name, role: RoleOption = "viewer", group: GroupOption = None, data_dir: DataDir = None) -> None:
     """Add a user, with a password typed twice on a terminal, or else read as one line from stdin."""
     from lagloss_server.store import users
 
     password = _new_password()
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        user = users.add(store, name, role, password)
+        user = users.add(store, name, role, password, group or ())
     typer.echo(f"{user.name}: {role}")
 
 
@@ -57,6 +60,22 @@ def role_(
 
 
 @app.command()
+def groups(
+    name: Name,
+    groups: Annotated[
+        list[str] | None, typer.Argument(help="all their groups; none: no group", metavar="GROUP")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Change a user's groups, by which teams know them, effective with their next request."""
+    from lagloss_server.store import users
+
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        users.set_groups(store, name, groups or ())
+    typer.echo(f"{name}: {', '.join(groups or ()) or 'no groups'}")
+
+
+@app.command()
 def remove(name: Name, data_dir: DataDir = None) -> None:
     """Remove a user; their sessions end within seconds."""
     from lagloss_server.store import users
@@ -71,8 +90,8 @@ def logout(name: Name, data_dir: DataDir = None) -> None:
     """End a user's sessions within seconds, those from a provider too; they can log in again."""
     from lagloss_server.store import users
 
-    with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.begin() as connection:
-        count = users.end_sessions(connection, name)
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        count = users.log_out(store, name)
     typer.echo(f"{name}: {count} sessions ended")
 
 
@@ -87,14 +106,20 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
         found = users.read(connection)
     documents = [
-        {"name": user.name, "role": user.role, "created_at": rfc3339(user.created_at.timestamp())} for user in found
+        {
+            "name": user.name,
+            "role": user.role,
+            "groups": list(user.groups),
+            "created_at": rfc3339(user.created_at.timestamp()),
+        }
+        for user in found
     ]
     if as_json:
         typer.echo(json.dumps(documents))
         return
-    table = Table("name", "role", "created_at", box=None)
+    table = Table("name", "role", "groups", "created_at", box=None)
     for document in documents:
-        table.add_row(*document.values())
+        table.add_row(*(each if isinstance(each, str) else ", ".join(each) for each in document.values()))
     out().print(table)
 
 

@@ -13,12 +13,14 @@ from typing import Any, Final
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from lagloss_server import format as fmt
 from lagloss_server.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
-from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
+from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all, reach
+from lagloss_server.store import audit
 from lagloss_server.store.engine import ALERTS_CHANNEL
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
@@ -72,6 +74,7 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
         )
         note_change(connection, found, "acknowledged", at, by=by, note=note)
         notify(connection, f"acknowledged/{found.id}")
+        audit.note(connection, "incident.acknowledge", str(found.id), [found.pipeline], rule=found.rule, by=by)
     return found.id
 
 
@@ -101,6 +104,8 @@ def silence(
         )
         connection.execute(insert(silence_table).values(**asdict(made)))
         notify(connection, f"silence/{made.id}")
+        detail = {"matchers": made.matchers, "until": moment(made.ends_at), "by": made.author}
+        audit.note(connection, "silence.create", made.id, _reached(connection, made.matchers), **detail)
         return made, _open_matching(connection, parsed)
 
 
@@ -120,12 +125,12 @@ def unsilence(store: Store, silence_id: str, by: str) -> None:
     table = silence_table
     holds = (table.c.id == silence_id) & (table.c.ends_at > func.clock_timestamp())
     with store.engine.begin() as connection:
-        ended = connection.execute(
-            update(table).where(holds).values(ends_at=func.clock_timestamp(), ended_by=by)
-        ).rowcount
-        if not ended:
+        ended = update(table).where(holds).values(ends_at=func.clock_timestamp(), ended_by=by)
+        matchers: list[str] | None = connection.execute(ended.returning(table.c.matchers)).scalar_one_or_none()
+        if matchers is None:
             raise UnknownSilence(id=silence_id)
         notify(connection, f"silence/{silence_id}")
+        audit.note(connection, "silence.end", silence_id, _reached(connection, matchers), matchers=matchers, by=by)
 
 
 def silences(store: Store) -> list[Silence]:
@@ -164,11 +169,20 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
     return [each.id for each in found if match_all(matchers, labels_of(each, labels.get(each.pipeline)))]
 
 
+def _reached(connection: Connection, matchers: Sequence[str]) -> frozenset[str]:
+    """Return the pipelines that a silence of these could match; none where an earlier version knew another syntax."""
+    try:
+        return reach([Matcher.parse(text) for text in matchers], pipeline_labels(connection))
+    except ValueError:
+        return frozenset()
+
+
 def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
-    """Return the labels of the newest definition of each pipeline."""
-    pipeline = tables.table_of(tables.PipelineRow)
-    own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
-    return {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
+    """Return the labels of the newest definition of each pipeline; of deleted ones, too: their incidents stay."""
+    row = tables.table_of(tables.PipelineRow).c
+    of_all = select(row.name, row.definition["metadata"]["labels"]).order_by(row.name, row.version.desc())
+    newest = of_all.ext(distinct_on(row.name))
+    return {name: found or {} for name, found in connection.execute(newest)}
 
 
 def _now(connection: Connection) -> datetime:

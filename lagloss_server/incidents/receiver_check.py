@@ -14,6 +14,7 @@ from lagloss_server.errors import NoAlerter, UnknownReceiver
 from lagloss_server.incidents.actions import notify
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store import audit
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -51,6 +52,7 @@ def request_test(store: Store, receiver: str, by: str) -> int:
         )
         number = connection.execute(message.returning(outbox_table.c.id)).scalar_one()
         notify(connection, f"test/{number}")
+        audit.note(connection, "receiver.test", receiver, by=by)
     return int(number)
 
 

@@ -32,7 +32,7 @@ Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=50), AfterValid
 
 
 class Metadata(Strict):
-    """`labels` go with the pipeline's incidents, for routes and silences."""
+    """`labels` go with the pipeline's incidents, for routes and silences; teams are given pipelines by them."""
 
     name: Name
     description: str = ""

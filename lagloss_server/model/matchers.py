@@ -6,12 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import re2
+from pydantic import BeforeValidator, Field
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
+_OF_RULE: Final = frozenset(INCIDENT_LABELS) - {"pipeline"}
 _QUIET: Final = re2.Options()
 _QUIET.log_errors = False
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)\s*(=~|!~|!=|=)\s*(.*?)\s*")
@@ -55,6 +57,11 @@ class Matcher:
         return (_pattern(self.value).fullmatch(found) is not None) == (self.operator == "=~")
 
 
+MatcherList = tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...]
+Matchers = Annotated[MatcherList, Field(min_length=1)]
+"""A field of a YAML file: matchers, all of which must match. Of none all would: a file has to say so otherwise."""
+
+
 @lru_cache(1_000)
 def _pattern(text: str) -> Any:
     """Compile a pattern as Alertmanager does: RE2 takes time in proportion to what it reads, whatever is in it."""
@@ -82,3 +89,10 @@ def labels_of(incident: Labelled, pipeline_labels: Mapping[str, str] | None = No
 def match_all(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:
     """Return whether all of them match; of no matchers, all do."""
     return all(matcher.matches(labels) for matcher in matchers)
+
+
+def reach(matchers: Iterable[Matcher], pipelines: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
+    """Return which of these pipelines, given with the labels of their definitions, have incidents that could match:
+    whatever their rule, kind and severity."""
+    of_pipeline = [matcher for matcher in matchers if matcher.label not in _OF_RULE]
+    return frozenset(name for name, labels in pipelines.items() if match_all(of_pipeline, {**labels, "pipeline": name}))

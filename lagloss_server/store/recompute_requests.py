@@ -8,6 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import InstrumentedAttribute
 
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store import audit
 from lagloss_server.store.schema.core import RecomputeRequestRow
 from lagloss_server.store.store import Store
 
@@ -16,7 +18,10 @@ def add(store: Store, pipeline: str, from_s: int, to_s: int) -> int:
     """Ask the closer to close the windows with from <= start < to again; return the request's number."""
     with store.engine.begin() as connection:
         request = insert(RecomputeRequestRow).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
-        return int(connection.execute(request.returning(RecomputeRequestRow.id)).scalar_one())
+        number = int(connection.execute(request.returning(RecomputeRequestRow.id)).scalar_one())
+        span = {"from": rfc3339(from_s), "to": rfc3339(to_s)}
+        audit.note(connection, "recompute", pipeline, [pipeline], **span)
+    return number
 
 
 def answer_to(store: Store, request: int) -> dict[str, Any] | None:

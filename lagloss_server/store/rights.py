@@ -26,6 +26,11 @@ WRITES: Final = {
     "lagloss_cli": (*_ALERTING, "login_session", "login_user", "pipeline", "recompute_request", "token"),
 }
 """The tables that each role writes; who may, and why, is in each table's comment."""
+AUDIT: Final = "audit_trail"
+ADDS: Final = {"lagloss_collector": AUDIT, "lagloss_dashboard": AUDIT, "lagloss_cli": AUDIT}
+"""The table that a role may only add rows to."""
+PRUNES: Final = {"lagloss_aggregator": AUDIT}
+"""The table that a role may only delete rows of."""
 MAKES_DAYS: Final = "lagloss_aggregator"
 """Owns the tables that are partitioned by day: only an owner can add and drop a day."""
 
@@ -51,6 +56,10 @@ def _statements(connection: Connection, role: str) -> Iterator[str]:
     yield f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"
     for table in WRITES[role]:
         yield f'GRANT INSERT, UPDATE, DELETE ON "{table}" TO {role}'
+    if role in ADDS:
+        yield f'GRANT INSERT ON "{ADDS[role]}" TO {role}'
+    if role in PRUNES:
+        yield f'GRANT DELETE ON "{PRUNES[role]}" TO {role}'
     if role == MAKES_DAYS:
         yield f"GRANT CREATE ON SCHEMA {schema} TO {role}"
         for name in (table.name for table in tables.PARTITIONED):

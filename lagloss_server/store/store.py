@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import (
     Connection,
+    Engine,
     Row,
     Select,
     exists,
@@ -31,6 +32,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
 from lagloss_server.rules.rollup import Period, Rollup
+from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import core as tables
 
@@ -68,11 +70,33 @@ class Store:
     """Reads of one database, and `apply`."""
 
     def __init__(self, database_url: str) -> None:
-        self.engine = engine_for(database_url)
+        self._engine = engine_for(database_url)
+
+    @property
+    def engine(self) -> Engine:
+        """Connections that read what whoever asks may see; of this class, everything."""
+        return self._engine
+
+    @property
+    def unscoped(self) -> Store:
+        """The store of everything, whoever asks."""
+        return self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether whoever asks may see every pipeline."""
+        return True
+
+    def look_at_ids(self, look: audit.Look, pipeline: str, of: str) -> None:
+        """Permit that message ids of a pipeline are shown; to be called before they are read, from wherever.
+
+        Raises:
+            IdsHidden: whoever asks may not see them; of this class, everybody may, and no look is noted.
+        """
 
     def close(self) -> None:
         """Close the connections that are kept for reuse."""
-        self.engine.dispose()
+        self._engine.dispose()
 
     def check(self) -> None:
         """Raise DatabaseUnreachable if the database does not answer, or has no tables of lagloss."""
@@ -98,6 +122,7 @@ class Store:
                     name=definition.name, version=version, applied_at=now_ms, definition=as_document(definition)
                 )
             )
+            audit.note(connection, "definition.apply", definition.name, [definition.name], version=version)
         return version
 
     def delete(self, name: str, now_ms: int | None = None) -> None:
@@ -116,6 +141,7 @@ class Store:
                 raise self._unknown(name)
             is_newest = (table.c.name == name) & (table.c.version == newest.version)
             connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
+            audit.note(connection, "definition.delete", name, [name])
 
     def pipelines(self) -> list[StoredPipeline]:
         """Return the newest version of every pipeline that is not deleted, by name."""

@@ -17,6 +17,7 @@ from typing import Final, Literal
 from sqlalchemy import Connection, insert, select, update
 
 from lagloss_server.errors import UnknownToken
+from lagloss_server.store import audit
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
@@ -77,6 +78,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
                 created_at=token.created_at_ms,
             )
         )
+        audit.note(connection, "token.create", token.id, [pipeline], scope=scope)
     return token, f"{PREFIX}_{token.id}_{secret}"
 
 
@@ -97,6 +99,9 @@ def revoke(store: Store, token_id: str) -> None:
     """
     table = tables.table_of(tables.TokenRow)
     is_it = (table.c.id == token_id) & table.c.revoked_at.is_(None)
+    revoked = update(table).where(is_it).values(revoked_at=int(time.time() * 1000)).returning(table.c.pipeline)
     with store.engine.begin() as connection:
-        if not connection.execute(update(table).where(is_it).values(revoked_at=int(time.time() * 1000))).rowcount:
+        pipeline = connection.execute(revoked).scalar_one_or_none()
+        if pipeline is None:
             raise UnknownToken(id=token_id)
+        audit.note(connection, "token.revoke", token_id, [pipeline])

@@ -5,18 +5,20 @@ from __future__ import annotations
 import re
 import secrets
 import unicodedata
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.errors import BadGroup, BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.model.roles import Role
+from lagloss_server.store import audit
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
@@ -28,6 +30,8 @@ MAX_PASSWORD_LENGTH: Final = 1_000
 """Longer ones only keep a core busy."""
 
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
+_GROUP: Final = re.compile(r"[^\s,*\x00-\x1f\x7f][^,\x00-\x1f\x7f]{0,99}")
+"""As other logins have them: no comma, which separates them in headers, and no `*`, which stands for every user."""
 _HASHER: Final = PasswordHasher()
 """The parameters of RFC 9106 for servers with little memory, as argon2-cffi has them: 64 MiB, about 50 ms."""
 _user: Final = table_of(UserRow)
@@ -36,30 +40,32 @@ _session: Final = table_of(SessionRow)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person with a password. `password_hash`: the one that they were recognised by."""
+    """A person with a password. `password_hash`: the one that they were recognised by. `groups`: by which teams know
+    them."""
 
     name: str
     role: Role
     created_at: datetime
     password_hash: str = field(repr=False)
+    groups: tuple[str, ...] = ()
 
 
-def add(store: Store, name: str, role: Role, password: str) -> User:
+def add(store: Store, name: str, role: Role, password: str, groups: Sequence[str] = ()) -> User:
     """Return a new user.
 
     Raises:
-        BadUserName, BadPassword: with the requirements.
+        BadUserName, BadPassword, BadGroup: with the requirements.
         UserExists: the name is taken.
     """
     name = name.lower()
     if not _NAME.fullmatch(name):
         raise BadUserName(name=name)
-    user = User(name, role, datetime.now(UTC), _hashed(password))
-    values = {"name": name, "role": role, "password_hash": user.password_hash, "created_at": user.created_at}
+    user = User(name, role, datetime.now(UTC), _hashed(password), _checked(groups))
     with store.engine.begin() as connection:
-        added = insert(_user).values(values).on_conflict_do_nothing().returning(_user.c.name)
+        added = insert(_user).values(asdict(user)).on_conflict_do_nothing().returning(_user.c.name)
         if connection.execute(added).one_or_none() is None:
             raise UserExists(name=name)
+        audit.note(connection, "user.add", name, role=role, groups=list(user.groups))
     return user
 
 
@@ -74,6 +80,7 @@ def set_password(store: Store, name: str, password: str) -> None:
     with store.engine.begin() as connection:
         _change(connection, name, password_hash=password_hash)
         end_sessions(connection, name, LOCAL_LOGIN)
+        audit.note(connection, "user.password", name.lower())
 
 
 def set_role(store: Store, name: str, role: Role) -> None:
@@ -84,8 +91,22 @@ def set_role(store: Store, name: str, role: Role) -> None:
     """
     with store.engine.begin() as connection:
         _change(connection, name, role=role)
-        is_theirs = (_session.c.login == LOCAL_LOGIN) & (_session.c.name == name.lower())
-        connection.execute(update(_session).where(is_theirs).values(role=role))
+        _change_sessions(connection, name, role=role)
+        audit.note(connection, "user.role", name.lower(), role=role)
+
+
+def set_groups(store: Store, name: str, groups: Sequence[str]) -> None:
+    """Give a user these groups and no others, in their sessions, too.
+
+    Raises:
+        BadGroup: with the requirements.
+        UnknownUser: with the names there are.
+    """
+    given = list(_checked(groups))
+    with store.engine.begin() as connection:
+        _change(connection, name, groups=given)
+        _change_sessions(connection, name, groups=given)
+        audit.note(connection, "user.groups", name.lower(), groups=given)
 
 
 def remove(store: Store, name: str) -> None:
@@ -98,6 +119,15 @@ def remove(store: Store, name: str) -> None:
         if not connection.execute(delete(_user).where(_user.c.name == name.lower())).rowcount:
             raise _unknown(connection, name)
         end_sessions(connection, name, LOCAL_LOGIN)
+        audit.note(connection, "user.remove", name.lower())
+
+
+def log_out(store: Store, name: str) -> int:
+    """End all sessions of a person, of every kind of login; return how many there were."""
+    with store.engine.begin() as connection:
+        count = end_sessions(connection, name)
+        audit.note(connection, "user.logout", name, sessions=count)
+    return count
 
 
 def end_sessions(connection: Connection, name: str, login: str | None = None) -> int:
@@ -142,7 +172,19 @@ def _find(connection: Connection, name: str) -> User | None:
     return _as_user(row) if row else None
 
 
-def _change(connection: Connection, name: str, **values: str) -> None:
+def _checked(groups: Sequence[str]) -> tuple[str, ...]:
+    for group in groups:
+        if not _GROUP.fullmatch(group):
+            raise BadGroup(group=group)
+    return tuple(dict.fromkeys(groups))
+
+
+def _change_sessions(connection: Connection, name: str, **values: Any) -> None:
+    is_theirs = (_session.c.login == LOCAL_LOGIN) & (_session.c.name == name.lower())
+    connection.execute(update(_session).where(is_theirs).values(values))
+
+
+def _change(connection: Connection, name: str, **values: Any) -> None:
     if not connection.execute(update(_user).where(_user.c.name == name.lower()).values(values)).rowcount:
         raise _unknown(connection, name)
 
@@ -163,7 +205,7 @@ def _hashed_anew(store: Store, user: User, password: str) -> User:
     is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
     with store.engine.begin() as connection:
         connection.execute(update(_user).where(is_same).values(password_hash=password_hash))
-    return User(user.name, user.role, user.created_at, password_hash)
+    return replace(user, password_hash=password_hash)
 
 
 def _normal(password: str) -> str:
@@ -177,5 +219,5 @@ def _decoy() -> str:
     return _HASHER.hash(secrets.token_urlsafe())
 
 
-def _as_user(row: Row[tuple[str, Role, datetime, str]]) -> User:
-    return User(row.name, row.role, row.created_at, row.password_hash)
+def _as_user(row: Row[Any]) -> User:
+    return User(row.name, row.role, row.created_at, row.password_hash, tuple(row.groups))

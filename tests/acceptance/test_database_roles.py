@@ -28,8 +28,8 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
 from lagloss_server.store.migrate import migrate
-from lagloss_server.store.rights import WRITES
-from lagloss_server.store.schema import alerting, dashboard  # noqa: F401  # their tables are registered
+from lagloss_server.store.rights import ADDS, AUDIT, PRUNES, WRITES
+from lagloss_server.store.schema import alerting, audit, dashboard  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from tests.integration.conftest import YAML
@@ -119,7 +119,9 @@ def _is_well(url: str) -> bool:
 
 
 def test_every_table_has_a_writer_and_none_that_is_not_there() -> None:
-    assert {name for writes in WRITES.values() for name in writes} == set(Base.metadata.tables)
+    written = {name for writes in WRITES.values() for name in writes}
+    assert written | {*ADDS.values(), *PRUNES.values()} == set(Base.metadata.tables)
+    assert AUDIT not in written
 
 
 def test_a_certificate_of_another_authority_is_refused(roles: Roles, tmp_path: Path) -> None:
@@ -168,9 +170,19 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
         migrate(roles.url(OWNER))
     for role in WRITES:
         with closing(Store(roles.url(role))) as narrow, narrow.engine.connect() as connection:
-            for table in set(Base.metadata.tables) - set(WRITES[role]):
+            for table in set(Base.metadata.tables) - {*WRITES[role], PRUNES.get(role)}:
                 with pytest.raises(ProgrammingError, match="permission denied"), connection.begin():
                     connection.execute(text(f'DELETE FROM "{table}"'))
+            for change in ("UPDATE audit_trail SET actor = 'eve'", "TRUNCATE audit_trail"):
+                with pytest.raises(ProgrammingError, match="permission denied"), connection.begin():
+                    connection.execute(text(change))
+    with closing(Store(roles.url("lagloss_cli"))) as store, store.engine.connect() as connection:
+        entries = "SELECT action, known_by FROM audit_trail WHERE pipelines @> to_jsonb(ARRAY[:name])"
+        noted = {tuple(row) for row in connection.execute(text(entries), {"name": name})}
+    assert noted >= {
+        ("definition.apply", "machine"), ("recompute", "command"), ("incident.acknowledge", "none"),
+        ("silence.create", "command"), ("token.create", "command"),
+    }  # fmt: skip
 
 
 class NothingWaits:

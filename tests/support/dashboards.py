@@ -74,12 +74,21 @@ class Watched:
     """A page, every host it asked and whatever its console complained about. Use as a context manager: it fails in the
     end if the page asked another host or complained."""
 
-    def __init__(self, browser: Browser, *, width: int = 1280, dark: bool = False, zone: str = "UTC") -> None:
+    def __init__(
+        self,
+        browser: Browser,
+        *,
+        width: int = 1280,
+        dark: bool = False,
+        zone: str = "UTC",
+        headers: dict[str, str] | None = None,
+    ) -> None:
         self._context = browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",
             timezone_id=zone,
             accept_downloads=True,
+            extra_http_headers=headers,
         )
         self.page: Page = self._context.new_page()
         self.page.set_default_timeout(WAIT_S * 1_000)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ import httpx2
 import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.types import ASGIApp
 
 from dashboard.login import protect
 from dashboard.queries.services import Services
@@ -39,6 +40,11 @@ def application() -> FastAPI:
     @app.get("/api/v1/who")
     async def who() -> dict[str, str]:
         return {"name": asking().name, "role": asking().role}
+
+    @app.get("/api/v1/sees")
+    async def sees() -> list[str] | None:
+        pipelines = asking().grants.sees
+        return None if pipelines is None else sorted(pipelines)
 
     @app.post("/api/v1/act")
     async def act(request: Request) -> Response:
@@ -72,16 +78,21 @@ def application() -> FastAPI:
     return app
 
 
+def _small(services: Services) -> ASGIApp:
+    return protect(application(), services, [SCRIPT_HASH])
+
+
 @contextmanager
-def serving(store: Store, **given: Any) -> Iterator[str]:
-    """The application behind a login with these settings; its address. PORT in a setting becomes the port."""
+def serving(store: Store, make: Callable[[Services], ASGIApp] = _small, **given: Any) -> Iterator[str]:
+    """The small application behind a login with these settings, or another; its address. PORT in a setting becomes the
+    port."""
     port = choose_port("the login under test")
     values = {
         name: value.replace("PORT", str(port)) if isinstance(value, str) else value for name, value in given.items()
     }
     services = Services(store, Settings(database_url="", **values))
     config = uvicorn.Config(
-        protect(application(), services, [SCRIPT_HASH]),
+        make(services),
         port=port,
         log_level="critical",
         proxy_headers=False,

@@ -110,8 +110,9 @@ def _register_choices(app: Dash) -> None:
     )
     def fill(names: list[str] | None, search: str | None, pathname: str | None) -> tuple[Any, ...]:
         here = Address.parse(pathname, search)
-        is_viewer = asking().role != "operator"
-        return names or [], here.query.get("pipeline"), is_viewer, is_viewer
+        grants, is_viewer = asking().grants, asking().role != "operator"
+        own = [name for name in names or () if is_viewer or grants.may_act_on(name)]
+        return own, here.query.get("pipeline"), is_viewer or not grants.acts_on_all, is_viewer
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),

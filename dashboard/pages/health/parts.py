@@ -59,12 +59,12 @@ def sections(health: Health, here: Address) -> Light:
         _section("Emitters by node", _nodes(health, here)),
         _section("Silent emitters, last 24 hours", _silent(health, here)),
         _section("Clocks by host", _hosts(health)),
-        _section("Quarantine, last 24 hours", _bad_records(health)),
+        _section("Quarantine, last 24 hours", _bad_records(health)) if health.is_whole else None,
         _section("Set aside", _set_aside(health, zone)),
         _section("Names that no definition has", _strangers(health, zone)),
         _section("Alerting", _alerting(health, zone)),
         _section("Recomputing", _recomputes(health, here)),
-        _section("Sizes", _sizes(health, zone)),
+        _section("Sizes", _sizes(health, zone)) if health.is_whole else None,
         class_="sections",
     )
 
@@ -221,14 +221,15 @@ def _alerting(health: Health, zone: Zone) -> Light:
     summary = health.alerting
     is_well = summary.is_well(health.now_s)
     well_at = None if summary.well_at is None else summary.well_at.timestamp()
-    receivers = ", ".join(
-        f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in summary.receivers
-    )
     rows: list[Row] = [
         (not is_well, ["leading alerter", summary.host or "none ever led"]),
         (not is_well, ["last well", _at(well_at, zone, health.now_s)]),
-        (not receivers, ["receivers", receivers or "none: no notification is sent"]),
     ]
+    if summary.receivers is not None:
+        receivers = ", ".join(
+            f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in summary.receivers
+        )
+        rows.append((not receivers, ["receivers", receivers or "none: no notification is sent"]))
     return _table(("what", "found"), rows, "")
 
 

@@ -23,9 +23,10 @@ class Do(StrEnum):
     END_SILENCE = "end-silence"
 
 
-def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part:
-    """Return a link that opens the form for an operator; for others a disabled button that says why."""
-    if person.role != "operator":
+def act_link(label: str, do: Do, of: str, here: Address, person: Person, pipeline: str | None = None) -> Part:
+    """Return a link that opens the form for an operator of the pipeline, if it is about one; for others a disabled
+    button that says why."""
+    if person.role != "operator" or (pipeline is not None and not person.grants.may_act_on(pipeline)):
         return dmc.Button(
             label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
         )
@@ -38,11 +39,11 @@ def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part
     return dmc.Anchor(label, href=there.href, size="sm", className="act")
 
 
-def why_not(person: Person) -> Part | None:
+def why_not(person: Person, pipeline: str | None = None) -> Part | None:
     """Why buttons are disabled; None where none is."""
-    if person.role == "operator":
+    if person.role == "operator" and (pipeline is None or person.grants.may_act_on(pipeline)):
         return None
-    summary = (
-        f"You are {person.name}, a {person.role}: you may look. Acknowledging, silencing and testing need an operator."
-    )
+    of = "" if pipeline is None else f" of {pipeline}"
+    role = f", a {person.role}" if person.role == "viewer" else ""
+    summary = f"You are {person.name}{role}: you may look. Acknowledging, silencing and testing need an operator{of}."
     return dmc.Text(summary, size="sm", c="dimmed", className="why-not", mb="xs")

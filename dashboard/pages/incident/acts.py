@@ -10,12 +10,13 @@ from typing import Any, Final, TypeAlias
 import dash_mantine_components as dmc
 
 from dashboard import actions as acts
+from dashboard.access.silences import read_silences
 from dashboard.pages.base import Part
 from dashboard.pages.incident.act_links import Do
 from dashboard.pages.incident.cards import at
 from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
-from lagloss_server.incidents.actions import matched_words, silences
+from lagloss_server.incidents.actions import matched_words
 from lagloss_server.incidents.incident import Incident, incident
 from lagloss_server.store.store import Store
 
@@ -108,8 +109,8 @@ def _fresh_silence(store: Store, incident_id: str) -> Fresh:
 
 
 def _fresh_end(store: Store, silence_id: str) -> Fresh:
-    for each in silences(store):
-        if each.id == silence_id:
+    for held in read_silences(store):
+        if (each := held.silence).id == silence_id:
             return Fresh(f"{' '.join(each.matchers)}, by {each.author}: {each.reason}", {})
     return Fresh("This silence does not hold any more.", {})
 

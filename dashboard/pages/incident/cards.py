@@ -134,11 +134,11 @@ def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
         return []
     of, found = str(incident.id), []
     if incident.acknowledged_at is None:
-        found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person))
+        found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person, incident.pipeline))
     if shown.silence is None:
-        found.append(act_link("Silence", Do.SILENCE, of, here, person))
+        found.append(act_link("Silence", Do.SILENCE, of, here, person, incident.pipeline))
     else:
-        found.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, here, person))
+        found.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, here, person, incident.pipeline))
     return found
 
 

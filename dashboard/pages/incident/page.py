@@ -72,6 +72,7 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
             _head(opened, here, asking(), now_s),
             _section("Where", _where(incident)),
             _section("Examples", _examples(incident, here)),
+            _without_examples(incident, asking()),
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
             dmc.Paper([_heading("What happened"), _timeline(record, here.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(
@@ -108,7 +109,7 @@ def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> 
             dmc.Title(dmc.Group(title, gap="sm"), order=1, fz=20),
             dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
             dmc.Table(dmc.TableTbody(rows), variant="vertical", my="xs"),
-            why_not(person) if incident.state == "open" else None,
+            why_not(person, incident.pipeline) if incident.state == "open" else None,
             dmc.Group([*act_links(opened, here, person), *_ways(incident, here)], gap="sm"),
         ],
         p="sm",
@@ -154,6 +155,13 @@ def _where(incident: Incident) -> list[Part]:
 
 def _examples(incident: Incident, here: Address) -> list[Part]:
     return [dmc.ListItem(_example(each, incident.pipeline, here), className="breaks") for each in incident.examples]
+
+
+def _without_examples(incident: Incident, person: Person) -> Part | None:
+    """Say that there may be examples; None for whom they are not hidden from."""
+    if person.grants.may_see_ids(incident.pipeline):
+        return None
+    return dmc.Text("Examples are not shown: message ids of this pipeline are hidden from you.", size="sm", mt="sm")
 
 
 def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[Any]:

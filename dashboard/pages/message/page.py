@@ -20,9 +20,10 @@ from dashboard.pages.notices import Failed
 from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.message import MessageRead, Where, read_message
 from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from lagloss.wire.format import MAX_ID_BYTES
-from lagloss_server.errors import BadTime, UnknownPipeline
+from lagloss_server.errors import BadTime, IdsHidden, UnknownPipeline
 from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.times import parse_time_s
@@ -102,7 +103,8 @@ def _register_search(app: Dash, services: Services) -> None:
             summary = "Its beacons are found by the id alone; a time to look around makes it faster."
             return dmc.Text(summary, c="dimmed"), None
         question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
-        known = answers.get(tuple(answer)) if answer and answer[:-1] == question else None
+        is_theirs = asking().grants.may_see_ids(pipeline)  # an answer of somebody else's is not to be asked for
+        known = answers.get(tuple(answer)) if is_theirs and answer and answer[:-1] == question else None
         if known is not None:
             return message_part(known, here, services.trace_links, dark=scheme == "dark"), no_update
         now_s = time.time()
@@ -112,6 +114,8 @@ def _register_search(app: Dash, services: Services) -> None:
             return notices.query_failed(found, here.zone, now_s), None
         if isinstance(found, list):
             return notices.unknown_pipeline(pipeline, found, here), None
+        if isinstance(found, IdsHidden):
+            return notices.ids_hidden(found), None
         answer = [*question, next(searches)]
         answers.put(tuple(answer), found)
         return message_part(found, here, services.trace_links, dark=scheme == "dark"), answer
@@ -156,13 +160,17 @@ def _register_controls(app: Dash) -> None:
         return step(here, wanted)
 
 
-def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
-    """Return the message, or the names of the pipelines there are."""
+def _read(
+    services: Services, pipeline: str, asked: str, here: Address, now_s: float
+) -> MessageRead | list[str] | IdsHidden:
+    """Return the message, or the names of the pipelines there are, or that ids are hidden."""
     where = Where(*(_time_s(here.query.get(name), now_s) for name in _WHERE))
     try:
         return read_message(services.store, services.log, pipeline, asked, where)
     except UnknownPipeline:
         return services.store.names()
+    except IdsHidden as error:
+        return error
 
 
 def _time_s(text: str | None, now_s: float) -> float | None:

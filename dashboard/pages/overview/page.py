@@ -19,6 +19,7 @@ from dashboard.queries import pipeline_status as standing
 from dashboard.queries.overview import read_overview
 from dashboard.queries.services import Services
 from dashboard.request import links
+from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from lagloss_server.store.store import Store
 
@@ -56,7 +57,7 @@ def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
     """Totals, notice, filters and rows, as the address asks for them."""
     found = read_overview(store, now_s)
     if not found.standings:
-        return "", notices.no_pipeline(), None, {"into": _ROWS, "tree": None}
+        return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}
     text, state = here.query.get("q", ""), chosen_state(here)
     chosen = found.chosen(text, state)
     notice = None if chosen else overview_parts.nothing_matches(here, text, state)

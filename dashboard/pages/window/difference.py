@@ -12,7 +12,7 @@ from dashboard.queries.window_cache import UNREADABLE
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
-from lagloss_server.errors import UnknownCheckpoint
+from lagloss_server.errors import IdsHidden, UnknownCheckpoint
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
 from lagloss_server.trace_links import TraceLinks
@@ -30,7 +30,7 @@ def draw_difference(services: Services, pipeline: str, start_s: int, here: Addre
         )
     except UnknownCheckpoint as error:
         return dmc.Text(str(error))
-    except UNREADABLE as error:
+    except (IdsHidden, *UNREADABLE) as error:
         return _by_count(counted, source, target, str(error))
     return _by_name(found, pipeline, start_s, here, services.trace_links)
 

@@ -11,6 +11,7 @@ from dash import dcc, html
 from dashboard.pages.base import Part, alert, aria, live, moment
 from dashboard.pages.shell import pipeline_nav
 from dashboard.request import links
+from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S, window_start_of
@@ -51,7 +52,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
             _head(of["pipeline"], start_s, here),
             live(WindowId.NOTICE),
             dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
-            dmc.Paper(_matrix_box(), p="sm", withBorder=True),
+            dmc.Paper(_matrix_box(asking().grants.may_see_ids(of["pipeline"])), p="sm", withBorder=True),
             dmc.SimpleGrid(
                 [
                     _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
@@ -106,7 +107,8 @@ def _box(title: str, children: Any) -> Part:
     return dmc.Paper([dmc.Title(title, order=2, fz=16, mb="xs"), html.Div(children)], p="sm", withBorder=True)
 
 
-def _matrix_box() -> Part:
+def _matrix_box(shows_ids: bool) -> Part:
+    """Draw the controls and the box of the matrix; without the controls for whom there is none."""
     choices = {EVERYTHING: "all", "missing": "missing", "duplicate": "duplicate"}
     return html.Div(
         [
@@ -143,6 +145,7 @@ def _matrix_box() -> Part:
                 ],
                 gap="xs",
                 mb="xs",
+                display="flex" if shows_ids else "none",
             ),
             html.Div(id=WindowId.MATRIX),
         ]

@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 import dash_mantine_components as dmc
 from dash import html
 
+from dashboard.pages import notices
 from dashboard.pages.base import Part, alert
 from dashboard.pages.window.grid import matrix_grid, missing_grid
 from dashboard.queries.services import Services
@@ -17,6 +18,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss.wire.format import share_of
 from lagloss_server import format as fmt
+from lagloss_server.errors import IdsHidden
 from lagloss_server.queries.matrix import Only, Presence
 from lagloss_server.trace_links import TraceLinks
 
@@ -50,6 +52,8 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
         return None
     try:
         presence = services.logged.read(services.store, services.log, pipeline, start_s)
+    except IdsHidden as error:
+        return notices.ids_hidden(error)
     except UNREADABLE as error:
         return _without_log(found, here, services.trace_links, str(error))
     filters = MatrixFilters.of(here)

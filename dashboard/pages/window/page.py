@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from dash import Dash, Input, Output, State, ctx, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, step
+from dashboard.pages.base import NAME, Page, Part, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.pages.window.difference import draw_difference
@@ -113,7 +114,7 @@ def _register_log(app: Dash, services: Services) -> None:
         if wanted == shown and ctx.triggered_id != WindowId.AGAIN:
             raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
-        found = await services.threads.read_log(notices.attempt, draw_matrix, services, pipeline, start_s, here, now_s)
+        found = await _unless_unknown(services, draw_matrix, pipeline, start_s, here, now_s)
         if isinstance(found, Failed):
             return notices.query_failed(found, here.zone, now_s), None
         return found, wanted
@@ -128,8 +129,16 @@ def _register_log(app: Dash, services: Services) -> None:
         here, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
-        found = await services.threads.read_log(notices.attempt, draw_difference, services, pipeline, start_s, here)
+        found = await _unless_unknown(services, draw_difference, pipeline, start_s, here)
         return notices.query_failed(found, here.zone, time.time()) if isinstance(found, Failed) else found
+
+
+async def _unless_unknown(services: Services, drawn: Callable[..., Part], *of: Any) -> Part | Failed:
+    """Read the log, and draw what it holds; nothing of a pipeline that is not there, which the notice says already."""
+    try:
+        return await services.threads.read_log(notices.attempt, drawn, services, *of)
+    except UnknownPipeline:
+        raise PreventUpdate from None
 
 
 def _register_controls(app: Dash) -> None:

@@ -22,6 +22,7 @@ class UserRow(Base):
     role: Mapped[str] = mapped_column(comment="viewer or operator")
     password_hash: Mapped[str] = mapped_column(comment="argon2id with its parameters and salt")
     created_at: Mapped[datetime]
+    groups: Mapped[list[Any]] = mapped_column(server_default="[]", comment="names of groups, by which teams know them")
 
 
 class SessionRow(Base):
@@ -34,6 +35,7 @@ class SessionRow(Base):
     role: Mapped[str] = mapped_column(comment="viewer or operator")
     created_at: Mapped[datetime] = mapped_column(comment="when they logged in")
     seen_at: Mapped[datetime] = mapped_column(comment="their last request, to the minute")
+    groups: Mapped[list[Any]] = mapped_column(server_default="[]", comment="names of groups, by which teams know them")
 
 
 class ReportRunRow(Base):

@@ -13,10 +13,12 @@ from typing import Any
 import httpx2
 import pytest
 import yaml
+from sqlalchemy import select
 
 from lagloss_server.errors import UnknownPipeline, UnknownToken
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store import tokens
+from lagloss_server.store.audit import audit_table
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import Scope
 from tests.integration.collector.test_collector import batch, beacon
@@ -67,6 +69,18 @@ def test_a_definition_is_stored_changed_shown_and_deleted(collector: Collector, 
     again = client.put(path, content=text, headers=YAML | admin)
     assert (again.status_code, again.json()["version"]) == (201, 3)
     assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=admin).status_code == 202
+    token = admin["Authorization"].split("_")[1]
+    with collector.store.engine.connect() as connection:
+        trail = connection.execute(
+            select(audit_table).where(audit_table.c.pipelines.contains([pipeline])).order_by(audit_table.c.id)
+        ).all()
+    assert [(entry.action, entry.actor, entry.known_by, entry.address, entry.detail) for entry in trail] == [
+        ("definition.apply", "local", "machine", "127.0.0.1", {"version": 1}),
+        ("definition.apply", "local", "machine", "127.0.0.1", {"version": 2}),
+        ("token.create", "lagloss", "none", None, {"scope": "admin"}),
+        ("definition.delete", token, "token", "127.0.0.1", {}),
+        ("definition.apply", token, "token", "127.0.0.1", {"version": 3}),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,8 @@ from alerting.config import AlertingFile
 from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from alerting.metrics import AlertingMetrics
 from collector.metrics import CollectorMetrics
+from dashboard.access.cli import app as access_app
+from dashboard.access.policy import AccessFile, TeamSpec
 from dashboard.reports.cli import app as report_app
 from dashboard.reports.schedule.cli import app as reports_app
 from dashboard.web.metrics import DashboardMetrics
@@ -34,6 +36,9 @@ from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import Definition, Metadata, PipelineSpec, parse_definition
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.settings import ENV_PREFIX, Settings
+from lagloss_server.store.audit import ACTIONS, Action
+from lagloss_server.store.schema.audit import AuditTrailRow
+from lagloss_server.store.schema.core import table_of
 from lagloss_server.yaml_files import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -96,7 +101,7 @@ def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
     return found
 
 
-APART = {"alerts": alerts_app, "reports": reports_app, "report": report_app}
+APART = {"access": access_app, "alerts": alerts_app, "reports": reports_app, "report": report_app}
 """Commands that are command lines of their own: see `lagloss_server.cli.main`."""
 COMMANDS = commands_of(typer.main.get_command(app))
 GROUPS = {name for name in COMMANDS for other in COMMANDS if other.startswith(f"{name} ")}
@@ -283,3 +288,23 @@ def test_links_of_a_page_lead_somewhere(path: Path) -> None:
             assert anchor in anchors(found), link
         if found.suffix == ".py" and re.fullmatch(r"`\w+`", text):
             assert text.strip("`") in defined_names(found), f"{text} in {link}"
+
+
+def test_access_files_of_the_docs_and_the_examples_can_be_used_and_say_the_same_of_defaults() -> None:
+    (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page("docs/login.md"), re.MULTILINE | re.DOTALL)
+    example = parse_yaml(AccessFile, page("examples/access.yaml"), "examples/access.yaml")
+    assert parse_yaml(AccessFile, shown, "login.md") == example
+    told = page("docs/login.md").split("## Teams")[1].split("## The audit trail")[0]
+    defaults = {name: field.default for name, field in TeamSpec.model_fields.items()}
+    assert dict(re.findall(r"^\| `(role|ids)` \| `(\w+)` \|", told, re.MULTILINE)) == {
+        name: defaults[name] for name in ("role", "ids")
+    }
+    assert table_rows(told) == set(TeamSpec.model_fields)
+
+
+def test_the_login_page_has_every_action_of_the_audit_trail_and_each_way_in_which_actors_are_known() -> None:
+    trail = page("docs/login.md").split("## The audit trail")[1].split("## HTTPS")[0]
+    actions, known = trail.split("| `known_by` |")
+    assert table_rows(actions) == set(ACTIONS) == set(get_args(Action))
+    comment = str(table_of(AuditTrailRow).c.known_by.comment)
+    assert table_rows(f"| x |{known}") == set(comment.partition(": ")[2].split(", "))

@@ -28,6 +28,7 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.store import Store
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
@@ -291,12 +292,25 @@ def test_rows_without_partitions_go_by_age(pruned: Pruned) -> None:
             asked: dict[str, Any] = {"pipeline": "chain", "from_s": 0, "to_s": 60, "requested_at": ago(days)}
             connection.execute(insert(tables.RecomputeRequestRow).values(asked))
             connection.execute(insert(tables.RecomputeRequestRow).values(**asked, answer={"windows": 1}))
+        entry = {
+            "actor": "ann",
+            "known_by": "none",
+            "object": "x",
+            "pipelines": [],
+            "detail": {},
+            "action": "recompute",
+        }
+        for days in (399, 401, 500):
+            connection.execute(insert(AuditTrailRow).values(at=ago(days), **entry))
     for days in (728, 732):
         pruned.close(days_ago(days))
     pruned.roll_up()
     assert pruned.count(tables.RollupRow) == 4
     pruned.retention.round(NOW_MS)
     assert (pruned.count(tables.QuarantinedRow), pruned.count(tables.RecomputeRequestRow)) == (1, 3)
+    with pruned.store.engine.connect() as connection:
+        kept = connection.execute(select(func.count()).where(AuditTrailRow.object == "x")).scalar_one()
+    assert kept == 1
     assert set(pruned.store.rollups("chain", "hour", 0, TODAY_S)) == {days_ago(728)}
     assert pruned.count(tables.RollupRow) == 2
 

@@ -6,6 +6,7 @@ import base64
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -15,11 +16,15 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from dashboard.login.local import PER_ADDRESS
+from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store import users
+from lagloss_server.store.audit import audit_table
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
+from tests.support.dashboards import until
 from tests.support.login_world import NAVIGATION, PASSWORD, SCRIPT_HASH, browser_like, log_in, serving
+from tests.support.teams_world import ACCESS
 
 REVOKED_WITHIN_S = 10
 _session = table_of(SessionRow)
@@ -376,6 +381,60 @@ def test_while_postgresql_is_away_nobody_is_let_in_and_it_is_said() -> None:
         assert "<h1>" in page.text
         assert httpx2.get(f"{url}/healthz", headers={"cookie": "lagloss=x"}).status_code == 200
     away.close()
+
+
+def definition(name: str, team: str) -> Definition:
+    text = f"{{apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {name}, labels: {{team: {team}}}}}, spec: "
+    return parse_definition(text + "{nodes: [{name: a, to: [b]}, {name: b}]}}")
+
+
+def test_teams_of_a_local_user_follow_their_groups_within_seconds(store: Store, tmp_path: Path) -> None:
+    store.apply(definition("red-orders", "red"))
+    store.apply(definition("blue-salaries", "blue"))
+    file = tmp_path / "access.yaml"
+    file.write_text(ACCESS)
+
+    def sees(client: httpx2.Client) -> object:
+        return client.get("/api/v1/sees").json()
+
+    with serving(store, login="local", access_file=file) as url, browser_like(url) as ann, browser_like(url) as olga:
+        refused = log_in(ann)
+        assert (refused.status_code, "ann is in no team that may look" in refused.text) == (403, True)
+        assert ann.cookies == {}
+        users.set_groups(store, "ann", ["red-ops"])
+        assert log_in(ann).status_code == 303
+        assert sees(ann) == ["red-orders"]
+        assert ann.get("/api/v1/who").json() == {"name": "ann", "role": "operator"}
+        assert httpx2.get(f"{url}/api/v1/sees", headers=basic("ann", PASSWORD)).json() == ["red-orders"]
+        users.set_groups(store, "ann", ["red", "blue"])
+        until(lambda: sees(ann) == ["blue-salaries", "red-orders"], "the new groups")
+        store.apply(definition("red-orders", "green"))
+        until(lambda: sees(ann) == ["blue-salaries"], "the new label")
+        users.set_groups(store, "ann", [])
+        until(lambda: ann.get("/api/v1/sees").status_code == 403, "the member without a team to be refused")
+        assert "Ask an operator" in ann.get("/", headers=NAVIGATION).text
+        log_in(olga, "olga")
+        assert sees(olga) is None
+    store.delete("red-orders")
+    store.delete("blue-salaries")
+
+
+def test_logging_in_and_out_is_in_the_trail_with_the_address_that_a_trusted_proxy_names(url: str, store: Store) -> None:
+    with browser_like(url) as client:
+        client.headers["x-forwarded-for"] = "198.51.100.7"
+        log_in(client)
+        log_in(client, "olga")
+        client.post("/logout")
+        log_in(client, "ann", "a wrong password")
+    asked = select(audit_table).where(audit_table.c.address == "198.51.100.7").order_by(audit_table.c.id)
+    with store.engine.connect() as connection:
+        found = connection.execute(asked).all()
+    assert [(row.actor, row.known_by, row.action, row.object) for row in found] == [
+        ("ann", "local", "session.begin", "ann"),
+        ("olga", "local", "session.begin", "olga"),
+        ("ann", "local", "session.end", "ann"),
+        ("olga", "local", "session.end", "olga"),
+    ]
 
 
 def test_a_proxy_is_believed_and_nobody_else(store: Store) -> None:

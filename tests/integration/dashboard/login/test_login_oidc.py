@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
@@ -138,6 +139,22 @@ def test_groups_make_roles_and_who_is_in_none_is_refused(client: httpx2.Client) 
     refused = client.get(agree(client.get("/login/oidc"), "3"))
     assert (refused.status_code, "eve is in no group" in refused.text) == (403, True)
     assert client.get("/api/v1/who").status_code == 401
+
+
+def test_groups_of_the_claim_make_teams(store: Store, issuer: str, tmp_path: Path) -> None:
+    teams = "[{name: staff, groups: [staff], pipelines: ['pipeline=~.+']}]"
+    file = tmp_path / "access.yaml"
+    file.write_text(f"{{apiVersion: lagloss/v1, kind: Access, teams: {teams}}}")
+    with serving(store, **settings(issuer, login_viewers=""), access_file=file) as url, browser_like(url) as client:
+        client.get(agree(client.get("/login/oidc"), "2"))
+        assert client.get("/api/v1/who").json() == {"name": "vera", "role": "viewer"}
+        assert client.get("/api/v1/sees").json() == []
+        client.post("/logout")
+        client.get(agree(client.get("/login/oidc"), "1"))
+        assert client.get("/api/v1/sees").json() is None
+        client.post("/logout")
+        refused = client.get(agree(client.get("/login/oidc"), "3"))
+        assert (refused.status_code, "eve is in no team" in refused.text) == (403, True)
 
 
 def test_a_person_without_a_name_is_known_by_their_subject_and_a_name_that_misleads_is_refused(

@@ -20,7 +20,7 @@ from dashboard.login.next_path import HOME, checked_next, wanted
 from dashboard.login.oidc import ProviderError, trusted_metadata
 from dashboard.login.sessions import Lifetime
 from dashboard.request.current_user import Person
-from lagloss_server.errors import BadLogin, OpenToAll
+from lagloss_server.errors import BadLogin, OpenToAll, TeamsWithoutLogin
 from lagloss_server.net.clients import UNKNOWN, client, guesser, parse_networks
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
@@ -197,6 +197,8 @@ def test_a_whole_set_of_settings_can_be_used() -> None:
     check_binding(settings(**PROVIDER))
     check_binding(settings(**PROVIDER | {"oidc_issuer": "http://127.0.0.1:9400"}))
     check_binding(settings(login="proxy", proxy_trusted="10.1.2.3, fd00::/8", login_operators="sre"))
+    check_binding(settings(**PROVIDER | {"login_viewers": "", "access_file": "access.yaml"}))
+    check_binding(settings(login="local", access_file="access.yaml"))
 
 
 @pytest.mark.parametrize(
@@ -212,6 +214,7 @@ def test_a_whole_set_of_settings_can_be_used() -> None:
         ({"login": "proxy", "login_viewers": "*"}, "LAGLOSS_PROXY_TRUSTED"),
         ({"login": "proxy", "login_viewers": "*", "proxy_trusted": "10.0.0.1/8"}, "LAGLOSS_PROXY_TRUSTED"),
         ({"login": "local", "proxy_trusted": "nginx"}, "LAGLOSS_PROXY_TRUSTED"),
+        (PROVIDER | {"access_file": "access.yaml"}, r"LAGLOSS_LOGIN_VIEWERS: expected nothing beside .*, found \*"),
         (
             {"login": "proxy", "login_viewers": "*", "proxy_trusted": "::1", "proxy_user_header": ""},
             "PROXY_USER_HEADER",
@@ -221,6 +224,11 @@ def test_a_whole_set_of_settings_can_be_used() -> None:
 def test_settings_that_cannot_be_used_are_told_by_name(values: dict[str, Any], variable: str) -> None:
     with pytest.raises(BadLogin, match=variable):
         check_binding(settings(**values))
+
+
+def test_teams_are_of_no_use_without_a_login() -> None:
+    with pytest.raises(TeamsWithoutLogin, match=r"LAGLOSS_ACCESS_FILE is access\.yaml, but without a login"):
+        check_binding(settings(access_file="access.yaml"))
 
 
 # what browsers are told

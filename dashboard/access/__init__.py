@@ -1,0 +1,1 @@
+"""What teams may see: their file, and the store through which everything that people ask for is read."""

@@ -1,0 +1,42 @@
+"""`GET /audit`: who did what, or looked at message ids."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from dashboard.api.bounds import From, Range, To, span_of
+from dashboard.api.incidents import PageNumber, PipelineName, Size
+from dashboard.queries.audit import AuditFilters, read_audit
+from dashboard.queries.incident_filters import PAGE_SIZE
+from dashboard.queries.services import Services
+from lagloss_server.net.problem_details import documented
+from lagloss_server.store.audit import Action
+
+_Actor = Annotated[str | None, Query(max_length=255, description="part of a name, in any case")]
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter(tags=["audit"])
+
+    @routes.get("/audit", summary="The audit trail, newest first; for operators", responses=documented(403, 422, 503))
+    async def audit(
+        actor: _Actor = None,
+        action: Annotated[Action | None, Query(description="what was done")] = None,
+        pipeline: PipelineName = None,
+        from_: From = None,
+        to: To = None,
+        range_: Range = None,
+        page: PageNumber = 1,
+        size: Size = PAGE_SIZE,
+    ) -> dict[str, Any]:
+        filters, span = AuditFilters(actor or None, action, pipeline), span_of(from_, to, range_)
+        found = await services.threads.read(read_audit, services.store, filters, span, page, size)
+        return {
+            "entries": [entry.document() for entry in found.entries],
+            "page": found.page,
+            "total": found.total,
+        }
+
+    return routes

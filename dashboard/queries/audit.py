@@ -1,0 +1,88 @@
+"""The audit trail, as its page and `/api/v1` show it: to operators, of a team what concerns its pipelines alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ColumnElement, Row, func, select
+
+from dashboard.queries.incident_filters import PAGE_SIZE, within
+from dashboard.request.current_user import asking, require_operator
+from dashboard.request.grants import Grants
+from dashboard.request.span import Span
+from lagloss_server.store.audit import audit_table
+from lagloss_server.store.store import Store
+from lagloss_server.times import moment
+
+HIDDEN: str = "a message"
+"""Stands for the hash of a message id for whom ids of its pipeline are hidden from."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilters:
+    """Which entries are asked for; None: whatever. `actor`: part of a name, in any case."""
+
+    actor: str | None = None
+    action: str | None = None
+    pipeline: str | None = None
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        row = audit_table.c
+        found: list[ColumnElement[bool]] = []
+        if self.actor is not None:
+            found.append(row.actor.icontains(self.actor, autoescape=True))
+        if self.action is not None:
+            found.append(row.action == self.action)
+        if self.pipeline is not None:
+            found.append(row.pipelines.contains([self.pipeline]))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who (and how that is known) did what, when, from which address, to what, of which pipelines."""
+
+    at: datetime
+    actor: str
+    known_by: str
+    address: str | None
+    action: str
+    object: str
+    pipelines: list[str]
+    detail: dict[str, Any]
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "at": moment(self.at)}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntries:
+    """A page of the entries, the newest first. `total`: on all pages."""
+
+    entries: Sequence[AuditEntry]
+    page: int
+    total: int
+
+
+def read_audit(store: Store, filters: AuditFilters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> AuditEntries:
+    """Read entries of a span. Pages count from 1.
+
+    Raises:
+        NotAllowed: the user may only look at pipelines.
+    """
+    require_operator()
+    chosen = [within(audit_table.c.at, span), *filters.conditions()]
+    asked = select(audit_table).where(*chosen).order_by(audit_table.c.id.desc()).limit(size).offset((page - 1) * size)
+    with store.engine.connect() as connection:
+        total = connection.execute(select(func.count()).select_from(audit_table).where(*chosen)).scalar_one()
+        found = [_entry(row, asking().grants) for row in connection.execute(asked)]
+    return AuditEntries(found, page, total)
+
+
+def _entry(row: Row[Any], grants: Grants) -> AuditEntry:
+    is_hidden = row.action == "ids.search" and not all(map(grants.may_see_ids, row.pipelines))
+    about = HIDDEN if is_hidden else row.object
+    return AuditEntry(row.at, row.actor, row.known_by, row.address, row.action, about, row.pipelines, row.detail)

@@ -1,0 +1,32 @@
+"""The audit trail's table, which every part adds to."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Identity, Index, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from lagloss_server.store.schema.core import Base
+
+
+class AuditTrailRow(Base):
+    __tablename__ = "audit_trail"
+    __table_args__ = (
+        Index("audit_trail_at", "at"),
+        {
+            "comment": "Who did what, or looked at message ids. Rows are never changed, nor deleted within 30 days. "
+            "Writers: dashboard, collector and commands add, aggregator prunes."
+        },
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    actor: Mapped[str] = mapped_column(comment="their name; of a client of the collector, the id of its token")
+    known_by: Mapped[str] = mapped_column(comment="how it is known: local, oidc, proxy, token, machine, command, none")
+    address: Mapped[str | None] = mapped_column(comment="that the request came from; of a command, the machine's name")
+    action: Mapped[str]
+    object: Mapped[str] = mapped_column(comment="what it was done to; of a message, its id's hash in hex")
+    pipelines: Mapped[list[Any]] = mapped_column(comment="names of those that it concerns; empty: of none by itself")
+    detail: Mapped[dict[str, Any]]
