@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx2
@@ -88,15 +88,18 @@ def test_windows_close_on_executors_that_are_pods_and_a_stand_by_has_none(
     def run(pod: Pod) -> subprocess.Popen[bytes]:
         return started(pod, ["/bin/bash", EXECUTOR], tmp_path / pod["metadata"]["name"], image)
 
-    with fresh_database(postgres) as url, kubernetes(rules, run) as cluster:
+    with (
+        fresh_database(postgres) as url,
+        closing(Store(url)) as store,
+        kubernetes(rules, run) as cluster,
+    ):
         servers = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_DATABASE_URL": url}
-        store = Store(url)
         define(store, name)
         with aggregator(0, cluster, servers, tmp_path / "first") as (first, _):
-            wait_until(cluster.running, 60, "for an executor")
+            wait_until(cluster.running, 150, "for an executor")
             with aggregator(1, cluster, servers, tmp_path / "second") as (second, second_url):
-                wait_until(lambda: len(rows(store, name, start_s)) == MINUTES, 120, "for all windows")
-                wait_until(lambda: ready(second_url, "/readyz?exclude=lease") == 200, 60, "for the stand-by")
+                wait_until(lambda: len(rows(store, name, start_s)) == MINUTES, 180, "for all windows")
+                wait_until(lambda: ready(second_url, "/readyz?exclude=lease") == 200, 120, "for the stand-by")
                 assert ready(second_url, "/readyz") == 503
                 drivers = {pod["metadata"]["ownerReferences"][0]["name"] for pod in cluster.seen}
                 assert drivers == {f"{RELEASE}-aggregator-0"}
@@ -106,7 +109,6 @@ def test_windows_close_on_executors_that_are_pods_and_a_stand_by_has_none(
             assert first.wait(20) == 0
             wait_until(lambda: not cluster.running(), 20, "for the executors to end with their driver")
         assert {row["lost"]["min"] for row in rows(store, name, start_s)[:-1]} == {A_MINUTE // 50}
-        store.close()
     assert cluster.refused == []
     for pod in cluster.seen:
         validate(pod, "1.37", strict=True)
