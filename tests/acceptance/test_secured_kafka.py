@@ -17,8 +17,10 @@ import httpx2
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
 
 from aggregator.consumer_lag.lag import ConsumerLags
+from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.node_groups import NodeGroup
 from lagloss.broker.connection import KafkaConnection
@@ -40,6 +42,7 @@ from tests.integration.conftest import DEFINITION, YAML, serving
 from tests.support.closers import wait_until
 from tests.support.kafka_log import wait_for
 from tests.support.secured_kafka import (
+    OTHER_MECHANISMS,
     PASSWORDS,
     SCOPE,
     Authority,
@@ -193,6 +196,22 @@ def test_consumer_lag_of_another_cluster(
     assert [(lag.topic, lag.offsets) for lag in found] == [("orders.in", 5)]
 
 
+@pytest.mark.parametrize("mechanism", OTHER_MECHANISMS)
+def test_other_mechanisms_let_all_three_clients_in(
+    mechanism: str, topics: str, let_in: LetIn, spark: SparkSession
+) -> None:
+    let_in("emitter", SASL_MECHANISM=mechanism)
+    with Emitter("orders", "shop", first=True) as emitter:
+        emitter.taken_in("m", int(time.time() * 1_000))
+        assert emitter.flush(20), emitter.stats()
+    let_in("aggregator", SASL_MECHANISM=mechanism)
+    with closing(BeaconLog(topics, BEACONS)) as log:
+        ranges = [OffsetRange(place, 0, end - 1) for place, end in log.ends().items() if end]
+    found = BlockReader(spark, topics, BEACONS, 2).records(ranges).count()
+    assert found == sum(each.last + 1 for each in ranges) > 0
+    wait_for(lambda: is_asked(topics), what="a coordinator")
+
+
 def test_a_wrong_password_is_named_at_once(topics: str, let_in: LetIn, caplog: pytest.LogCaptureFixture) -> None:
     began = time.monotonic()
     with pytest.raises(KafkaRefuses, match=r"refuses user emitter: .* Authentication failed"):
@@ -246,9 +265,14 @@ def test_a_missing_acl_is_named(topics: str, let_in: LetIn) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_demo_agrees(secured: SecuredKafka, let_in: LetIn, tmp_path: Path) -> None:
-    """`up`, its services on local Spark, and the reference pipeline, as one user."""
+def test_the_demo_agrees(secured: SecuredKafka, let_in: LetIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`up`, its services on local Spark, and the reference pipeline, as one user, on topics with a company's names."""
     let_in("up")
+    names = {"lagloss.beacons": "acme.b", "lagloss.reports": "acme.r", "lagloss.sampling": "acme.s"}
+    for documented, name in names.items():
+        monkeypatch.setenv(f"LAGLOSS_KAFKA_TOPIC_{documented.partition('.')[2].upper()}", name)
+    rights = [right for of_part in documented_rights().values() for right in of_part if right.name in names]
+    secured.allow("up", [right._replace(name=names[right.name]) for right in rights])
     command = [*CLI, "demo", "--minutes", "1", "--json"]
     environment = {**os.environ, "LAGLOSS_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)
@@ -257,6 +281,11 @@ def test_the_demo_agrees(secured: SecuredKafka, let_in: LetIn, tmp_path: Path) -
     said = "\n".join([done.stdout, done.stderr, *logs])
     assert PASSWORDS["up"] not in said
     assert "consumer lag unknown" not in said
+    for name in names.values():
+        with closing(BeaconLog(secured.bootstrap, name)) as log:
+            assert len(log.partitions()) > 0
+    with closing(BeaconLog(secured.bootstrap, "acme.b")) as log:
+        assert sum(log.ends().values()) > 0
 
 
 @pytest.mark.slow

@@ -40,7 +40,10 @@ ROLES = ("prepare", "emitter", "aggregator", "dashboard", "doctor", "up", "servi
 PASSWORDS = {ADMIN: 'admin\'s "secret" \\ word', **{role: f'pass"word\\ of {role}' for role in ROLES}}
 """Odd ones on purpose: they are quoted in three dialects."""
 MECHANISM = "SCRAM-SHA-512"
+OTHER_MECHANISMS = ("PLAIN", "SCRAM-SHA-256")
+"""By which every user is let in, too."""
 SCOPE = "kafka write"
+_PLAIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 DOCS = Path(__file__).parents[2] / "docs" / "kafka.md"
 KINDS = {"topic": ResourceType.TOPIC, "topics": ResourceType.TOPIC, "groups": ResourceType.GROUP}
@@ -206,9 +209,17 @@ def _client(authority: Authority, user: str) -> dict[str, str]:
 
 
 def _jaas(user: str) -> str:
-    password = PASSWORDS[user].replace("\\", "\\\\").replace('"', '\\"')
     module = "org.apache.kafka.common.security.scram.ScramLoginModule"
-    return f'{module} required username="{user}" password="{password}";'
+    return f'{module} required username="{user}" password="{_escaped(PASSWORDS[user])}";'
+
+
+def _escaped(word: str) -> str:
+    return word.replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _property(value: str) -> str:
+    """A value as a file of Java's properties has it."""
+    return value.replace("\\", "\\\\")
 
 
 def _keystore(authority: Authority) -> dict[str, object]:
@@ -259,13 +270,20 @@ def secured_kafka(folder: Path, tokens: str) -> Iterator[SecuredKafka]:
     their passwords, or with a token of the server at `tokens`."""
     authority = Authority(folder / "authority")
     oauth = "listener.name.sasl_ssl.oauthbearer"
-    users = [f"--add-scram={MECHANISM}=[name={name},password={word}]" for name, word in PASSWORDS.items()]
+    users = [
+        f"--add-scram={mechanism}=[name={name},password={word}]"
+        for mechanism in (MECHANISM, "SCRAM-SHA-256")
+        for name, word in PASSWORDS.items()
+    ]
+    plain = " ".join(f'user_{name}="{_escaped(word)}"' for name, word in PASSWORDS.items())
     access = BrokerAccess(
         "SASL_SSL",
         {
-            "sasl.enabled.mechanisms": f"{MECHANISM},OAUTHBEARER",
+            "sasl.enabled.mechanisms": ",".join((MECHANISM, *OTHER_MECHANISMS, "OAUTHBEARER")),
             "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": _jaas(ADMIN).replace("\\", "\\\\"),
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": _property(_jaas(ADMIN)),
+            "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": _property(_jaas(ADMIN)),
+            "listener.name.sasl_ssl.plain.sasl.jaas.config": _property(f"{_PLAIN} required {plain};"),
             f"{oauth}.sasl.jaas.config": f"{_OAUTH}.OAuthBearerLoginModule required;",
             f"{oauth}.sasl.server.callback.handler.class": f"{_OAUTH}.OAuthBearerValidatorCallbackHandler",
             "sasl.oauthbearer.jwks.endpoint.url": f"{tokens}/keys",

@@ -252,6 +252,18 @@ def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
     assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
 
 
+def test_every_answer_to_a_company_names_the_test_that_ran_it_or_says_that_none_did() -> None:
+    rows = [line for line in page("docs/company.md").splitlines() if line.startswith("| ")]
+    answers = [row.strip("| ").split(" | ") for row in rows if not row.startswith("| what a company asks")]
+    assert len(answers) > 40
+    for asked, how, proof in answers:
+        assert asked
+        assert how
+        linked = [text for text, target in LINK.findall(proof) if target.startswith("../tests/")]
+        assert all(text.startswith("`test_") for text in linked)  # that it is there, the test of links says
+        assert linked or "reviewed only" in proof, asked
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
     parts = re.findall(r"^## (.+)$", page(f"lagloss_server/incidents/runbooks/{kind}.md"), re.MULTILINE)
