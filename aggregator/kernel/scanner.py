@@ -24,7 +24,7 @@ Int = Any
 
 FIELDS = (
     "checkpoint", "checkpoint_size", "emitter", "seq", "window_start", "partitions", "sample", "count",
-    "ids", "lags", "offsets", "names", "names_size", "crcs",
+    "ids", "lags", "offsets", "names", "names_size", "crcs", "reason", "reason_size",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
@@ -217,4 +217,4 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         found[0, row], found[1, row], found[2, row], found[3, row] = checkpoint, checkpoint_size, emitter, seq
         found[4, row], found[5, row], found[6, row], found[7, row] = window_start, partitions, sample, count
         found[8, row], found[9, row], found[10, row], found[11, row] = ids, lags, offsets, names
-        found[12, row], found[13, row] = names_size, crcs
+        found[12, row], found[13, row], found[14, row], found[15, row] = names_size, crcs, reason, reason_size
