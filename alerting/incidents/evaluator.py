@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
-from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
+from alerting.incidents.body import BLAMED, MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
 from alerting.incidents.lifecycle import Transition, judge
 from alerting.incidents.notifier import Notifier
 from alerting.rules import Rule, rules_of
@@ -26,6 +26,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.blame import read_blame
 from lagloss_server.store.store import Store
 
 _CHANGES_AT_MOST: Final = 4
@@ -214,7 +215,7 @@ class _Work:
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
         evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
         return {
-            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
+            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost", "blame")},
             "breaches": incidents.ranges(change.breaches),
             "what": rule.what,
             "unit": rule.unit,
@@ -242,4 +243,18 @@ class _Work:
             examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
             messages=newest["messages"] if newest else None,
             lost=newest["lost"] if newest else None,
+            blame=self._blame(rule.kind, starts),
         )
+
+    def _blame(self, kind: str, starts: Sequence[int]) -> dict[str, Any] | None:
+        """Return what the bad messages of these windows have in common; None where it is not known. No page waits for
+        a cause that cannot be found out."""
+        of = BLAMED.get(kind)
+        if of is None:
+            return None
+        try:
+            found = read_blame(self.store, self.pipeline, starts, [of])
+        except Exception:
+            _log.exception("blame_failed", pipeline=self.pipeline)
+            return None
+        return found[0].document() if found else None
