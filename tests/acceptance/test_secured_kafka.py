@@ -272,8 +272,7 @@ def test_the_demo_agrees(secured: SecuredKafka, let_in: LetIn, tmp_path: Path, m
     for documented, name in names.items():
         monkeypatch.setenv(f"LAGLOSS_KAFKA_TOPIC_{documented.partition('.')[2].upper()}", name)
     rights = [right for of_part in documented_rights().values() for right in of_part if right.name in names]
-    renamed = [right._replace(name=names[right.name]) for right in rights]
-    secured.allow("up", list(dict.fromkeys(renamed)))  # parts share some, and a broker takes each once
+    secured.allow("up", [right._replace(name=names[right.name]) for right in rights])
     command = [*CLI, "demo", "--minutes", "1", "--json"]
     environment = {**os.environ, "LAGLOSS_DATA_DIR": str(tmp_path / "data")}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=540, check=False)

@@ -152,7 +152,7 @@ class SecuredKafka:
         return self.environment(user, **{**values, **changes})
 
     def allow(self, user: str, rights: Iterable[Right]) -> None:
-        """Give a user rights."""
+        """Give a user rights; those of several parts may have some in common."""
         prefixed, literal = ResourcePatternType.PREFIXED, ResourcePatternType.LITERAL
         allow = AclPermissionType.ALLOW
         bindings = [
@@ -162,7 +162,7 @@ class SecuredKafka:
             for operation in operations
         ]
         admin = AdminClient(client_of(self))  # has to live until its answers are there
-        for made in admin.create_acls(bindings).values():
+        for made in admin.create_acls([*dict.fromkeys(bindings)]).values():
             made.result(20)
 
     def forbid(self, user: str) -> None:
