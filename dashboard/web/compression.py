@@ -32,23 +32,31 @@ class Compressed:
             await self._app(scope, receive, send)
             return
         if key not in self._kept:
-            await self._app(scope, receive, self._keeping(key, send))
+            await self._answer_and_keep(key, scope, receive, send)
             return
         for message in self._kept[key]:
             await send(deepcopy(message))  # who sends it adds headers
 
-    def _keeping(self, key: str, send: Send) -> Send:
-        """Wrap `send` so that a complete answer is kept."""
-        summary: list[Message] = []
+    async def _answer_and_keep(self, key: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and keep the answer if it is complete. That of a client that left is not: what stands between here
+        and the file ends it early, with a last message as of a whole one."""
+        answer: list[Message] = []
+        left = False
+
+        async def receive_and_note() -> Message:
+            nonlocal left
+            message = await receive()
+            left = left or message["type"] == "http.disconnect"
+            return message
 
         async def send_and_keep(message: Message) -> None:
-            summary.append(deepcopy(message))
+            answer.append(deepcopy(message))
             await send(message)
-            is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-            if is_whole and summary[0].get("status") == 200 and len(self._kept) < _MAX_KEPT:
-                self._kept[key] = tuple(summary)
+            is_last = message["type"] == "http.response.body" and not message.get("more_body", False)
+            if is_last and not left and answer[0].get("status") == 200 and len(self._kept) < _MAX_KEPT:
+                self._kept[key] = tuple(answer)
 
-        return send_and_keep
+        await self._app(scope, receive_and_note, send_and_keep)
 
 
 def _key(scope: Scope) -> str | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import socket
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
@@ -37,6 +39,17 @@ def test_a_file_comes_compressed_and_the_same_each_time(url: str) -> None:
     assert again.headers["content-security-policy"] == first.headers["content-security-policy"]
     assert gzip.decompress(packed) == plain.content
     assert len(packed) < len(plain.content) / 2
+
+
+def test_a_client_that_leaves_in_the_middle_spoils_no_file(url: str) -> None:
+    server = urlsplit(url)
+    path = "/assets/vendor/plotly-basic.min.js?left-early"
+    asking = f"GET {path} HTTP/1.1\r\nHost: {server.netloc}\r\nAccept-Encoding: gzip\r\n\r\n".encode()
+    for _ in range(5):
+        with socket.create_connection((server.hostname, server.port), timeout=10) as client:
+            client.sendall(asking)
+            assert client.recv(1)
+    assert httpx2.get(url + path).content == (ASSETS / "vendor/plotly-basic.min.js").read_bytes()
 
 
 def test_what_a_browser_has_it_is_not_sent_again(url: str) -> None:
