@@ -296,8 +296,11 @@ def test_executors_of_a_cluster_need_no_file_and_show_no_secret(
     name, start_s = f"cluster-{uuid.uuid4().hex[:8]}", int(time.time()) // 60 * 60 - 60 * (MINUTES + 5)
     word = PASSWORDS["aggregator"] if way == "password" else SECRET_OF.format("aggregator")
     quoted = word.replace("\\", "\\\\").replace('"', '\\"')
-    with fresh_database(postgres) as database_url, spark_cluster(tmp_path) as cluster:
-        store = Store(database_url)
+    with (
+        fresh_database(postgres) as database_url,
+        closing(Store(database_url)) as store,
+        spark_cluster(tmp_path) as cluster,
+    ):
         let_in("emitter")
         send_history(topics, name, start_s)
         define(store, name)
@@ -308,7 +311,6 @@ def test_executors_of_a_cluster_need_no_file_and_show_no_secret(
             (application,) = asked(applications, 60)  # its first answer takes many seconds on a busy machine
             pages = ("environment", "sql?details=true&planDescription=true&length=1000", "jobs", "allexecutors")
             shown = [httpx2.get(f"{applications}/{application['id']}/{page}", timeout=60).text for page in pages]
-        store.close()
     logs = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.name in ("stderr", "stdout")]
     logs += [path.read_text("utf-8", "replace") for path in tmp_path.glob("*.log")]
     said = "\n".join([*shown, *logs])

@@ -16,7 +16,7 @@ from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
 ALL = tuple(Base.metadata.sorted_tables)
-DERIVED = {"rollup", "rollup_dirty", "pruned", "recompute_request"}
+DERIVED = {"rollup", "rollup_dirty", "pruned", "recompute_request", "audit_trail"}
 """What follows from the windows whenever upkeep comes by, or was asked of one database only: not compared."""
 COMPARED = tuple(table for table in ALL if table.name not in DERIVED)
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -39,9 +39,10 @@ def dump(engine: Engine) -> Rows:
 
 @retry(retry=retry_if_exception_type(OperationalError), stop=stop_after_attempt(5), reraise=True)
 def restore(engine: Engine, backup: Rows) -> None:
-    """Put every table back to what it was, in one transaction, as pg_restore does while clients stay connected. Where
-    it meets one of them in a deadlock, PostgreSQL may end either: it begins anew."""
+    """Put every table back to what it was, in one transaction, as `pg_restore --disable-triggers` does while clients
+    stay connected. Where it meets one of them in a deadlock, PostgreSQL may end either: it begins anew."""
     with engine.begin() as connection:
+        connection.execute(text("SET LOCAL session_replication_role = replica"))  # the audit trail refuses TRUNCATE
         names = ", ".join(f'"{table.name}"' for table in ALL)
         connection.execute(text(f"TRUNCATE {names} CASCADE"))
         for table in ALL:

@@ -259,9 +259,14 @@ def dashboard_of(world: TeamsWorld, bootstrap: str, folder: Path) -> Iterator[st
         yield url
 
 
+def known_as(name: str, *groups: str) -> dict[str, str]:
+    """What the proxy adds to the requests of a member of these groups."""
+    return {"X-Forwarded-User": name, "X-Forwarded-Groups": ",".join(groups)}
+
+
 @contextmanager
 def user(url: str, name: str, *groups: str) -> Iterator[httpx2.Client]:
     """A client for whom the proxy names these groups."""
-    headers = {"x-forwarded-user": name, "x-forwarded-groups": ",".join(groups), "origin": url}
+    headers = {**known_as(name, *groups), "origin": url}
     with httpx2.Client(base_url=url, headers=headers, timeout=60) as client:
         yield client

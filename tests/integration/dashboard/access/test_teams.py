@@ -30,29 +30,14 @@ from tests.support.teams_world import (
     SECRET,
     THEIRS,
     TeamsWorld,
-    dashboard_of,
     definition,
     ids,
-    seed,
     user,
 )
 
 ABSENT: Final = "blue-nothing!"[: len(THEIRS)].replace("!", "x")
 """A pipeline that is not there."""
 ACTED_ON: Final = ("incident", "incident_change", "silence", "outbox", "recompute_request", "pipeline", "token")
-
-
-@pytest.fixture(scope="module")
-def world(module_database_url: str, kafka_bootstrap: str) -> Iterator[TeamsWorld]:
-    store = Store(module_database_url)
-    yield seed(store, kafka_bootstrap)
-    store.close()
-
-
-@pytest.fixture(scope="module")
-def url(world: TeamsWorld, kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with dashboard_of(world, kafka_bootstrap, tmp_path_factory.mktemp("teams")) as url:
-        yield url
 
 
 def routes() -> set[str]:

@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import httpx2
-import pytest
 from playwright.sync_api import Browser, expect
 
-from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, address, serious_faults, sticks_out, until
-from tests.support.teams_world import HUSHED, OURS, THEIRS, TeamsWorld, dashboard_of, ids, seed, user
-
-
-@pytest.fixture(scope="module")
-def world(module_database_url: str, kafka_bootstrap: str) -> Iterator[TeamsWorld]:
-    store = Store(module_database_url)
-    yield seed(store, kafka_bootstrap)
-    store.close()
-
-
-@pytest.fixture(scope="module")
-def url(world: TeamsWorld, kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with dashboard_of(world, kafka_bootstrap, tmp_path_factory.mktemp("teams")) as url:
-        yield url
-
-
-def known_as(name: str, *groups: str) -> dict[str, str]:
-    return {"X-Forwarded-User": name, "X-Forwarded-Groups": ",".join(groups)}
+from tests.support.teams_world import HUSHED, OURS, THEIRS, TeamsWorld, ids, known_as, user
 
 
 def test_a_viewer_of_a_team_walks_through_all_pages_and_sees_their_pipelines_alone(

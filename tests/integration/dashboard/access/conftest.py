@@ -1,0 +1,23 @@
+"""Two teams and the dashboard that serves them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lagloss_server.store.store import Store
+from tests.support.teams_world import TeamsWorld, dashboard_of, seed
+
+
+@pytest.fixture(scope="module")
+def world(module_database_url: str, kafka_bootstrap: str) -> Iterator[TeamsWorld]:
+    store = Store(module_database_url)
+    yield seed(store, kafka_bootstrap)
+    store.close()
+
+
+@pytest.fixture(scope="module")
+def url(world: TeamsWorld, kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with dashboard_of(world, kafka_bootstrap, tmp_path_factory.mktemp("teams")) as url:
+        yield url
