@@ -16,6 +16,10 @@ UNSURE_AFTER_A_CRASH_OF_MID: Final = (LOST_ON_SRC_MID, LOST_AT_MID)
 """Losses that the evidence of mid tells of (rule 6)."""
 _WEIGHTS: Final = {PASS: 84, FILTERED: 4, LOST_ON_SRC_MID: 3, LOST_AT_MID: 3, LOST_ON_MID_SNK: 3, LOST_AT_SNK: 3}
 
+PRODUCER: Final = {"topic.metadata.propagation.max.ms": 300_000}
+"""A busy broker may not know a new topic for longer than the client waits by default, 30 s: what was produced until
+then would be lost indeed, and named as lost at its node, against its fate."""
+
 
 def draw_id(random: Random, number: int) -> str:
     """Return the id of a message with a fate drawn at random."""

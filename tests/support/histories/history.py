@@ -87,7 +87,7 @@ class History:
         self._start()
         self._start()
         with KafkaNode(self.pipeline, "src", self.bootstrap, first=True) as node:
-            producer = node.producer({"bootstrap.servers": self.bootstrap})
+            producer = node.producer({"bootstrap.servers": self.bootstrap, **fates.PRODUCER})
             while (time.time() < ends_at or actions) and not self.is_judged.is_set():
                 if actions and time.time() >= began + actions[0][0]:
                     self._act(actions.pop(0)[1])

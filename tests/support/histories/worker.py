@@ -21,7 +21,7 @@ def main() -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     with KafkaNode(pipeline, "mid", bootstrap) as node:
-        producer = node.producer({"bootstrap.servers": bootstrap})
+        producer = node.producer({"bootstrap.servers": bootstrap, **fates.PRODUCER})
         consumer = node.consumer(
             {
                 "bootstrap.servers": bootstrap,
