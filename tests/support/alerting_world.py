@@ -136,6 +136,11 @@ def webhook(url: str) -> dict[str, Any]:
     return {"webhook": {"url": url, "allowPrivate": True}}
 
 
+def minutes_ago(minutes: int) -> int:
+    """The number of the window that began so long ago, however long ago this module was imported."""
+    return (int(time.time()) - START) // 60 - minutes
+
+
 def close_window(
     store: Store, minute: int, verdict: str, lost: int = 0, revision: int = 1, *, name: str = "chain", **more: Any
 ) -> None:

@@ -23,6 +23,7 @@ from tests.support.alerting_world import (
     close_window,
     close_windows,
     evaluate,
+    minutes_ago,
     only_loss,
     rows,
 )
@@ -92,7 +93,7 @@ def test_one_lossy_window_pages_nobody_unless_it_lost_a_lot(watched: Store) -> N
 
 
 def test_what_is_over_before_anybody_looked_is_told_with_its_end(watched: Store) -> None:
-    close_windows(watched, "llooo", first=40)
+    close_windows(watched, "llooo", first=minutes_ago(20))
     assert evaluate(watched, evaluator(watched)) == ["loss opened", "loss resolved"]
     assert [action for _, action, _ in queued(watched)] == ["trigger", "resolve"]
 
