@@ -307,7 +307,7 @@ def test_executors_of_a_cluster_need_no_file_and_show_no_secret(
         let_in.by(way, "aggregator")
         with aggregator(cluster, topics, database_url, tmp_path) as (_, applications):
             lost = [A_MINUTE // 50] * (MINUTES - 1)
-            wait_until(lambda: [row["lost"]["min"] for row in rows(store, name, start_s)][:-1] == lost, 180, "for all")
+            wait_until(lambda: [row["lost"]["min"] for row in rows(store, name, start_s)][:-1] == lost, 300, "for all")
             wait_until(lambda: asked(applications, 60), 120, "for Spark's page")
             (application,) = asked(applications, 60)
             pages = ("environment", "sql?details=true&planDescription=true&length=1000", "jobs", "allexecutors")

@@ -158,7 +158,7 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
         assert done[:4] == [0, 0, 0, 0]
         assert done[-1] == WINDOWS_PER_READ
         wait_until(lambda: closed(disturbed, name, start_s) == MINUTES, 150, "for all windows")
-        assert health(process) == (200, "ok")
+        wait_until(lambda: health(process) == (200, "ok"), 60, "for all to be well")
         with driven(spark, kafka_bootstrap, calm, BEACONS, REPORTS) as parts:
             parts.follow_all()
             now_ms = int(time.time() * 1000)
