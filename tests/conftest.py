@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import shutil
-import ssl
 import tempfile
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from pathlib import Path
 
-import httpcore2
+import httpx2
 import hypothesis
 import pytest
 from pyspark.sql import SparkSession
@@ -35,18 +34,11 @@ hypothesis.settings.load_profile("lagloss")
 # For JVMs that live for seconds or minutes: else they spend half of it on compiling well what they will hardly run.
 os.environ["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip()
 
-_default_ssl_context = httpcore2.default_ssl_context
-_read_authorities = cache(lambda _variables, trust_env: _default_ssl_context(_trust_env=trust_env))
-
-
-def _kept_ssl_context(*, _trust_env: bool = True) -> ssl.SSLContext:
-    variables = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    return _read_authorities(variables, _trust_env)
-
-
 # Without a client of one's own, httpx2 reads the machine's authorities anew for each request, for http:// too: 40 ms of
 # the processor, thousands of times while tests wait for something on loopback.
-httpcore2.default_ssl_context = _kept_ssl_context
+_authorities = httpx2.create_ssl_context()
+for _name in ("delete", "get", "head", "options", "patch", "post", "put", "request"):
+    setattr(httpx2, _name, partial(getattr(httpx2, _name), verify=_authorities))
 
 TEMPLATE = "migrated_template"
 QUICK_IN_A_BROWSER = "test_shell.py"
