@@ -29,8 +29,6 @@ WALL_CLOCK = {
     "pipeline": {"applied_at"},
 }
 """Columns that tell when something was done, which no two runs have in common."""
-BY_COMMITS = {"basis", "changed_basis", "revision"}
-"""Columns that tell how often, and knowing how much, a window was closed on the way; ends are equal without them."""
 
 
 def dump(engine: Engine) -> Rows:
