@@ -308,8 +308,7 @@ def test_executors_of_a_cluster_need_no_file_and_show_no_secret(
         with aggregator(cluster, topics, database_url, tmp_path) as (_, applications):
             lost = [A_MINUTE // 50] * (MINUTES - 1)
             wait_until(lambda: [row["lost"]["min"] for row in rows(store, name, start_s)][:-1] == lost, 300, "for all")
-            wait_until(lambda: asked(applications, 60), 120, "for Spark's page")
-            (application,) = asked(applications, 60)
+            (application,) = wait_until(lambda: asked(applications, 60), 120, "for Spark's page")
             pages = ("environment", "sql?details=true&planDescription=true&length=1000", "jobs", "allexecutors")
             shown = [httpx2.get(f"{applications}/{application['id']}/{page}", timeout=60).text for page in pages]
     logs = [path.read_text("utf-8", "replace") for path in tmp_path.rglob("*") if path.name in ("stderr", "stdout")]

@@ -102,7 +102,7 @@ def test_what_was_over_before_its_rule_was_there_or_long_ago_is_recorded_and_tol
     close_windows(watched, "llooo", first=-60)
     assert evaluate(watched, evaluator(watched)) == ["loss opened", "loss resolved"]
     watched.apply(only_loss("onTime: {target: 0.99}"))
-    close_windows(watched, "LLooo", first=40)
+    close_windows(watched, "LLooo", first=minutes_ago(20))
     changes = evaluate(watched, evaluator(watched))
     assert {"on-time opened", "on-time resolved"} <= set(changes)
     assert queued(watched) == []
