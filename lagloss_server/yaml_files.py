@@ -70,15 +70,13 @@ def load_yaml(model: type[Model], path: Path) -> Model:
 
 
 def _line_of(tree: yaml.Node | None, steps: Sequence[int | str]) -> int:
-    """Return the line, from 1, of the deepest node of the YAML tree on this path."""
+    """Return the line, from 1, of the deepest node of the YAML tree on this path. Steps that a model has and the text
+    has not (the number of an item that stands alone) are skipped."""
     line = 1
     for step in steps:
         child, mark = _child(tree, step)
-        if mark is not None:
-            line = mark
-        if child is None:
-            break
-        tree = child
+        if child is not None and mark is not None:
+            tree, line = child, mark
     return line
 
 

@@ -14,13 +14,12 @@ import typer
 from pydantic import ValidationError
 from rich.table import Column, Table
 
-from alerting.backtest.history import judging_by, past_of, read_history
+from alerting.backtest.history import judging_by, past_of, read_habits, read_history
 from alerting.backtest.replay import UNTRIED, Replay, Replayed
-from alerting.rules import Rule, rules_of
+from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import SHOWN_WINDOWS
 from alerting.rules.budget import BurnRate
 from alerting.rules.lag import OnTime
-from alerting.rules.windows import WindowReader
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, as_document, load_definition
@@ -74,7 +73,7 @@ class Tried:
         return {
             "rule": rule.name,
             "kind": rule.kind,
-            "severity": rule.severity,
+            "severity": incident.severity,
             "opened_at": _moment(incident.opened_at_s),
             "resolved_at": None if incident.resolved_at_s is None else _moment(incident.resolved_at_s),
             "resolved_because": change.why or None,
@@ -87,7 +86,7 @@ class Tried:
             "worst": change.worst,
             "target": rule.target,
             "unit": rule.unit,
-            "text": rule.text(change.worst),
+            "text": incident.text or rule.text(change.worst),
             "where": [asdict(place) for place in places],
         }
 
@@ -143,13 +142,14 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     most = tried.spec.sla.loss.max
     judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).first_node)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
-        history = read_history(connection, WindowReader.of(tried), stored.name, from_s, to_s, judged)
+        history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
+        habits = read_habits(connection, tried, from_s, to_s)
     windows = sum(start >= from_s for start in history.documents)
     if not windows:
         raise NotEnoughData(detail=f"{stored.name} has no closed window in this range.")
     limits = list(_limits(stored, tried))
     left_out = [limit.rule for limit in limits if not limit.tried]
-    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents), left_out)
+    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents, habits), left_out)
     replay.run(history.closings, time.time())
     return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
 
@@ -164,9 +164,9 @@ def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
     for rule in rules_of(tried):
         if rule.name in UNTRIED:
             yield BacktestLimit(rule.name, False, "the time of a node's last report is not stored")
-        elif rule.name == "staleness":
-            yield BacktestLimit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
-        elif rule.name == "pending-age":
+        elif rule.kind == "staleness":
+            yield BacktestLimit(rule.name, True, "a message counts as seen in its own minute, however late it was")
+        elif rule.kind == "pending-age":
             yield BacktestLimit(rule.name, True, "a message counts as last seen when its window ended")
         elif other_target and _counts_on_time(rule):
             yield BacktestLimit(rule.name, False, "windows hold the on-time count for the stored sla.lag.target only")

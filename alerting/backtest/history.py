@@ -9,11 +9,13 @@ from typing import Any, Final
 from sqlalchemy import Connection, select
 
 from alerting.backtest.replay import Past, ReplayedClosing
+from alerting.rules import rules_of
 from alerting.rules.budget import LONGEST_S
+from alerting.rules.habits import HOUR_S, NO_HABITS, Habits
 from alerting.rules.windows import WindowReader
+from alerting.views.habit_cache import KEPT_S, habits_of, needs_volume, read_shares, read_volume, shares_of
 from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
 _WINDOW: Final = table_of(WindowRow)
@@ -69,17 +71,26 @@ def read_history(
     return StoredHistory(closings, documents, revised)
 
 
-def past_of(definition: Definition, documents: Mapping[int, Document]) -> Past:
-    """Return when messages came in and out, as known afterwards."""
-    delivered: dict[str, list[int]] = {name: [] for name in Graph(definition).delivery}
+def past_of(definition: Definition, documents: Mapping[int, Document], habits: Habits = NO_HABITS) -> Past:
+    """Return when messages came in and at watched checkpoints, as known afterwards, and what was usual."""
+    seen: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
     arrived = []
     for start, document in sorted(documents.items()):
         for there in document["checkpoints"]:
-            if there["beacons"] and there["name"] in delivered:
-                delivered[there["name"]].append(start)
+            if there["beacons"] and there["name"] in seen:
+                seen[there["name"]].append(start)
         if document["messages"]:
             arrived.append(start)
-    return Past(delivered, arrived)
+    return Past(seen, arrived, habits)
+
+
+def read_habits(connection: Connection, definition: Definition, from_s: int, to_s: int) -> Habits:
+    """Read what was usual at any time with from <= time < to."""
+    rules = rules_of(definition)
+    first_s = from_s // HOUR_S * HOUR_S - KEPT_S
+    quarters = read_volume(connection, definition.name, first_s, to_s) if needs_volume(rules) else {}
+    shares = shares_of(rules)
+    return habits_of(quarters, read_shares(connection, definition.name, shares, first_s, to_s) if shares else {})
 
 
 def judging_by(most: float, first_node: str) -> Callable[[Document], Document]:

@@ -16,18 +16,24 @@ from uuid import UUID, uuid4
 import numpy as np
 
 from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge
-from alerting.rules import Rule, rules_of
+from alerting.incidents.suppression import covers
+from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.budget import LONGEST_S
+from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Row, WindowReader, Windows
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.alert_rules import MAX_OF
+from lagloss_server.model.alert_rules import MAX_OF, Severity
 from lagloss_server.model.definition import Definition
 
-CLOCK_RULES: Final = frozenset({"blind/closing", "staleness", "pending-age"})
-"""Rules of time, evaluated each minute as well; `blind/reports` cannot be, since report times are not stored."""
 UNTRIED: Final = frozenset({"blind/reports"})
+"""Rules that cannot be replayed, since report times are not stored."""
+
+
+def is_by_the_clock(rule: Rule) -> bool:
+    """Return whether it is a rule of time, which is evaluated each minute as well."""
+    return rule.kind in ("staleness", "pending-age") or rule.name == "blind/closing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +47,19 @@ class ReplayedClosing:
 
 @dataclass(frozen=True)
 class Past:
-    """Replayed past: minutes (epoch s, ascending) with live beacons by delivery checkpoint, and those with
-    messages at all."""
+    """Replayed past: minutes (epoch s, ascending) with live beacons by watched checkpoint, those with messages at all,
+    and what was usual."""
 
-    delivered: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    seen: Mapping[str, Sequence[int]] = field(default_factory=dict)
     arrived: Sequence[int] = ()
+    habits: Habits = NO_HABITS
 
 
 @dataclass(slots=True)
 class Replayed:
     """Replayed incident after its newest change. `inhibited_by`: rules with an open incident, when it opened, that
-    would have suppressed it. Times in epoch s, `first_s` and `last_s` of windows."""
+    would have suppressed it. `paged_at_s`: when it was opened as a page or became one. `text`: what its worst value
+    means. Times in epoch s, `first_s` and `last_s` of windows."""
 
     id: UUID
     rule: Rule
@@ -62,17 +70,32 @@ class Replayed:
     last_s: int
     resolved_at_s: float | None = None
     places: tuple[BreachPlace, ...] = ()
+    paged_at_s: float | None = None
+    text: str = ""
 
     @property
     def known(self) -> KnownIncident:
-        return KnownIncident(self.id, self.change.worst, frozenset(self.change.breaches), self.resolved_at_s)
+        breaches, worst = frozenset(self.change.breaches), self.change.worst
+        return KnownIncident(self.id, worst, breaches, self.resolved_at_s, self.change.pages)
 
-    def take(self, change: Transition, now_s: float, places: tuple[BreachPlace, ...]) -> None:
+    @property
+    def severity(self) -> Severity:
+        return "critical" if self.change.pages else "warning"
+
+    def take(self, change: Transition, now_s: float, found: Assessment) -> None:
+        self._note(change, now_s, found)
         self.change = change
         self.resolved_at_s = now_s if change.kind == "resolved" else None
-        self.places = places or self.places
+        self.places = found.places or self.places
         if change.breaches:
             self.first_s, self.last_s = min(change.breaches), max(change.breaches)
+
+    def _note(self, change: Transition, now_s: float, found: Assessment) -> None:
+        if change.pages and self.paged_at_s is None:
+            self.paged_at_s = now_s
+        windows = [start for start, value in change.breaches.items() if value == change.worst and start in found.texts]
+        if windows:
+            self.text = found.texts[windows[-1]]
 
 
 class Replay:
@@ -85,7 +108,7 @@ class Replay:
         self._past = past
         left_out = UNTRIED | set(without)
         self._rules = [rule for rule in rules_of(definition) if rule.name not in left_out]
-        self._rows = _Rows(WindowReader.of(definition))
+        self._rows = _Rows(reader_of(definition))
         self._newest_end_s: int | None = None
 
     def run(self, closings: Iterable[ReplayedClosing], until_s: float) -> None:
@@ -111,12 +134,12 @@ class Replay:
                 self._rows.put(closing.start_s, closing.row)
         if self._newest_end_s is not None and self._newest_end_s > self._from_s:
             changed_s = self._rows.before(min(closing.start_s for closing in closings), MAX_OF - 1)
-            rules = [rule for rule in self._rules if at_s <= self._to_s or rule.name not in CLOCK_RULES]
+            rules = [rule for rule in self._rules if at_s <= self._to_s or not is_by_the_clock(rule)]
             self._judge(at_s, changed_s, rules)
 
     def _tick(self, now_s: float) -> None:
         """Evaluate the rules of time at a minute of the clock."""
-        self._judge(now_s, int(now_s), [rule for rule in self._rules if rule.name in CLOCK_RULES])
+        self._judge(now_s, int(now_s), [rule for rule in self._rules if is_by_the_clock(rule)])
 
     def _judge(self, now_s: float, changed_s: int, rules: Sequence[Rule]) -> None:
         oldest_s = max(self._from_s, int(now_s) - HORIZON_S)
@@ -127,22 +150,24 @@ class Replay:
             found = rule.assess(replace(view, seen_from_s=seen_from_s))
             while (change := _next_change(rule, found, own, now_s)) is not None:
                 if change.incident is None:
-                    own.append(self._open(rule, change, now_s, found.places))
+                    own.append(self._open(rule, change, now_s, found))
                 else:
-                    next(each for each in own if each.id == change.incident).take(change, now_s, found.places)
+                    next(each for each in own if each.id == change.incident).take(change, now_s, found)
 
-    def _open(self, rule: Rule, change: Transition, now_s: float, places: tuple[BreachPlace, ...]) -> Replayed:
-        speaking = {incident.rule.name for incident in self.incidents if incident.resolved_at_s is None}
-        inhibited_by = tuple(name for name in rule.inhibited_by if name in speaking)
+    def _open(self, rule: Rule, change: Transition, now_s: float, found: Assessment) -> Replayed:
+        speaking = {each.rule.name: each.severity for each in self.incidents if each.resolved_at_s is None}
+        severity = "critical" if change.pages else "warning"
+        inhibited_by = tuple(name for name in rule.inhibited_by if covers(speaking.get(name), severity))
         first_s, last_s = min(change.breaches), max(change.breaches)
-        opened = Replayed(uuid4(), rule, now_s, inhibited_by, change, first_s, last_s, None, places)
+        opened = Replayed(uuid4(), rule, now_s, inhibited_by, change, first_s, last_s, None, found.places)
+        opened.take(change, now_s, found)
         self.incidents.append(opened)
         return opened
 
     def _view(self, now_s: float, oldest_s: int) -> PipelineView:
         windows = self._rows.since(oldest_s - LONGEST_S)
         past, closed_to_s = self._past, self._newest_end_s or 0
-        seen = {name: minutes[: bisect_right(minutes, now_s)] for name, minutes in past.delivered.items()}
+        newest = {name: bisect_right(minutes, now_s) for name, minutes in past.seen.items()}
         arrived = past.arrived[bisect_left(past.arrived, closed_to_s) : bisect_right(past.arrived, now_s - WINDOW_S)]
         recent = windows.since(windows.first_at(oldest_s))
         pending = recent.rows[recent.column("pending") > 0]
@@ -152,8 +177,9 @@ class Replay:
             windows=windows,
             seen_from_s=oldest_s,
             newest_end_s=self._newest_end_s,
-            newest_s={name: minutes[-1] for name, minutes in seen.items() if minutes},
-            arrived_s=arrived,
+            newest_s={name: past.seen[name][count - 1] for name, count in newest.items() if count},
+            came_s={start: float(start) for start in arrived},
+            habits=past.habits,
             waiting=[WaitingMessages((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
         )
 
@@ -173,15 +199,16 @@ def _in_question(own: Iterable[Replayed], now_s: float) -> list[int]:
 def _next_change(rule: Rule, found: Assessment, own: Sequence[Replayed], now_s: float) -> Transition | None:
     unresolved = next((incident.known for incident in own if incident.resolved_at_s is None), None)
     resolved = [incident.known for incident in own if incident.resolved_at_s is not None]
-    return judge(rule.higher_is_worse, found, unresolved, resolved, now_s)
+    may_page = rule.severity == "critical"
+    return judge(rule.higher_is_worse, found, unresolved, resolved, now_s, may_page=may_page)
 
 
 class _Rows:
     """Rows by window in one array that grows."""
 
     def __init__(self, reader: WindowReader) -> None:
-        self._empty = reader.windows(())
-        self._rows = np.zeros(1_024, self._empty.rows.dtype)
+        self._reader = reader
+        self._rows = np.zeros(1_024, reader.windows(()).rows.dtype)
         self._starts: list[int] = []
 
     def put(self, start_s: int, row: Row) -> None:
@@ -201,4 +228,4 @@ class _Rows:
 
     def since(self, start_s: int) -> Windows:
         """Return the rows that start then or later. Valid until the next `put`."""
-        return Windows(self._rows[bisect_left(self._starts, start_s) : len(self._starts)], self._empty.measured)
+        return self._reader.of_rows(self._rows[bisect_left(self._starts, start_s) : len(self._starts)])

@@ -28,6 +28,7 @@ _STATES: Final = {
     "incident.updated": "updated",
     "incident.acknowledged": "acknowledged",
     "incident.escalated": "escalated",
+    "incident.raised": "now a page",
     "incident.reopened": "reopened",
     "incident.reminder": "still open",
     "incident.resolved": "resolved",

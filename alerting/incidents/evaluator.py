@@ -17,9 +17,9 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
 from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
-from alerting.incidents.lifecycle import Transition, judge
+from alerting.incidents.lifecycle import Transition, judge, text_of
 from alerting.incidents.notifier import Notifier
-from alerting.rules import Rule, rules_of
+from alerting.rules import Rule
 from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, BreachPlace, PendingBreach
 from alerting.rules.view import HORIZON_S, PipelineView
 from alerting.views.view_cache import ViewCache
@@ -27,11 +27,15 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.store.store import Store
+from lagloss_server.rules.facts import MAX_NAMES
+from lagloss_server.store.store import MissingMessage, Store
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 _CHANGES_AT_MOST: Final = 4
 """Maximum state changes per incident and evaluation; stops open/resolve loops."""
+
+EXAMPLES_OF: Final = {"loss": ("lost", "perhaps"), "uncertain-loss": ("perhaps", "overdue")}
+"""Kinds of missing messages that incidents name, by the kind of rule."""
 
 NOTIFY_LATE_S: Final = 3_600
 """An incident that opens and resolves in one evaluation is notified if its breach ended at most this long ago."""
@@ -57,7 +61,7 @@ class Evaluator:
     def evaluate(self, pipeline: StoredPipeline) -> list[str]:
         """Evaluate the pipeline's windows and update its incidents. Return the changes made, in order, as `RULE
         CHANGE`."""
-        rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
+        rules = self._views.rules(pipeline)
         if not self._views.has_read(pipeline):
             self.read_along(pipeline)  # a day of windows, before others have to wait for our lock
         with self.store.engine.begin() as connection:
@@ -75,7 +79,7 @@ class Evaluator:
                 if incident.rule not in rules:
                     work.end(incident, "rule removed")
             pending.write(connection, pipeline.name, work.pending())
-            tells_of = {incident.rule for incident in work.open()}
+            tells_of = {incident.rule: incident.severity for incident in work.open()}
             for known in work.stages():
                 self.notifier.notify(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
         return work.changes
@@ -164,23 +168,25 @@ class _Work:
             of_rule = [incident for incident in self.known if incident.rule == rule.name]
             is_open = next((incidents.known(incident) for incident in of_rule if incident.is_open), None)
             resolved = [incidents.known(incident) for incident in of_rule if not incident.is_open]
-            change = judge(rule.higher_is_worse, assessment, is_open, resolved, self.now.timestamp())
+            may_page = rule.severity == "critical"
+            now_s = self.now.timestamp()
+            change = judge(rule.higher_is_worse, assessment, is_open, resolved, now_s, may_page=may_page)
             if change is None:
                 return
-            self._make(rule, change, assessment.places)
+            self._make(rule, change, assessment)
 
     def end(self, incident: Incident, why: str) -> None:
         detail = {**incident.detail, "resolved_because": why}
         self._write(replace(incident, state="resolved", resolved_at=self.now, detail=detail), "resolved", why)
 
-    def _make(self, rule: Rule, change: Transition, places: Sequence[BreachPlace]) -> None:
+    def _make(self, rule: Rule, change: Transition, assessment: Assessment) -> None:
         before = next((incident for incident in self.known if incident.id == change.incident), None)
-        self._write(self._changed(rule, change, places, before), change.kind, change.why)
+        self._write(self._changed(rule, change, assessment, before), change.kind, change.why)
 
     def _write(self, incident: Incident, change: str, note: str) -> None:
         incidents.write(self.connection, incident, change, self.now, note)
         self.known = [incident, *(other for other in self.known if other.id != incident.id)]
-        if change in ("opened", "reopened"):
+        if change in ("opened", "raised", "reopened"):
             self._opened[incident.id] = incident
         self.changes.append(f"{incident.rule} {change}")
         _log.info(
@@ -194,18 +200,17 @@ class _Work:
             why=note or None,
         )
 
-    def _changed(
-        self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Incident | None
-    ) -> Incident:
+    def _changed(self, rule: Rule, change: Transition, assessment: Assessment, before: Incident | None) -> Incident:
         is_open = change.kind != "resolved"
-        taken = None if change.kind == "reopened" else before  # the acknowledgement was of the earlier episode
+        # the acknowledgement was of the earlier episode, or of the ticket
+        taken = None if change.kind in ("raised", "reopened") else before
         windows = change.breaches or ((before.first_window_s, before.last_window_s) if before else ())  # revised away
         return Incident(
             id=uuid.uuid4() if before is None else before.id,
             pipeline=self.pipeline,
             rule=rule.name,
             kind=rule.kind,
-            severity=rule.severity,
+            severity="critical" if change.pages else "warning",
             state="open" if is_open else "resolved",
             opened_at=self.now if before is None else before.opened_at,
             resolved_at=None if is_open else self.now,
@@ -216,26 +221,26 @@ class _Work:
             value=change.value,
             worst=change.worst,
             target=rule.target,
-            detail=self._detail(rule, change, places, before.detail if before else {}),
+            detail=self._detail(rule, change, assessment, before.detail if before else {}),
             withheld=before.withheld if before else None,
             runbooks=self.runbooks,
         )
 
     def _detail(
-        self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Mapping[str, Any]
+        self, rule: Rule, change: Transition, assessment: Assessment, before: Mapping[str, Any]
     ) -> dict[str, Any]:
         notes = [f"window {rfc3339(start)} was revised: no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
         if change.kind == "resolved":
             evidence = before
         else:
-            evidence = self._evidence(rule, change, places).document(self.trace_links)
+            evidence = self._evidence(rule, change, assessment.places).document(self.trace_links)
         return {
             **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
             "breaches": incidents.ranges(change.breaches),
             "what": rule.what,
             "unit": rule.unit,
-            "text": rule.text(change.worst if change.kind == "resolved" else change.value),
+            "text": text_of(rule, change, assessment),
             "worst_window": worst_window[-1] if worst_window else before.get("worst_window"),
             "windows": len(change.breaches) or before.get("windows", 1),
             "notes": [*before.get("notes", ()), *notes][-MAX_NOTES:],
@@ -252,11 +257,20 @@ class _Work:
             for document in self.store.windows(self.pipeline, starts[0], starts[-1] + WINDOW_S)
             if document["lost"] is not None and document["window_start"] in wanted
         ]
-        missing = self.store.missing(self.pipeline, starts[-1], MAX_EXAMPLES) if rule.kind == "loss" else []
         newest = documents[-1] if documents else None
         return IncidentEvidence(
             where=places or rule.where(documents),
-            examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
+            examples=self._examples(rule, starts[-1]),
             messages=newest["messages"] if newest else None,
             lost=newest["lost"] if newest else None,
         )
+
+    def _examples(self, rule: Rule, start_s: int) -> list[MissingMessage]:
+        """Return messages of a window that are missing where a rule about loss looks, as its kind of incident says."""
+        kinds = EXAMPLES_OF.get(rule.kind)
+        if kinds is None:
+            return []
+        within: frozenset[str] | None = getattr(rule, "within", None)
+        at_most = MAX_EXAMPLES if within is None else MAX_NAMES
+        found = self.store.missing(self.pipeline, start_s, at_most, kinds=kinds)
+        return [each for each in found if within is None or within.intersection(each.places)][:MAX_EXAMPLES]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from uuid import UUID
 
+from alerting.rules import Rule
 from alerting.rules.assessment import Assessment
 
 REOPEN_S: Final = 900
@@ -17,13 +18,14 @@ REOPEN_S: Final = 900
 class KnownIncident:
     """Part of an incident, stored or replayed, that its lifecycle depends on.
 
-    `breaches`: starts (epoch s) of its windows as of now.
+    `breaches`: starts (epoch s) of its windows as of now. `pages`: whether it is a page by now, or a ticket.
     """
 
     id: UUID
     worst: float
     breaches: frozenset[int]
     resolved_at_s: float | None = None
+    pages: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +36,17 @@ class Transition:
     value is no longer known; none at all once the last was revised away. `worst` and `value` (of the last window, or
     the worst where that is not known) in the rule's unit. `why`: of a resolved one, `recovered` or `revised` (none of
     its windows is a breach any more). `revised`: windows that stopped being breaches. `incident` None: a new one.
+    `pages`: whether it is a page by now; it is `raised` when a ticket becomes one, and stays one.
     """
 
-    kind: Literal["opened", "updated", "reopened", "resolved"]
+    kind: Literal["opened", "updated", "raised", "reopened", "resolved"]
     breaches: Mapping[int, float | None]
     worst: float
     value: float
     why: Literal["", "recovered", "revised"] = ""
     revised: tuple[int, ...] = ()
     incident: UUID | None = None
+    pages: bool = True
 
 
 def judge(
@@ -51,41 +55,61 @@ def judge(
     open_incident: KnownIncident | None,
     resolved: Sequence[KnownIncident],
     now_s: float,
+    *,
+    may_page: bool = True,
 ) -> Transition | None:
     """Return the next change, or None. Call it again after each change until None: a breach that is over before the
     first evaluation opens and then resolves, so that receivers are notified of it.
 
     Breaches of `resolved` incidents are handled and open nothing a second time; one that was resolved as revised holds
-    none.
+    none. `may_page`: whether the rule's breaches page at all. A breach that is worth a ticket reopens no page: it opens
+    a ticket.
     """
     handled = {start for incident in resolved for start in incident.breaches}
     if open_incident is None:
         fresh = {start: value for start, value in found.breaches.items() if start not in handled}
         if not fresh:
             return None
-        before = _resolved_just_now(resolved, now_s)
+        pages = may_page and _has_page(found, fresh)
+        before = _resolved_just_now(resolved, now_s, pages)
         if before is None:
-            return _change("opened", higher_is_worse, fresh, None, ())
+            return _change("opened", higher_is_worse, fresh, None, (), pages)
         breaches, revised = _brought_up(found, before, handled)
-        return _change("reopened", higher_is_worse, breaches, before, revised)
+        return _change("reopened", higher_is_worse, breaches, before, revised, pages)
     breaches, revised = _brought_up(found, open_incident, handled)
+    pages = open_incident.pages or (may_page and _has_page(found, breaches))
     if not breaches:
         worst = open_incident.worst
-        return Transition("resolved", {}, worst, worst, "revised", revised, open_incident.id)
+        return Transition("resolved", {}, worst, worst, "revised", revised, open_incident.id, pages)
+    if pages and not open_incident.pages:  # first, so that a page which is over by now is one all the same
+        return _change("raised", higher_is_worse, breaches, open_incident, revised, pages)
     last = max(breaches)
     if sum(start > last for start in found.good) >= found.resolve_after:
-        return _change("resolved", higher_is_worse, breaches, open_incident, revised, "recovered")
+        return _change("resolved", higher_is_worse, breaches, open_incident, revised, pages, "recovered")
     if breaches.keys() != open_incident.breaches:
-        return _change("updated", higher_is_worse, breaches, open_incident, revised)
+        return _change("updated", higher_is_worse, breaches, open_incident, revised, pages)
     return None
 
 
-def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float) -> KnownIncident | None:
-    """Return the incident resolved last, if a breach now still belongs to it."""
+def text_of(rule: Rule, change: Transition, found: Assessment) -> str:
+    """Say what an incident's value means after a change: the newest one's, of a resolved incident the worst."""
+    value = change.worst if change.kind == "resolved" else change.value
+    windows = [start for start, known in change.breaches.items() if known == value and start in found.texts]
+    return found.texts[windows[-1]] if windows else rule.text(value)
+
+
+def _has_page(found: Assessment, breaches: Iterable[int]) -> bool:
+    return any(start in found.breaches and start not in found.tickets for start in breaches)
+
+
+def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float, pages: bool) -> KnownIncident | None:
+    """Return the incident resolved last, if a breach now, which may be a page, still belongs to it."""
     lately = [
         (incident.resolved_at_s, incident)
         for incident in resolved
-        if incident.resolved_at_s is not None and now_s - incident.resolved_at_s <= REOPEN_S
+        if incident.resolved_at_s is not None
+        and now_s - incident.resolved_at_s <= REOPEN_S
+        and (pages or not incident.pages)
     ]
     return max(lately, key=lambda found: found[0])[1] if lately else None
 
@@ -102,11 +126,12 @@ def _brought_up(
 
 
 def _change(
-    kind: Literal["opened", "updated", "reopened", "resolved"],
+    kind: Literal["opened", "updated", "raised", "reopened", "resolved"],
     higher_is_worse: bool,
     breaches: Mapping[int, float | None],
     incident: KnownIncident | None,
     revised: tuple[int, ...],
+    pages: bool,
     why: Literal["", "recovered"] = "",
 ) -> Transition:
     known = [value for value in breaches.values() if value is not None]
@@ -122,4 +147,5 @@ def _change(
         why,
         revised,
         None if incident is None else incident.id,
+        pages,
     )

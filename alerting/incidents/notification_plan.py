@@ -132,10 +132,13 @@ def _further(
     rest."""
     receiver, group_key = episode[-1].receiver, episode[-1].group_key
     known = [row for row in episode if row.action in ("trigger", "update")]
+    since_trigger = episode[max(at for at, row in enumerate(episode) if row.action == "trigger") :]
     triggered_s = (now - max(row.created_at for row in episode if row.action == "trigger")).total_seconds()
     heard_s = (now - episode[-1].created_at).total_seconds()
-    if status.is_acknowledged and not any(row.action == "acknowledge" for row in episode):
+    if status.is_acknowledged and not any(row.action == "acknowledge" for row in since_trigger):
         yield PlannedNotification(receiver, "acknowledge", "acknowledged", group_key)
+    elif status.withheld is None and is_raised(known[-1].body, status.body):
+        yield PlannedNotification(receiver, "trigger", "raised", group_key)
     elif status.withheld is None and is_news(known[-1].body, status.body):
         yield PlannedNotification(receiver, "update", "updated", group_key)
     elif (
@@ -148,6 +151,18 @@ def _further(
         yield PlannedNotification(receiver, "trigger", "reminder", group_key)
     elif resend_s is not None and heard_s >= resend_s:
         yield PlannedNotification(receiver, "refresh", "refresh", group_key)
+
+
+def is_raised(known: Document, now: Document) -> bool:
+    """Return whether the receiver of the one body knows of a ticket that is a page now."""
+    before, after = known["incident"].get("severity"), now["incident"].get("severity")
+    return bool(before != "critical" and after == "critical")
+
+
+def is_of_severity(row: SentNotification, severity: str) -> bool:
+    """Return whether a notification was of the incident as it is now, and not of the ticket that it was before; the end
+    of one counts for both."""
+    return row.action == "resolve" or bool(row.body["incident"].get("severity", severity) == severity)
 
 
 def is_news(known: Document, now: Document) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -17,6 +17,7 @@ from alerting.incidents.notification_plan import (
     IncidentStatus,
     NotificationPolicy,
     SentNotification,
+    is_of_severity,
     plan,
     seconds_since_trigger,
 )
@@ -48,13 +49,13 @@ class Notifier:
         connection: Connection,
         pipeline: StoredPipeline,
         known: Sequence[Incident],
-        open_rules: Collection[str],
+        open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
         dashboard_url: str,
         now: datetime,
     ) -> None:
         """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
-        rules with an open incident, besides those of `known`."""
+        rules with an open incident, besides those of `known`, and its severity."""
         concerned = self._concerned(connection, known)
         if not concerned:
             return
@@ -62,7 +63,7 @@ class Notifier:
         around = SuppressionContext(
             silences=_silences(connection, now),
             maintenance=self.maintenance,
-            open_rules={*open_rules, *(incident.rule for incident in known if incident.is_open)},
+            open_rules={**open_rules, **{incident.rule: incident.severity for incident in known if incident.is_open}},
             blind_upstream=_blind(connection, pipeline),
         )
         for incident, sent in concerned:
@@ -112,7 +113,7 @@ class Notifier:
         withheld: Withheld | None,
         now: datetime,
     ) -> None:
-        triggered_s = seconds_since_trigger(sent, now)
+        triggered_s = seconds_since_trigger([row for row in sent if is_of_severity(row, incident.severity)], now)
         unacknowledged_s = None if incident.acknowledged_at else triggered_s
         goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"

@@ -22,7 +22,8 @@ def known(incident: Incident) -> KnownIncident:
     """Return what judging needs of it."""
     resolved = incident.resolved_at
     breaches = frozenset(expanded(incident.detail["breaches"]))
-    return KnownIncident(incident.id, incident.worst, breaches, resolved.timestamp() if resolved else None)
+    pages = incident.severity == "critical"
+    return KnownIncident(incident.id, incident.worst, breaches, resolved.timestamp() if resolved else None, pages)
 
 
 def lock(connection: Connection, pipeline: str) -> datetime:

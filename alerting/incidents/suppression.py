@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -42,13 +42,18 @@ class Maintenance:
 
 @dataclass(frozen=True, slots=True)
 class SuppressionContext:
-    """Causes that can suppress the incidents of one pipeline. `open_rules`: its rules with an open incident;
-    `blind_upstream`: pipelines that it follows and that are blind."""
+    """Causes that can suppress the incidents of one pipeline. `open_rules`: its rules with an open incident, and that
+    one's severity; `blind_upstream`: pipelines that it follows and that are blind."""
 
     silences: Sequence[ActiveSilence] = ()
     maintenance: Sequence[Maintenance] = ()
-    open_rules: Collection[str] = ()
+    open_rules: Mapping[str, str] = field(default_factory=dict)
     blind_upstream: Collection[str] = ()
+
+
+def covers(open_severity: str | None, severity: str) -> bool:
+    """Return whether an open incident of a rule that explains another one withholds it: a ticket withholds no page."""
+    return open_severity is not None and (open_severity == "critical" or severity == "warning")
 
 
 def suppression_reason(
@@ -62,7 +67,7 @@ def suppression_reason(
         if match_all(window.matchers, labels) and window.is_on(now):
             return Withheld("maintenance", window.name, reason=window.reason)
     for rule in inhibited_by:
-        if rule in around.open_rules:
+        if covers(around.open_rules.get(rule), labels["severity"]):
             return Withheld("rule", rule)
     for pipeline in sorted(around.blind_upstream):
         return Withheld("upstream", pipeline)

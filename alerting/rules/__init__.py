@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from alerting.rules.base import Document, Rule, Unit
 from alerting.rules.blind import blind_rules
 from alerting.rules.budget import budget_rules
 from alerting.rules.lag import lag_rules, on_time_rules
 from alerting.rules.loss import loss_rules
 from alerting.rules.quality import quality_rules
+from alerting.rules.shares import share_rules
 from alerting.rules.staleness import staleness_rules
+from alerting.rules.uncertain import uncertain_loss_rules
+from alerting.rules.unusual import unusual_rules
+from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
 
-__all__ = ["Document", "Rule", "Unit", "rules_of"]
+__all__ = ["Document", "Rule", "Unit", "reader_of", "rules_of"]
 
 
 def rules_of(definition: Definition) -> list[Rule]:
@@ -19,9 +26,19 @@ def rules_of(definition: Definition) -> list[Rule]:
     return [
         *blind_rules(definition),
         *loss_rules(definition),
+        *uncertain_loss_rules(definition),
         *lag_rules(definition),
         *on_time_rules(definition),
         *staleness_rules(definition),
         *budget_rules(definition),
+        *share_rules(definition),
+        *unusual_rules(definition),
         *quality_rules(definition),
     ]
+
+
+def reader_of(definition: Definition, rules: Iterable[Rule] | None = None) -> WindowReader:
+    """Return the reader of the numbers that a pipeline's rules need of its windows."""
+    rules = rules_of(definition) if rules is None else list(rules)
+    measures = [measure for rule in rules for measure in rule.reads]
+    return WindowReader.of(Graph(definition), measures, [name for rule in rules for name in rule.watches])

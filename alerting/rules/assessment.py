@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final
+
+from lagloss_server.model.matchers import PlaceKind
 
 SHOWN_WINDOWS: Final = 15
 """Newest breached windows of an incident whose documents are searched for its places."""
@@ -14,7 +16,7 @@ SHOWN_WINDOWS: Final = 15
 class BreachPlace:
     """Place of a breach. `share` of the whole, where it is known; `lost`: messages, of a loss."""
 
-    kind: Literal["link", "node", "checkpoint"]
+    kind: PlaceKind
     name: str
     share: float | None
     text: str
@@ -41,7 +43,8 @@ class Assessment:
     `seen`: windows it covers; an incident's breaches outside stay as they were. `breaches`: value by window, of all
     windows that make up breaches. `good`: windows without a breach; `resolve_after` of them after the last breach
     resolve an incident. `places`: worst first, if windows' documents do not have them (else `Rule.where` finds them).
-    `begun`: windows at the end that make up no breach yet.
+    `begun`: windows at the end that make up no breach yet. `tickets`: breaches that are worth a ticket and no page,
+    however severe the rule is. `texts`: by window, what a value means, where the rule's own text cannot say it.
     """
 
     seen: Collection[int]
@@ -50,3 +53,5 @@ class Assessment:
     resolve_after: int = 1
     places: tuple[BreachPlace, ...] = ()
     begun: PendingBreach | None = None
+    tickets: Collection[int] = ()
+    texts: Mapping[int, str] = field(default_factory=dict)

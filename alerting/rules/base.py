@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, Protocol
 
 from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from lagloss_server.model.alert_rules import Severity
 
-Unit = Literal["ratio", "ms", "s", "times"]
+Unit = Literal["ratio", "ms", "s", "times", "messages"]
 Document = dict[str, Any]
 
 
 class Rule(Protocol):
-    """A rule of one pipeline. `inhibited_by`: names of rules of the same pipeline whose open incident says all that one
-    of this rule would: one page for one fault."""
+    """A rule of one pipeline, or of one of its places.
+
+    `severity`: that of its incidents, but for breaches that it finds worth a ticket only. `inhibited_by`: names of
+    rules of the same pipeline whose open incident, of no lower severity, says all that one of this rule would: one page
+    for one fault. `reads`: what it reads of windows; `watches`: checkpoints whose newest minutes it compares.
+    """
 
     @property
     def name(self) -> str: ...
@@ -33,6 +38,10 @@ class Rule(Protocol):
     def higher_is_worse(self) -> bool: ...
     @property
     def inhibited_by(self) -> tuple[str, ...]: ...
+    @property
+    def reads(self) -> Iterable[Measure]: ...
+    @property
+    def watches(self) -> Iterable[str]: ...
 
     def assess(self, view: PipelineView) -> Assessment:
         """Assess the pipeline as it is now."""

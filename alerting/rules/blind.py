@@ -15,6 +15,7 @@ import numpy as np
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, WindowRun, by_the_clock, of_last
+from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import BLIND, SEEING
 from lagloss_server import format as fmt
@@ -35,6 +36,8 @@ class Reporting:
     what: ClassVar[str] = "share of windows without complete evidence"
     unit: ClassVar[Unit] = "ratio"
     higher_is_worse: ClassVar[bool] = True
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
     inhibited_by: ClassVar[tuple[str, ...]] = ()
 
     severity: Severity
@@ -79,6 +82,8 @@ class ClosingHealth:
     what: ClassVar[str] = "time since the newest closed window"
     unit: ClassVar[Unit] = "s"
     higher_is_worse: ClassVar[bool] = True
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
     inhibited_by: ClassVar[tuple[str, ...]] = ()
 
     severity: Severity
@@ -109,6 +114,8 @@ class ReportsHealth:
     what: ClassVar[str] = "time since a node's last report"
     unit: ClassVar[Unit] = "s"
     higher_is_worse: ClassVar[bool] = True
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
     inhibited_by: ClassVar[tuple[str, ...]] = ("blind/closing",)
     target: ClassVar[float] = STALE_AFTER_S
 

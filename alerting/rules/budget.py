@@ -19,6 +19,7 @@ import numpy as np
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import WindowRun
+from alerting.rules.measures import Measure
 from alerting.rules.places import lag_places, loss_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import UNKNOWN, Flags, Floats
@@ -26,6 +27,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.rules.error_budget import Objective, bad_of, budget_of
 
 HOUR_S: Final = 3_600
@@ -55,6 +57,8 @@ class BurnRate:
     kind: ClassVar[str] = "budget"
     unit: ClassVar[Unit] = "times"
     higher_is_worse: ClassVar[bool] = True
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
 
     objective: Objective
     spans: Spans
@@ -120,10 +124,12 @@ def budget_rules(definition: Definition) -> list[BurnRate]:
     if alerts.budget is None:
         return []
     rules = []
-    if alerts.loss is not None:
-        rules += _of_objective(definition, "loss", ("loss",))
-    if alerts.on_time is not None:
-        rules += _of_objective(definition, "on-time", ("loss", "lag"))
+    loss = ("loss",) if of_pipeline(alerts.loss) is not None else ()
+    lag = ("lag",) if of_pipeline(alerts.lag) is not None else ()
+    if loss:
+        rules += _of_objective(definition, "loss", loss)
+    if of_pipeline(alerts.on_time) is not None:
+        rules += _of_objective(definition, "on-time", (*loss, *lag))
     return rules
 
 

@@ -6,11 +6,14 @@ many minutes lie between them; where a pipeline has fewer yet, they are what the
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace, PendingBreach
+from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import Flags, Floats, Ints, Windows
 
@@ -31,9 +34,18 @@ class WindowRun:
         return cls(view.windows.since(first), first, seen - first)
 
     def assessment(
-        self, breaches: Flags, values: Floats, good: Flags, resolve_after: int, begun: PendingBreach | None = None
+        self,
+        breaches: Flags,
+        values: Floats,
+        good: Flags,
+        resolve_after: int,
+        begun: PendingBreach | None = None,
+        *,
+        tickets: Flags | None = None,
+        text: Callable[[int], str] | None = None,
     ) -> Assessment:
-        """With these windows as breaches and these as good ones, of those it speaks of."""
+        """With these windows as breaches and these as good ones, of those it speaks of. `tickets`: those that are no
+        page; `text`: what the value of the window at a position means."""
         starts = self.windows.starts[self.seen :]
         made_of = np.flatnonzero(breaches[self.seen :])
         return Assessment(
@@ -42,6 +54,8 @@ class WindowRun:
             good=starts[good[self.seen :]].tolist(),
             resolve_after=resolve_after,
             begun=begun,
+            tickets=() if tickets is None else frozenset(starts[(breaches & tickets)[self.seen :]].tolist()),
+            texts={} if text is None else {int(starts[at]): text(at + self.seen) for at in made_of.tolist()},
         )
 
 
@@ -65,6 +79,17 @@ def _prefix_sums(counts: Ints | Flags) -> Ints:
     return sums
 
 
+MESSAGES: Final = Measure("messages")
+
+
+def counts(stretch: WindowRun, measure: Measure) -> Ints:
+    """Return a count by window; 0 where it is not known."""
+    if measure.place is None and measure.what != "corrupted":
+        column: Ints = stretch.windows.column(measure.name)
+        return column
+    return np.nan_to_num(stretch.windows.read(measure)).astype(np.int64)
+
+
 @dataclass(frozen=True, slots=True)
 class OutOf:
     """`breaches` of the last `of` windows, which hold `min_messages` together; over after `resolve_after` good ones."""
@@ -74,12 +99,12 @@ class OutOf:
     min_messages: int
     resolve_after: int
 
-    def enough(self, stretch: WindowRun) -> Flags:
+    def enough(self, stretch: WindowRun, of: Measure = MESSAGES) -> Flags:
         """Return the windows whose n windows hold enough messages for a judgement."""
-        return of_last(self.of, stretch.windows.column("messages")) >= self.min_messages
+        return of_last(self.of, counts(stretch, of)) >= self.min_messages
 
-    def breach_at(self, stretch: WindowRun, breaching: Flags) -> Flags:
-        return breaching & self.enough(stretch) & (of_last(self.of, breaching) >= self.breaches)
+    def breach_at(self, stretch: WindowRun, breaching: Flags, of: Measure = MESSAGES) -> Flags:
+        return breaching & self.enough(stretch, of) & (of_last(self.of, breaching) >= self.breaches)
 
     def begun(self, stretch: WindowRun, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
         """Return the breaching ones of the newest windows, where they are too few; None if one of them makes up a

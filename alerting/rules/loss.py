@@ -1,11 +1,13 @@
-"""Loss: too many windows with verdict `loss`, or, where traffic is thin, too much loss over a longer time.
+"""Loss: windows that lost more than the target for certain. Each is worth a ticket at once, since the loss is exact; it
+pages once it is sure to matter.
 
-A window breaches when its verdict is `loss`; `ok` and `idle` are good, `unknown` says nothing either way.
+What pages are k of the last n windows, or one that lost a large share or a large number. `ok` and `idle` windows are
+good, `unknown` ones say nothing either way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,88 +15,116 @@ import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
-from alerting.rules.counting import OutOf, WindowRun, making_up
+from alerting.rules.counting import OutOf, WindowRun, counts, making_up
+from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
 from alerting.rules.places import loss_places
 from alerting.rules.view import PipelineView
-from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats
+from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats, Ints
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import LossAlert, Severity
+from lagloss_server.model.alert_rules import LossPage, Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.rule_places import RulePlace
 
 
 @dataclass(frozen=True, slots=True)
-class _Loss:
+class LossRule:
+    """`target`: the share that may be lost, of the messages due at a destination or of all. `page` None: no loss
+    pages. `within`: labels of the places that it is about; None: all."""
+
     kind: ClassVar[str] = "loss"
     what: ClassVar[str] = "loss_ratio"
     unit: ClassVar[Unit] = "ratio"
     higher_is_worse: ClassVar[bool] = True
+    watches: ClassVar[tuple[str, ...]] = ()
 
-    settings: LossAlert
+    name: str
+    place: RulePlace | None
+    within: frozenset[str] | None
     target: float
-    out_of: OutOf
-
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
-        return loss_places(breached)
-
-    def text(self, value: float) -> str:
-        lost, target = fmt.against(fmt.percent, value, self.target)
-        return f"{lost} of messages lost, target {target}"
-
-
-class LossRule(_Loss):
-    """k of the last n windows, or one whose loss ratio is over `atOnce`, with `minMessages` in the n together."""
-
-    name: ClassVar[str] = "loss"
-    inhibited_by: ClassVar[tuple[str, ...]] = ()
+    page: LossPage | None
+    resolve_after: int
+    inhibited_by: tuple[str, ...] = ()
 
     @property
     def severity(self) -> Severity:
-        return self.settings.severity
+        return "warning" if self.page is None else "critical"
+
+    @property
+    def reads(self) -> Iterable[Measure]:
+        return (self._lost, self._lost_max, self._of)
+
+    @property
+    def _lost(self) -> Measure:
+        return Measure("lost_min", self.place)
+
+    @property
+    def _lost_max(self) -> Measure:
+        return Measure("lost_max", self.place)
+
+    @property
+    def _of(self) -> Measure:
+        return messages_at(self.place)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        lossy, ratios = _lossy(stretch), _ratios(stretch)
-        at_once = lossy & self.out_of.enough(stretch) & (ratios > self.settings.at_once)
-        found = making_up(self.out_of.of, lossy, self.out_of.breach_at(stretch, lossy)) | at_once
-        begun = self.out_of.begun(stretch, lossy, found, ratios)
-        return stretch.assessment(found, ratios, _good(stretch), self.out_of.resolve_after, begun)
+        stretch = WindowRun.of(view, 1 if self.page is None else self.page.of)
+        lost, of = counts(stretch, self._lost), counts(stretch, self._of)
+        ratios: Floats = lost / np.maximum(of, 1)
+        lossy = ratios > self.target
+        good = self._good(stretch, lossy, of)
+        pages = self._pages(stretch, lossy, lost, ratios)
+        return stretch.assessment(lossy, ratios, good, self.resolve_after, tickets=~pages)
+
+    def _good(self, stretch: WindowRun, lossy: Flags, of: Ints) -> Flags:
+        """Return the windows that are known to be good here: also those whose loss is elsewhere alone."""
+        verdicts = stretch.windows.column("verdict")
+        elsewhere = (verdicts == LOSS) & ~lossy
+        unsure = counts(stretch, self._lost_max) + (stretch.windows.column("pending") if self.place is None else 0)
+        good: Flags = np.isin(verdicts, (OK, IDLE)) | (elsewhere & (unsure <= self.target * of))
+        return good & ~lossy
+
+    def _pages(self, stretch: WindowRun, lossy: Flags, lost: Ints, ratios: Floats) -> Flags:
+        page = self.page
+        if page is None:
+            return np.zeros(len(lossy), np.bool_)
+        out_of = OutOf(page.breaches, page.of, page.min_messages, self.resolve_after)
+        at_once = (ratios > page.at_once) & out_of.enough(stretch, self._of) | (lost > page.lost_messages)
+        return making_up(page.of, lossy, out_of.breach_at(stretch, lossy, self._of)) | (lossy & at_once)
+
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+        return loss_places(breached, self.within)
+
+    def text(self, value: float) -> str:
+        lost, target = fmt.against(fmt.percent, value, self.target)
+        return f"{lost} of messages {_there(self.place)}lost, target {target}"
 
 
-class LossTicket(_Loss):
-    """Where the n windows hold fewer messages than `minMessages`: a lossy window at the end of a span (`ticketOver`)
-    that lost more than the target as a whole."""
-
-    name: ClassVar[str] = "loss/ticket"
-    severity: ClassVar[Severity] = "warning"
-    inhibited_by: ClassVar[tuple[str, ...]] = ("loss",)
-
-    def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        span_s = self.settings.ticket_over // 1_000
-        messages = view.windows.sums_over("messages", span_s, stretch.first)
-        ratios = view.windows.sums_over("lost_min", span_s, stretch.first) / np.maximum(messages, 1)
-        found = _lossy(stretch) & ~self.out_of.enough(stretch) & (ratios > self.target)
-        return stretch.assessment(found, ratios, _good(stretch), self.out_of.resolve_after)
-
-
-def loss_rules(definition: Definition) -> list[LossRule | LossTicket]:
-    settings, target = definition.spec.alerts.loss, definition.spec.sla.loss.max
-    if settings is None:
-        return []
-    resolve_after = definition.spec.alerts.resolve_after
-    out_of = OutOf(settings.breaches, settings.of, settings.min_messages, resolve_after)
-    return [LossRule(settings, target, out_of), LossTicket(settings, target, out_of)]
+def loss_rules(definition: Definition) -> list[LossRule]:
+    alerts, sla = definition.spec.alerts, definition.spec.sla
+    found = []
+    for place, settings in placed(definition, "loss", own_targets(definition, "loss")):
+        of_place = sla.loss if place is None or place.kind != "destination" else sla.loss_at(place.name)
+        target = of_place.max if settings.max is None else settings.max
+        found.append(
+            LossRule(
+                name="loss" if place is None else place.rule("loss"),
+                place=place,
+                within=labels_within(definition, place),
+                target=target,
+                page=settings.page,
+                resolve_after=alerts.resolve_after,
+                inhibited_by=covered_by(definition, "loss", "loss", place),
+            )
+        )
+    return found
 
 
-def _lossy(stretch: WindowRun) -> Flags:
-    lossy: Flags = stretch.windows.column("verdict") == LOSS
-    return lossy
+def messages_at(place: RulePlace | None) -> Measure:
+    """Return the messages that a loss is a share of: those due at a destination, of other places those of the
+    pipeline."""
+    return Measure("messages", place if place is not None and place.kind == "destination" else None)
 
 
-def _good(stretch: WindowRun) -> Flags:
-    return np.isin(stretch.windows.column("verdict"), (OK, IDLE))
-
-
-def _ratios(stretch: WindowRun) -> Floats:
-    ratios: Floats = stretch.windows.column("lost_min") / np.maximum(stretch.windows.column("messages"), 1)
-    return ratios
+def _there(place: RulePlace | None) -> str:
+    if place is None:
+        return ""
+    return f"due at {place} " if place.kind == "destination" else f"at {place} "

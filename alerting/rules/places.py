@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Literal, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, TypeVar
 
 from alerting.rules.assessment import BreachPlace
 from alerting.rules.base import Document
 from lagloss_server import format as fmt
+from lagloss_server.model.matchers import PlaceKind
 
-PlaceKind = Literal["link", "node", "checkpoint"]
 _TIMES: Final = {"node": "process duration", "link": "queue time"}
 T = TypeVar("T")
 
 
-def loss_places(breached: Sequence[Document]) -> list[BreachPlace]:
-    """Return the places of certain losses, with their share of all losses.
+def loss_places(breached: Sequence[Document], within: Collection[str] | None = None) -> list[BreachPlace]:
+    """Return the places of certain losses, with their share of all losses; of a rule about some places (`within`: their
+    labels) only those, with their share of the losses there.
 
     A message may be lost at several places (branches), so the shares may add up to more than 1.
     """
-    lost = _sums(breached, lambda node: float(node["lost"]["min"]), lambda link: float(link["lost"]["min"]))
-    lost_all = sum(window["lost"]["min"] for window in breached)
+    lost = _sums(breached, lambda node: float(node["lost"]["min"]), lambda link: float(link["lost"]["min"]), within)
+    lost_all = sum(window["lost"]["min"] for window in breached) if within is None else sum(lost.values())
 
     def place(kind: PlaceKind, name: str, count: float) -> BreachPlace:
         share = count / lost_all if lost_all else None
@@ -28,6 +29,40 @@ def loss_places(breached: Sequence[Document]) -> list[BreachPlace]:
         return BreachPlace(kind, name, share, f"{fmt.count(count)} lost{of_all}", int(count))
 
     return [place(kind, name, count) for (kind, name), count in _worst_first(lost)]
+
+
+def uncertain_places(breached: Sequence[Document], within: Collection[str] | None = None) -> list[BreachPlace]:
+    """Return where messages are overdue or perhaps lost, with the evidence that is missing: the account of the node
+    whose beacons would show them, or progress of its input past them."""
+
+    def unsure(of: Document) -> float:
+        return float(of["lost"]["max"] - of["lost"]["min"])
+
+    found = _sums(breached, unsure, unsure, within)
+    return [
+        BreachPlace(
+            kind,
+            name,
+            share,
+            f"{fmt.count(found[kind, name])} overdue or perhaps lost; {_missing_evidence(breached, kind, name)}",
+        )
+        for (kind, name), share in shares(found)
+    ]
+
+
+def _missing_evidence(breached: Sequence[Document], kind: PlaceKind, name: str) -> str:
+    """Say what evidence is missing of the messages at a node or on a link, over all these windows."""
+    node = name.partition("->")[2] if kind == "link" else name
+    incomplete = sum(f"evidence:{node}" in window["reasons"] for window in breached)
+    dead = dict.fromkeys(
+        crash["emitter"] for window in breached for crash in window.get("crashes", ()) if crash["node"] == node
+    )
+    if not incomplete:
+        at = f"{node}.in has" if kind == "link" else f"{node}'s exits have"
+        return f"the account of node {node} is complete, but {at} not come past them"
+    died = f", where process {next(iter(dead))} died" if dead else ""
+    more = f" and {len(dead) - 1} more" if len(dead) > 1 else ""
+    return f"the account of node {node} is incomplete in {incomplete} of {len(breached)} windows{died}{more}"
 
 
 def lag_places(breached: Sequence[Document]) -> list[BreachPlace]:
@@ -66,8 +101,10 @@ def _sums(
     breached: Sequence[Document],
     of_node: Callable[[Document], float | None],
     of_link: Callable[[Document], float | None],
+    within: Collection[str] | None = None,
 ) -> dict[tuple[PlaceKind, str], float]:
-    """Sum by place over all these windows; an unknown value, or one below 0, does not count."""
+    """Sum by place over all these windows, of those with these labels; an unknown value, or one below 0, does not
+    count."""
     found: dict[tuple[PlaceKind, str], float] = {}
     for window in breached:
         there: list[tuple[PlaceKind, str, float | None]] = [
@@ -75,5 +112,6 @@ def _sums(
         ]
         there += [("link", f"{link['from']}->{link['to']}", of_link(link)) for link in window["links"]]
         for kind, name, value in there:
-            found[kind, name] = found.get((kind, name), 0.0) + max(value or 0.0, 0.0)
+            if within is None or f"{kind} {name}" in within or f"retrier {name}" in within:
+                found[kind, name] = found.get((kind, name), 0.0) + max(value or 0.0, 0.0)
     return found

@@ -1,8 +1,8 @@
-"""Rules that are off unless a definition says `on`: duplicates, dead letters, pending age, negative lag."""
+"""Rules about what is odd of single messages: corrupted payloads, messages that wait, lags below zero."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,47 +11,61 @@ import numpy as np
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Rule, Unit
 from alerting.rules.counting import OutOf, WindowRun, by_the_clock
-from alerting.rules.places import PlaceKind, checkpoint_places
-from alerting.rules.view import PipelineView
+from alerting.rules.measures import Measure, covered_by, placed
+from alerting.rules.view import PipelineView, WaitingMessages
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import DeadLettersAlert, DuplicatesAlert, NegativeLagAlert, Severity
+from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.matchers import PlaceKind
+from lagloss_server.model.rule_places import RulePlace
 
 
 @dataclass(frozen=True, slots=True)
-class PerMessage:
-    """A count of windows by their messages, in k of n above its maximum: `duplicates` or `dead`."""
+class CorruptionRule:
+    """Messages of a window whose payload was another one behind a link. A window of which no beacon was read says
+    nothing."""
 
-    unit: ClassVar[Unit] = "ratio"
+    kind: ClassVar[str] = "corruption"
+    what: ClassVar[str] = "corrupted messages per window"
+    unit: ClassVar[Unit] = "messages"
     higher_is_worse: ClassVar[bool] = True
-    inhibited_by: ClassVar[tuple[str, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
 
-    name: str
-    column: str
-    what: str
+    place: RulePlace | None
     severity: Severity
     target: float
-    out_of: OutOf
+    resolve_after: int
+    inhibited_by: tuple[str, ...] = ()
 
     @property
-    def kind(self) -> str:
-        return self.name
+    def name(self) -> str:
+        return self.kind if self.place is None else self.place.rule(self.kind)
+
+    @property
+    def reads(self) -> Iterable[Measure]:
+        return (Measure("corrupted", self.place),)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        ratios = stretch.windows.column(self.column) / np.maximum(stretch.windows.column("messages"), 1)
-        return self.out_of.assess(stretch, ratios > self.target, ratios, ratios <= self.target)
+        stretch = WindowRun.of(view, 1)
+        corrupted = stretch.windows.read(Measure("corrupted", self.place))
+        return stretch.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
-        if self.column == "duplicates":
-            return checkpoint_places(breached, lambda there: there["duplicates"] or 0, "duplicates")
-        return checkpoint_places(
-            breached, lambda there: there["beacons"] if there["name"].endswith(".dead") else 0, "dead letters"
-        )
+        found: dict[str, int] = {}
+        for window in breached:
+            for link in window["links"]:
+                name = f"{link['from']}->{link['to']}"
+                if link["corrupted"] and (self.place is None or self.place.name == name):
+                    found[name] = found.get(name, 0) + link["corrupted"]
+        whole = sum(found.values())
+        return [
+            BreachPlace("link", name, count / whole, f"{fmt.count(count)} corrupted")
+            for name, count in sorted(found.items(), key=lambda each: -each[1])
+        ]
 
     def text(self, value: float) -> str:
-        share, limit = fmt.against(fmt.percent, value, self.target)
-        return f"{self.what} {share}, limit {limit}"
+        there = "" if self.place is None else f" on {self.place}"
+        return f"{fmt.counted(int(value), 'message')} corrupted{there} in a minute, limit {fmt.count(int(self.target))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,44 +73,60 @@ class PendingAge:
     """How long the message that has been pending for longest was last seen ago."""
 
     kind: ClassVar[str] = "pending-age"
-    name: ClassVar[str] = "pending-age"
     what: ClassVar[str] = "age of the oldest pending message"
     unit: ClassVar[Unit] = "s"
     higher_is_worse: ClassVar[bool] = True
-    inhibited_by: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
 
+    place: RulePlace | None
     severity: Severity
     target: float
+    inhibited_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.place is None else self.place.rule(self.kind)
 
     def assess(self, view: PipelineView) -> Assessment:
-        age_s = max((view.now_s - waiting.since_s for waiting in view.waiting), default=0.0)
-        return by_the_clock(view, age_s, age_s > self.target, self._places(view))
+        waiting = [each for each in view.waiting if self._concerns(each)]
+        age_s = max((view.now_s - each.since_s for each in waiting), default=0.0)
+        return by_the_clock(view, age_s, age_s > self.target, _places(waiting))
 
-    def _places(self, view: PipelineView) -> tuple[BreachPlace, ...]:
-        counts: dict[str, int] = {}
-        for waiting in view.waiting:
-            for place in waiting.places:
-                counts[place] = counts.get(place, 0) + waiting.messages
-        messages = sum(waiting.messages for waiting in view.waiting)
-        return tuple(
-            _place(label, count, messages) for label, count in sorted(counts.items(), key=lambda found: -found[1])
-        )
+    def _concerns(self, waiting: WaitingMessages) -> bool:
+        return self.place is None or any(_place_of(label) == self.place for label in waiting.places)
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
         age, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"a message has been pending for {age}, limit {limit}"
+        there = "" if self.place is None else f" at {self.place}"
+        return f"a message has been pending{there} for {age}, limit {limit}"
 
 
-def _place(label: str, count: int, messages: int) -> BreachPlace:
+def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
+    counts: dict[RulePlace, int] = {}
+    for each in waiting:
+        for label in each.places:
+            place = _place_of(label)
+            counts[place] = counts.get(place, 0) + each.messages
+    messages = sum(each.messages for each in waiting)
+    return tuple(
+        BreachPlace(place.kind, place.name, count / messages, _pending_text(count, messages))
+        for place, count in sorted(counts.items(), key=lambda found: -found[1])
+    )
+
+
+def _pending_text(count: int, messages: int) -> str:
+    return f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them"
+
+
+def _place_of(label: str) -> RulePlace:
     """Return the place of a label such as `link a->b`; a retrier is a node."""
     word, _, name = label.partition(" ")
     kind: PlaceKind = "link" if word == "link" else "node"
-    return BreachPlace(
-        kind, name, count / messages, f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them"
-    )
+    return RulePlace(kind, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,19 +134,35 @@ class NegativeLag:
     """The median lag of a checkpoint so far below 0 that a clock must be wrong."""
 
     kind: ClassVar[str] = "negative-lag"
-    name: ClassVar[str] = "negative-lag"
-    what: ClassVar[str] = "lowest median lag of a checkpoint"
     unit: ClassVar[Unit] = "ms"
     higher_is_worse: ClassVar[bool] = False
-    inhibited_by: ClassVar[tuple[str, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
 
+    place: RulePlace | None
     severity: Severity
     target: float
     out_of: OutOf
+    inhibited_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.place is None else self.place.rule(self.kind)
+
+    @property
+    def what(self) -> str:
+        return "lowest median lag of a checkpoint" if self.place is None else f"median lag at {self.place.name}"
+
+    @property
+    def reads(self) -> Iterable[Measure]:
+        return (self._lag,)
+
+    @property
+    def _lag(self) -> Measure:
+        return Measure("lowest_p50") if self.place is None else Measure("p50", self.place)
 
     def assess(self, view: PipelineView) -> Assessment:
         stretch = WindowRun.of(view, self.out_of.of)
-        lags = stretch.windows.column("p50")
+        lags = stretch.windows.read(self._lag)
         empty = np.isnan(lags) & (stretch.windows.column("messages") == 0)
         return self.out_of.assess(stretch, lags < self.target, lags, (lags >= self.target) | empty)
 
@@ -125,7 +171,7 @@ class NegativeLag:
         for window in breached:
             for there in window["checkpoints"]:
                 lag = there["lag_ms"]["p50"]
-                if lag is not None and lag < self.target:
+                if lag is not None and lag < self.target and (self.place is None or self.place.name == there["name"]):
                     lowest[there["name"]] = min(lag, lowest.get(there["name"], 0.0))
         return [
             BreachPlace("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
@@ -134,26 +180,22 @@ class NegativeLag:
 
     def text(self, value: float) -> str:
         lag, limit = fmt.against(fmt.duration, value, self.target)
-        return f"median lag of a checkpoint {lag}, limit {limit}: a clock is wrong"
+        of = "a checkpoint" if self.place is None else self.place.name
+        return f"median lag of {of} {lag}, limit {limit}: a clock is wrong"
 
 
 def quality_rules(definition: Definition) -> list[Rule]:
     alerts = definition.spec.alerts
     rules: list[Rule] = []
-
-    def out_of(settings: DuplicatesAlert | DeadLettersAlert | NegativeLagAlert, min_messages: int = 1) -> OutOf:
-        return OutOf(settings.breaches, settings.of, min_messages, alerts.resolve_after)
-
-    if (twice := alerts.duplicates) is not None:
-        counted = out_of(twice, twice.min_messages)
-        rules.append(
-            PerMessage("duplicates", "duplicates", "duplicates per message", twice.severity, twice.max, counted)
-        )
-    if (dead := alerts.dead_letters) is not None:
-        counted = out_of(dead, dead.min_messages)
-        rules.append(PerMessage("dead-letters", "dead", "share of dead letters", dead.severity, dead.max, counted))
-    if (pending := alerts.pending_age) is not None:
-        rules.append(PendingAge(pending.severity, pending.max / 1_000))
-    if (negative := alerts.negative_lag) is not None:
-        rules.append(NegativeLag(negative.severity, -float(negative.max), out_of(negative)))
+    for place, corruption in placed(definition, "corruption"):
+        inhibited_by = covered_by(definition, "corruption", "corruption", place)
+        limit = float(corruption.max)
+        rules.append(CorruptionRule(place, corruption.severity, limit, alerts.resolve_after, inhibited_by))
+    for place, pending in placed(definition, "pending_age"):
+        inhibited_by = covered_by(definition, "pending_age", "pending-age", place)
+        rules.append(PendingAge(place, pending.severity, pending.max / 1_000, inhibited_by))
+    for place, negative in placed(definition, "negative_lag"):
+        inhibited_by = covered_by(definition, "negative_lag", "negative-lag", place)
+        out_of = OutOf(negative.breaches, negative.of, 1, alerts.resolve_after)
+        rules.append(NegativeLag(place, negative.severity, -float(negative.max), out_of, inhibited_by))
     return rules

@@ -1,9 +1,9 @@
-"""Staleness: how long ago the newest event that reached a delivery checkpoint happened, while messages come in.
+"""Staleness: how long ago the newest event that reached a checkpoint happened, while messages come in.
 
 Event times are known by the minute; the end of the newest minute stands for them, so that staleness is never
-overstated. A message is waited for from the start of the first later minute that has messages to deliver: after an idle
-hour, the first message is not an hour late. Once nothing has come in for as long as is allowed, the source is idle, and
-what it sent last is a matter of loss. A checkpoint where nothing was ever delivered has no staleness.
+overstated. A message is waited for since it came in, not since its event time: the past that is sent today is not late
+by its age. Once nothing has come in for as long as is allowed, the source is idle, and what it sent last is a matter of
+loss. A checkpoint that no message ever reached has no staleness.
 """
 
 from __future__ import annotations
@@ -17,33 +17,43 @@ import numpy as np
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import by_the_clock
+from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.rule_places import RulePlace
 
 
 @dataclass(frozen=True, slots=True)
 class Staleness:
-    """`delivery`: the delivery checkpoints in the order of the flow; the worst is the value."""
+    """`watches`: the checkpoints in the order of the flow; the worst is the value."""
 
     kind: ClassVar[str] = "staleness"
-    name: ClassVar[str] = "staleness"
-    what: ClassVar[str] = "staleness of a delivery checkpoint"
     unit: ClassVar[Unit] = "s"
     higher_is_worse: ClassVar[bool] = True
-    inhibited_by: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[Measure, ...]] = ()
 
+    name: str
     severity: Severity
     target: float
-    delivery: tuple[str, ...]
+    watches: tuple[str, ...]
+    inhibited_by: tuple[str, ...] = ()
+
+    @property
+    def what(self) -> str:
+        return f"staleness of {self._where}"
+
+    @property
+    def _where(self) -> str:
+        return "a delivery checkpoint" if self.name == self.kind else self.watches[0]
 
     def assess(self, view: PipelineView) -> Assessment:
         newest = dict(self._newest(view))
         stale = {name: view.now_s - at - WINDOW_S for name, at in newest.items()}
-        awaited = {name for name, at in newest.items() if self._awaited_s(view, at) > self.target}
+        awaited = {name for name, at in newest.items() if self._awaited_s(view, name, at) > self.target}
         late = sorted(((stale[name], name) for name in awaited if stale[name] > self.target), reverse=True)
         places = tuple(
             BreachPlace("checkpoint", name, None, f"newest event {fmt.duration_s(stale_s)} ago")
@@ -53,35 +63,55 @@ class Staleness:
         return by_the_clock(view, value, bool(late), places)
 
     def _newest(self, view: PipelineView) -> Iterator[tuple[str, int]]:
-        """Return the newest minute (epoch s) at each delivery checkpoint that has one."""
-        delivered = view.windows.column("delivered")
-        for at, name in enumerate(self.delivery):
-            windows = np.flatnonzero(delivered & (1 << at))
+        """Return the newest minute (epoch s) at each checkpoint that has one."""
+        for name in self.watches:
+            windows = np.flatnonzero(view.windows.live(name))
             closed = int(view.windows.starts[windows[-1]]) if len(windows) else None
             found = [start for start in (closed, view.newest_s.get(name)) if start is not None]
             if found:
                 yield name, max(found)
 
-    def _awaited_s(self, view: PipelineView, newest_s: int) -> float:
+    def _awaited_s(self, view: PipelineView, checkpoint: str, newest_s: int) -> float:
         """Return how long messages of a minute after this one have been waited for, 0 if none come in any more."""
         first = view.windows.first_at(newest_s + 1)
-        due = np.flatnonzero(view.windows.column("on_time_of")[first:])
+        due = np.flatnonzero(view.windows.due(checkpoint)[first:])
         closed = view.windows.starts[first + due].tolist()
-        came = [*closed, *(start for start in view.arrived_s if start > newest_s)]
+        came = [view.came_s.get(start, float(start)) for start in closed]
+        came += [at for start, at in view.came_s.items() if start > newest_s and start >= (view.newest_end_s or 0)]
         if not came or view.now_s - max(came) - WINDOW_S > self.target:
             return 0.0
-        return view.now_s - float(min(came))
+        return view.now_s - min(came)
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
         stale, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"newest event delivered {stale} ago while messages come in, limit {limit}"
+        seen = "delivered" if self.name == self.kind else f"at {self.watches[0]}"
+        return f"newest event {seen} {stale} ago while messages come in, limit {limit}"
 
 
 def staleness_rules(definition: Definition) -> list[Staleness]:
-    settings = definition.spec.alerts.staleness
-    if settings is None:
-        return []
-    return [Staleness(settings.severity, definition.spec.sla.staleness.max / 1_000, Graph(definition).delivery)]
+    """Return the rule of the delivery checkpoints, and one of each other that is given a target."""
+    graph, sla = Graph(definition), definition.spec.sla.staleness
+    given = [RulePlace("checkpoint", name) for name in graph.checkpoints if name in sla.checkpoints]
+    found = placed(definition, "staleness", given)
+    single = {place.name for place, _ in found if place is not None}
+    rules = []
+    for place, settings in found:
+        watched = tuple(name for name in graph.delivery if name not in single) if place is None else (place.name,)
+        target_ms = sla.max if place is None else sla.at(place.name)
+        if settings.max is not None and (place is None or settings.at):
+            target_ms = settings.max
+        delivers = place is None or place.name in graph.delivery
+        if watched:
+            rules.append(
+                Staleness(
+                    name="staleness" if place is None else place.rule("staleness"),
+                    severity=settings.severity or ("critical" if delivers else "warning"),
+                    target=target_ms / 1_000,
+                    watches=watched,
+                    inhibited_by=covered_by(definition, "staleness", "staleness", place),
+                )
+            )
+    return rules

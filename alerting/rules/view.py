@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.windows import Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
@@ -28,9 +29,10 @@ class PipelineView:
     """Input of a pipeline's rules. `windows`: closed ones that are no history; those before `seen_from_s` are context.
 
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
-    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, by their tallies.
+    `came_s`: of minutes with messages at the first checkpoint, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: pending messages. `watched_since_s`: start of the alerter's observation. Moments in epoch s.
+    `waiting`: pending messages. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. Moments
+    in epoch s.
     """
 
     definition: Definition
@@ -39,11 +41,12 @@ class PipelineView:
     seen_from_s: int
     newest_end_s: int | None = None
     newest_s: Mapping[str, int] = field(default_factory=dict)
-    arrived_s: Sequence[int] = ()
+    came_s: Mapping[int, float] = field(default_factory=dict)
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
     waiting: Sequence[WaitingMessages] = ()
     watched_since_s: float = 0.0
+    habits: Habits = NO_HABITS
 
     @property
     def watched_s(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -10,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from alerting.rules.measures import Measure
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.rollup import on_time_counts
 
 Document = dict[str, Any]
-Measure = Callable[[Document], float | None]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -31,12 +30,14 @@ SEEING, BLIND, UNSURE = 0, 1, 2
 class Windows:
     """Rows of closed windows, oldest first. Columns hold counts of messages where their names do not say otherwise.
 
-    `measured`: names of the measures that its definition asks for, columns of `measures`.
+    `measured`: names of the measures that are no column of their own, the columns of `measures`; `watched`: the
+    checkpoints of `live` and `due`.
     """
 
-    def __init__(self, rows: npt.NDArray[np.void], measured: tuple[str, ...]) -> None:
+    def __init__(self, rows: npt.NDArray[np.void], measured: tuple[str, ...], watched: tuple[str, ...] = ()) -> None:
         self.rows = rows
         self.measured = measured
+        self.watched = watched
         self._sums: dict[str, Ints] = {}
 
     def __len__(self) -> int:
@@ -49,16 +50,28 @@ class Windows:
 
     def since(self, first: int) -> Windows:
         """Return the windows from position `first` on."""
-        return Windows(self.rows[first:], self.measured)
+        return Windows(self.rows[first:], self.measured, self.watched)
 
     def column(self, name: str) -> npt.NDArray[Any]:
         column: npt.NDArray[Any] = self.rows[name]
         return column
 
-    def measure(self, name: str) -> Floats:
-        """Return a measure by window, nan where it has none."""
-        measures: Floats = self.rows["measures"][:, self.measured.index(name)]
-        return measures
+    def read(self, measure: Measure) -> Floats:
+        """Return a measure by window, nan where a window has none."""
+        if measure.name in _NAMES:
+            return self.rows[measure.name].astype(np.float64)
+        found: Floats = self.rows["measures"][:, self.measured.index(measure.name)]
+        return found
+
+    def live(self, checkpoint: str) -> Flags:
+        """Return the windows in which a watched checkpoint has live beacons."""
+        flags: Flags = self.rows["live"][:, self.watched.index(checkpoint)]
+        return flags
+
+    def due(self, checkpoint: str) -> Flags:
+        """Return the windows with messages that a watched checkpoint should see."""
+        flags: Flags = self.rows["due"][:, self.watched.index(checkpoint)]
+        return flags
 
     def first_at(self, moment_s: float) -> int:
         """Position of the first window that starts at that moment or later."""
@@ -84,41 +97,54 @@ _COLUMNS: Final = [
     ("verdict", "i1"),
     ("evidence", "i1"),
     *((name, "i8") for name in ("messages", "lost_min", "on_time", "on_time_of", "pending")),
-    *((name, "i8") for name in ("dead", "duplicates", "delivered")),
+    *((name, "i8") for name in ("lost_max", "dead", "filtered", "duplicates")),
+    *((name, "f8") for name in ("corrupted", "lowest_p50")),
 ]
-"""`duplicates`: at the checkpoint with most. `delivered`: of delivery checkpoints in the order of the flow, those with
-live beacons, a bit each. `p50`, after them: the lowest median lag of a checkpoint, ms."""
+"""`duplicates`: at the checkpoint with most. `corrupted`: nan if no beacon was read. `lowest_p50`: lowest median lag of
+a checkpoint, ms. Behind them: `live` and `due`, whether a watched checkpoint has live beacons, and messages are due
+there; and `measures`."""
+_NAMES: Final = frozenset(name for name, _ in _COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
 class WindowReader:
-    """Measures read of the windows of one definition, and its delivery checkpoints in flow order."""
+    """What is read of the windows of one definition: `measures` besides the columns, by name; `watched` checkpoints.
+
+    `due_at`: of each of these, the name of the destination whose messages are due there; None: all messages are.
+    """
 
     measures: Mapping[str, Measure]
-    delivery: tuple[str, ...]
+    watched: tuple[str, ...]
+    due_at: tuple[str | None, ...]
 
     @classmethod
-    def of(cls, definition: Definition) -> WindowReader:
-        return cls(measures_of(definition), Graph(definition).delivery)
+    def of(cls, graph: Graph, measures: Iterable[Measure], watched: Iterable[str]) -> WindowReader:
+        more = {measure.name: measure for measure in measures if measure.name not in _NAMES}
+        watched = tuple(dict.fromkeys(watched))
+        return cls(more, watched, tuple(_due_at(graph, name) for name in watched))
 
     def windows(self, rows: Iterable[Row]) -> Windows:
         """Return the windows with these rows, oldest first."""
-        return Windows(np.array(list(rows), self._columns), tuple(self.measures))
+        return self.of_rows(np.array(list(rows), self._columns))
 
     def joined(self, parts: Sequence[Windows]) -> Windows:
         """Join the windows of all parts, oldest first."""
-        return Windows(np.concatenate([part.rows for part in (self.windows(()), *parts)]), tuple(self.measures))
+        return self.of_rows(np.concatenate([part.rows for part in (self.windows(()), *parts)]))
+
+    def of_rows(self, rows: npt.NDArray[np.void]) -> Windows:
+        """Return the windows of an array of such rows."""
+        return Windows(rows, tuple(self.measures), self.watched)
 
     @property
     def _columns(self) -> np.dtype[np.void]:
-        return np.dtype([*_COLUMNS, ("p50", "f8"), ("measures", "f8", (len(self.measures),))])
+        watched = len(self.watched)
+        more = [("live", "?", (watched,)), ("due", "?", (watched,)), ("measures", "f8", (len(self.measures),))]
+        return np.dtype([*_COLUMNS, *more])
 
     def row(self, start_s: int, document: Document) -> Row:
         """Return the row of a closed window with this document."""
         on_time, on_time_of = on_time_counts(document)
-        checkpoints = document["checkpoints"]
-        live = {there["name"] for there in checkpoints if there["beacons"]}
-        medians = [there["lag_ms"]["p50"] for there in checkpoints if there["lag_ms"]["p50"] is not None]
+        live = {there["name"] for there in document["checkpoints"] if there["beacons"]}
         return (
             start_s,
             VERDICTS[document["verdict"]],
@@ -128,19 +154,49 @@ class WindowReader:
             on_time,
             on_time_of,
             document["pending"],
+            document["lost"]["max"],
             document["dead"],
-            max((there["duplicates"] or 0 for there in checkpoints), default=0),
-            sum(1 << at for at, name in enumerate(self.delivery) if name in live),
-            min(medians, default=np.nan),
-            tuple(np.nan if (value := measure(document)) is None else value for measure in self.measures.values()),
+            document["filtered"],
+            Measure("duplicates").of(document),
+            _or_nan(Measure("corrupted").of(document)),
+            _or_nan(Measure("lowest_p50").of(document)),
+            tuple(name in live for name in self.watched),
+            self._due(document, on_time_of),
+            tuple(_or_nan(measure.of(document)) for measure in self.measures.values()),
+        )
+
+    def _due(self, document: Document, on_time_of: int) -> tuple[bool, ...]:
+        """Return where messages are due (rule 15): at a destination those of its part of the graph, and those that
+        have not come so far that they would be in the part of one."""
+        destinations = document.get("destinations", ())
+        asked = {there["name"]: there["due"] - there["filtered"] - there["dead"] for there in destinations}
+        rounded = 2 * len(asked) if document.get("sample", 1) < 1 else 0  # scaled counts do not add up exactly
+        is_outside = on_time_of > sum(asked.values()) + rounded
+        return tuple(
+            asked[name] > 0 or is_outside if name is not None and name in asked else on_time_of > 0
+            for name in self.due_at
         )
 
     def counts(self, window: Any) -> Row:
         """Return the row of a window (a row of the table) that is context for spans only: values that no sum needs are
         unknown."""
         numbers = (window.messages, window.lost_min, window.on_time, window.on_time_of, window.pending)
+        nowhere = (False,) * len(self.watched)
         unknown = (np.nan,) * len(self.measures)
-        return (window.window_start, VERDICTS[window.verdict], SEEING, *numbers, 0, 0, 0, np.nan, unknown)
+        head = (window.window_start, VERDICTS[window.verdict], SEEING, *numbers)
+        return (*head, 0, 0, 0, 0, np.nan, np.nan, nowhere, nowhere, unknown)
+
+
+def _due_at(graph: Graph, checkpoint: str) -> str | None:
+    """Return the one of several destinations that messages at a checkpoint can only go to."""
+    bit = graph.mask([checkpoint])
+    if len(graph.destinations) == 1:
+        return None
+    return next((there.name for there in graph.destinations if bit & there.part), None)
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _evidence(document: Document) -> int:
@@ -148,47 +204,3 @@ def _evidence(document: Document) -> int:
     if document["verdict"] != "unknown" or not blinding:
         return SEEING
     return UNSURE if "version" in document["reasons"] else BLIND
-
-
-def measures_of(definition: Definition) -> dict[str, Measure]:
-    """Return the measures that the lag rules of this definition read of a window's document, in ms by the rule's name.
-    An end-to-end percentile that documents do not hold is judged by the on-time counts."""
-    measures: dict[str, Measure] = {}
-    for lag in definition.spec.alerts.lag:
-        if lag.checkpoint is not None:
-            measures[lag.name] = _of("checkpoints", {"name": lag.checkpoint}, "lag_ms", "p95")
-        elif lag.node is not None:
-            measures[lag.name] = _of("nodes", {"name": lag.node}, "process_duration_p95_ms")
-        elif lag.link is not None:
-            measures[lag.name] = _of("links", {"from": lag.link.from_, "to": lag.link.to}, "queue_time_p95_ms")
-        elif (percentile := percentile_name(definition.spec.sla.lag.percentile)) is not None:
-            measures[lag.name] = _end_to_end(percentile)
-    return measures
-
-
-def _of(part: str, wanted: Mapping[str, str], *steps: str) -> Measure:
-    """Return the reader of a number of one checkpoint, node or link of a document."""
-
-    def measure(document: Document) -> float | None:
-        for there in document[part]:
-            if wanted.items() <= there.items():
-                for step in steps:
-                    there = there[step]
-                return None if there is None else float(there)
-        return None
-
-    return measure
-
-
-def _end_to_end(percentile: str) -> Measure:
-    def measure(document: Document) -> float | None:
-        value = document["e2e_lag_ms"][percentile]
-        return None if value is None else float(value)
-
-    return measure
-
-
-def percentile_name(percentile: float) -> str | None:
-    """Return the documents' name of this percentile of the end-to-end lag; None where they do not hold it."""
-    name = f"p{percentile:g}"
-    return name if name in ("p50", "p95", "p99") else None

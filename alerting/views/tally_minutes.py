@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
 from lagloss_server.store.schema.core import TallyRow, table_of
 from lagloss_server.store.store import read_basis
@@ -18,11 +18,12 @@ _KEPT_S: Final = 10_800
 
 
 class Minutes:
-    """Cache of minutes with live beacons; it reads only tallies that changed since its last read."""
+    """Cache of minutes with live beacons, each with the moment (epoch s) at which its first report was known to be
+    there; it reads only tallies that changed since its last read."""
 
     def __init__(self) -> None:
         self._basis = -1
-        self._minutes: dict[tuple[str, str], set[int]] = {}
+        self._minutes: dict[tuple[str, str], dict[int, float]] = {}
 
     def refresh(self, connection: Connection, now_s: float) -> None:
         """Read the tallies that the report consumer has committed since. The connection is in a REPEATABLE READ
@@ -33,22 +34,22 @@ class Minutes:
         if basis < self._basis:  # the reports topic is another one now
             self._basis = -1
         rows = connection.execute(
-            select(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start)
+            select(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start, func.min(tally.c.changed_at))
             .where(
                 tally.c.changed_basis > self._basis,
                 tally.c.window_start >= int(now_s) - LOOK_BACK_S,
                 tally.c.replay == "",
                 tally.c.beacons > 0,
             )
-            .distinct()
+            .group_by(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start)
         )
-        found: dict[tuple[str, str], set[int]] = defaultdict(set)
-        for pipeline, checkpoint, start in rows:
-            found[pipeline, checkpoint].add(start)
+        found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        for pipeline, checkpoint, start, changed_ms in rows:
+            found[pipeline, checkpoint][start] = changed_ms / 1_000
         for key, minutes in found.items():
-            minutes |= self._minutes.get(key, set())
+            minutes |= self._minutes.get(key, {})  # what was read first was known first
             oldest = max(minutes) - _KEPT_S
-            self._minutes[key] = {start for start in minutes if start >= oldest}
+            self._minutes[key] = {start: at for start, at in minutes.items() if start >= oldest}
         self._basis = basis
 
     def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
@@ -56,6 +57,7 @@ class Minutes:
         known = {name: self._minutes.get((pipeline, name)) for name in checkpoints}
         return {name: max(minutes) for name, minutes in known.items() if minutes}
 
-    def after_s(self, pipeline: str, checkpoint: str, start_s: int) -> list[int]:
-        """Return a checkpoint's minutes later than this one, oldest first, as far as they are kept."""
-        return sorted(start for start in self._minutes.get((pipeline, checkpoint), ()) if start > start_s)
+    def came_s(self, pipeline: str, checkpoint: str) -> dict[int, float]:
+        """Return a checkpoint's minutes, as far as they are kept, each with the moment at which its first report was
+        there at the latest."""
+        return dict(self._minutes.get((pipeline, checkpoint), {}))

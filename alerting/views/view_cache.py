@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection, and_, func, select
 
+from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
+from alerting.views.habit_cache import HabitCache
 from alerting.views.tally_minutes import Minutes
 from alerting.views.window_cache import StoredWindows
 from lagloss.wire.format import WINDOW_S
@@ -25,7 +27,10 @@ class _Kept:
     def __init__(self, pipeline: StoredPipeline) -> None:
         self.version = pipeline.version
         self.graph = Graph(pipeline.definition)
-        self.stored = StoredWindows(pipeline.definition)
+        self.rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
+        self.stored = StoredWindows(pipeline.name, reader_of(pipeline.definition, self.rules.values()))
+        self.watched = {name for rule in self.rules.values() for name in rule.watches}
+        self.habits = HabitCache(pipeline.name, self.rules.values())
 
 
 class ViewCache:
@@ -40,9 +45,7 @@ class ViewCache:
     def view(self, pipeline: StoredPipeline, now_s: float) -> PipelineView:
         """Return the view of a pipeline as of one moment, out of one snapshot of the database."""
         self._since_s = now_s if self._since_s is None else self._since_s
-        name, kept = pipeline.name, self._kept.get(pipeline.name)
-        if kept is None or kept.version != pipeline.version:
-            kept = self._kept[name] = _Kept(pipeline)
+        name, kept = pipeline.name, self._of(pipeline)
         seen_from_s = int(now_s) - HORIZON_S
         with self._engine.begin() as connection:
             kept.stored.refresh(connection, seen_from_s)
@@ -54,18 +57,29 @@ class ViewCache:
                 windows=kept.stored.windows,
                 seen_from_s=seen_from_s,
                 newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
-                newest_s=self._minutes.newest_s(name, kept.graph.delivery),
-                arrived_s=self._minutes.after_s(name, kept.graph.first, newest_s or 0),
+                newest_s=self._minutes.newest_s(name, kept.watched),
+                came_s=self._minutes.came_s(name, kept.graph.first),
                 reported_s=_reported_s(connection, name),
                 expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
                 watched_since_s=self._since_s,
+                habits=kept.habits.refreshed(connection, now_s),
             )
+
+    def rules(self, pipeline: StoredPipeline) -> Mapping[str, Rule]:
+        """Return the rules of this version of a pipeline by name."""
+        return self._of(pipeline).rules
+
+    def _of(self, pipeline: StoredPipeline) -> _Kept:
+        kept = self._kept.get(pipeline.name)
+        if kept is None or kept.version != pipeline.version:
+            kept = self._kept[pipeline.name] = _Kept(pipeline)
+        return kept
 
     def has_read(self, pipeline: StoredPipeline) -> bool:
         """Return whether a view of this version needs to read only what changed."""
         kept = self._kept.get(pipeline.name)
-        return kept is not None and kept.version == pipeline.version
+        return kept is not None and kept.version == pipeline.version and kept.stored.has_read
 
     def forget(self, known: Iterable[str]) -> None:
         """Forget all other pipelines."""
@@ -103,7 +117,7 @@ def _waiting(
     connection: Connection, definition: Definition, windows: Windows, seen_from_s: int
 ) -> tuple[WaitingMessages, ...]:
     """Return the pending messages, if a rule needs them."""
-    if definition.spec.alerts.pending_age is None:
+    if not definition.spec.alerts.pending_age:
         return ()
     pending = windows.since(windows.first_at(seen_from_s))
     starts = pending.starts[pending.column("pending") > 0].tolist()

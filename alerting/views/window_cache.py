@@ -15,7 +15,6 @@ from sqlalchemy import ColumnElement, Connection, Integer, Row, and_, func, lite
 
 from alerting.rules.budget import LONGEST_S
 from alerting.rules.windows import WindowReader, Windows
-from lagloss_server.model.definition import Definition
 from lagloss_server.store.schema.core import WindowRow, table_of
 
 HOUR_S: Final = 3_600
@@ -56,20 +55,22 @@ class _Hour:
 class StoredWindows:
     """The closed windows of a pipeline, read for one version of its definition."""
 
-    def __init__(self, definition: Definition) -> None:
-        self._name = definition.name
-        self._reader = WindowReader.of(definition)
+    def __init__(self, pipeline: str, reader: WindowReader) -> None:
+        self._name = pipeline
+        self._reader = reader
         self._digest: Digest = ()
         self._hours: dict[int, _Hour] = {}
         self.windows = self._reader.windows(())
         """As last read, those that are no history, oldest first."""
         self.newest_s: int | None = None
         """Start of the newest closed window, history or not."""
+        self.has_read = False
 
     def refresh(self, connection: Connection, seen_from_s: int) -> None:
         """Read the changed windows that rules judge, from this moment on, and those before that they need as context.
         The connection is in a REPEATABLE READ transaction."""
         from_s = (seen_from_s - LONGEST_S) // HOUR_S * HOUR_S
+        self.has_read = True
         digest = (from_s, *_numbers(connection.execute(select(*_DIGEST).where(self._within(from_s))).one()))
         if digest == self._digest:
             return

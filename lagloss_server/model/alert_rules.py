@@ -1,12 +1,13 @@
 """The alerting rules of a pipeline as its owner writes them: `spec.alerts`, with defaults for all that is left out.
 
-What the rules mean is in the package `alerting.rules`. A rule that is `off` is None here and `false` in JSON.
+What the rules mean is in the package `alerting.rules`. A rule that is `off` has no settings here and is `false` in
+JSON. Most rules can be about single places as well: then they are a list, with the places of each entry in `at`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Literal, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Final, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, PlainSerializer, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -14,14 +15,17 @@ from pydantic_core import CoreSchema
 
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.model.rule_places import At, kind_of, places_of, spread, untaken
 
 Severity = Literal["critical", "warning"]
 MAX_OF = 60
-"""The most windows that a rule looks back over for its k of n."""
-MAX_LAGS = 100
-HOUR_MS = 3_600_000
-DAY_MS = 86_400_000
+"""The most windows that a rule looks back over."""
+MAX_ENTRIES = 100
+MAX_PLACED = 200
+"""The most rules about single places that a pipeline may have: each costs time whenever it is judged."""
+MINUTE_MS: Final = 60_000
 
 
 def _switched(value: object) -> object:
@@ -33,6 +37,23 @@ def _switched(value: object) -> object:
     return None if value is False else value
 
 
+def _entries(value: object) -> object:
+    """Convert `off` to no entry, `on` to one with the defaults, and settings to one entry; reject an empty value."""
+    if value is None:
+        raise ValueError("expected on, off, the rule's settings or a list of them, found nothing")
+    if isinstance(value, bool):
+        return ({},) if value else ()
+    return value if isinstance(value, list | tuple) else (value,)
+
+
+def _entries_document(entries: tuple[Strict, ...]) -> object:
+    """Return entries as they are stored: `false` if there is none, one of the whole pipeline alone as it is."""
+    documents = [entry.model_dump(mode="json", by_alias=True) for entry in entries]
+    if len(documents) == 1 and not documents[0]["at"]:
+        return documents[0]
+    return documents or False
+
+
 class _OrSwitch:
     """In the JSON Schema, a rule or a boolean: null, which is `off` in here, is not written."""
 
@@ -42,14 +63,39 @@ class _OrSwitch:
         return {"anyOf": [{"type": "boolean"} if each == {"type": "null"} else each for each in rule_or_null["anyOf"]]}
 
 
+class _OrEntries:
+    """In the JSON Schema, a list, one entry or a boolean."""
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        inner = {name: value for name, value in schema.items() if name != "serialization"}
+        entries = handler(cast("CoreSchema", inner))
+        return {"anyOf": [{"type": "boolean"}, entries["items"], entries]}
+
+
 _SWITCH = (
     BeforeValidator(_switched),
     PlainSerializer(lambda rule: False if rule is None else rule.model_dump(mode="json", by_alias=True)),
     _OrSwitch(),
 )
+_ENTRIES = (
+    Field(max_length=MAX_ENTRIES),
+    BeforeValidator(_entries),
+    PlainSerializer(_entries_document),
+    _OrEntries(),
+)
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
 Windows = Annotated[int, Field(ge=1, le=MAX_OF)]
+
+
+def _whole_minutes(ms: int) -> int:
+    if ms % MINUTE_MS or not MINUTE_MS <= ms <= MAX_OF * MINUTE_MS:
+        raise ValueError(f"expected whole minutes from 1m to {MAX_OF}m, found {ms}ms")
+    return ms
+
+
+SpanMs = Annotated[DurationMs, AfterValidator(_whole_minutes)]
+"""A stretch of closed windows, a minute each."""
 
 
 class _OutOf(Strict):
@@ -65,19 +111,107 @@ class _OutOf(Strict):
         return self
 
 
-def _up_to_a_day(ms: int) -> int:
-    if not 60_000 <= ms <= DAY_MS:
-        raise ValueError(f"expected a duration from 1m to 1d, found {ms}ms")
-    return ms
+class _Placed(Strict):
+    """A rule that can be about single places, of these kinds. `at`: their matchers; none: the whole pipeline."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ()
+
+    at: At = ()
+
+    @model_validator(mode="after")
+    def _has_such_places(self) -> _Placed:
+        kind = kind_of(self.at)
+        if kind is not None and kind not in self.KINDS:
+            raise ValueError(f"expected `at` to match {' or '.join(self.KINDS)}, found {' '.join(self.at)}")
+        return self
 
 
-class LossAlert(_OutOf):
-    """Windows with verdict `loss`; `at_once` is a loss ratio that pages for one window."""
+class LossPage(_OutOf):
+    """When lossy windows page: `breaches` of the last `of`, which hold `min_messages` together; one that lost more than
+    this share (`at_once`), if they do; or one that lost more than this number."""
 
     at_once: Ratio = Field(default=0.05, alias="atOnce")
     min_messages: Count = Field(default=500, alias="minMessages")
-    ticket_over: Annotated[DurationMs, AfterValidator(_up_to_a_day)] = Field(default=HOUR_MS, alias="ticketOver")
+    lost_messages: Count = Field(default=500, alias="lostMessages")
+
+
+_PAGE_OF_0_1: Final = ("breaches", "of", "atOnce", "minMessages")
+
+
+class LossAlert(_Placed):
+    """Windows that lost more than `max` for certain: a ticket each, and a `page` if it is sure to matter."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link")
+
+    max: Annotated[float, Field(ge=0, le=1)] | None = None
+    page: Annotated[LossPage | None, *_SWITCH] = LossPage()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_in_0_1(cls, value: Any) -> Any:
+        """Read the settings of version 0.1: what is in `page` now, `severity`, and `ticketOver`, which has no effect
+        any more."""
+        if not isinstance(value, Mapping):
+            return value
+        new = {name: each for name, each in value.items() if name not in (*_PAGE_OF_0_1, "severity", "ticketOver")}
+        page = {name: value[name] for name in _PAGE_OF_0_1 if name in value}
+        severity = value.get("severity", "critical")
+        if severity not in ("critical", "warning"):
+            raise ValueError(f"expected severity to be 'critical' or 'warning', found {severity!r}")
+        if page and "page" in value:
+            raise ValueError(f"expected {', '.join(page)} below `page` alone, found it beside `page`, too")
+        if severity == "warning":
+            return {**new, "page": False}
+        return {**new, "page": page} if page else new
+
+
+class UncertainLossAlert(_Placed):
+    """Messages that are overdue or perhaps lost, more than `max` of those of the last `over`."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link")
+
+    max: Annotated[float, Field(ge=0, le=1)] | None = None
+    over: SpanMs = 900_000
+    severity: Severity = "warning"
+
+
+class LagAlert(_OutOf, _Placed):
+    """The end-to-end lag, or that of a destination, checkpoint, node or link against a target of its own."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
+
+    target: PositiveMs | None = None
+    min_messages: Count = Field(default=1, alias="minMessages")
     severity: Severity = "critical"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _names_a_place(cls, value: Any) -> Any:
+        """Read `node: mid`, `checkpoint: ga.out` and `link: {from: a, to: b}` as matchers."""
+        if not isinstance(value, Mapping):
+            return value
+        named = [name for name in ("checkpoint", "node", "link") if value.get(name) is not None]
+        if len(named) > 1:
+            raise ValueError(f"expected one of checkpoint, node and link, found {' and '.join(named)}")
+        if not named:
+            return {name: each for name, each in value.items() if name not in ("checkpoint", "node", "link")}
+        if value.get("at"):
+            raise ValueError(f"expected either `at` or {named[0]}, found both")
+        place = value[named[0]]
+        if named[0] == "link":
+            link = LinkName.model_validate(place)
+            place = f"{link.from_}->{link.to}"
+        rest = {name: each for name, each in value.items() if name not in ("checkpoint", "node", "link")}
+        return {**rest, "at": (f"{named[0]}={place}",)}
+
+    @model_validator(mode="after")
+    def _has_a_target(self) -> LagAlert:
+        kind = kind_of(self.at)
+        if kind not in (None, "destination") and self.target is None:
+            raise ValueError(f"expected a target for the lag of this {kind}, such as `target: 1s`, found none")
+        if kind is None and self.target is not None:
+            raise ValueError("expected no target, which is sla.lag.target for the end-to-end lag, found one")
+        return self
 
 
 class LinkName(Strict):
@@ -85,49 +219,24 @@ class LinkName(Strict):
     to: Name
 
 
-class LagAlert(_OutOf):
-    """The end-to-end lag, or that of a checkpoint, node or link against a target of its own."""
-
-    checkpoint: str | None = None
-    node: Name | None = None
-    link: LinkName | None = None
-    target: PositiveMs | None = None
-    min_messages: Count = Field(default=1, alias="minMessages")
-    severity: Severity = "critical"
-
-    @model_validator(mode="after")
-    def _is_of_one_place(self) -> LagAlert:
-        places = [name for name in ("checkpoint", "node", "link") if getattr(self, name) is not None]
-        if len(places) > 1:
-            raise ValueError(f"expected one of checkpoint, node and link, found {' and '.join(places)}")
-        if places and self.target is None:
-            raise ValueError(f"expected a target for the lag of this {places[0]}, such as `target: 1s`, found none")
-        if not places and self.target is not None:
-            raise ValueError("expected no target, which is sla.lag.target for the end-to-end lag, found one")
-        return self
-
-    @property
-    def name(self) -> str:
-        """The rule's name: `lag`, `lag/checkpoint/ga.out`, `lag/node/mid` or `lag/link/a->b`."""
-        if self.link is not None:
-            return f"lag/link/{self.link.from_}->{self.link.to}"
-        if self.node is not None:
-            return f"lag/node/{self.node}"
-        return "lag" if self.checkpoint is None else f"lag/checkpoint/{self.checkpoint}"
-
-
-class OnTimeAlert(_OutOf):
+class OnTimeAlert(_OutOf, _Placed):
     """The share of messages that are on time; `target` None: `sla.lag.percentile` / 100."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination",)
 
     target: Ratio | None = None
     min_messages: Count = Field(default=500, alias="minMessages")
     severity: Severity = "warning"
 
 
-class StalenessAlert(Strict):
-    """`sla.staleness.max`, of each delivery checkpoint."""
+class StalenessAlert(_Placed):
+    """The age of the newest event at the delivery checkpoints, or at these; `max` None: as `sla.staleness` says.
+    `severity` None: critical at deliveries, warning elsewhere."""
 
-    severity: Severity = "critical"
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("checkpoint",)
+
+    max: PositiveMs | None = None
+    severity: Severity | None = None
 
 
 class BudgetAlert(Strict):
@@ -144,42 +253,78 @@ class BlindAlert(_OutOf):
     severity: Severity = "critical"
 
 
-class DuplicatesAlert(_OutOf):
+class _ShareAlert(_OutOf, _Placed):
+    """More than a share of the messages of the last `over`, and `at_least` so many of them."""
+
+    breaches: Windows = 1
+    of: Windows = 1
+    over: SpanMs = 300_000
+    at_least: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(default=5, alias="atLeast")
+    min_messages: Count = Field(default=0, alias="minMessages")
+    severity: Severity = "warning"
+
+
+class DuplicatesAlert(_ShareAlert):
     """Duplicates at one checkpoint, per message."""
 
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("node", "checkpoint")
+
     max: Annotated[float, Field(gt=0, le=1_000)] = 0.01
-    min_messages: Count = Field(default=500, alias="minMessages")
-    severity: Severity = "warning"
 
 
-class DeadLettersAlert(_OutOf):
+class DeadLettersAlert(_ShareAlert):
     """The share of messages that went to dead-letter queues."""
 
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node")
+
     max: Ratio = 0.01
-    min_messages: Count = Field(default=500, alias="minMessages")
+
+
+class FilteredAlert(_Placed):
+    """A share of filtered messages over the last `over` that is at least `away` from its habit (1: 100 points)."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node")
+
+    away: Ratio = 0.1
+    over: SpanMs = 900_000
     severity: Severity = "warning"
 
 
-class PendingAgeAlert(Strict):
+class VolumeAlert(_Placed):
+    """Messages of the last `over` that are fewer than `below` of what is usual."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
+
+    below: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    over: SpanMs = 900_000
+    severity: Severity = "warning"
+
+
+class CorruptionAlert(_Placed):
+    """More than `max` messages of a window that arrived with another payload."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("link",)
+
+    max: Count = 0
+    severity: Severity = "warning"
+
+
+class PendingAgeAlert(_Placed):
     """Age of the oldest pending message."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("node", "link")
 
     max: PositiveMs = 300_000
     severity: Severity = "warning"
 
 
-class NegativeLagAlert(_OutOf):
+class NegativeLagAlert(_OutOf, _Placed):
     """The median lag of a checkpoint below -`max`: a clock that is wrong."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("checkpoint",)
 
     max: PositiveMs = 1_000
     severity: Severity = "warning"
-
-
-def _lags_switched(value: object) -> object:
-    if value is None:
-        raise ValueError("expected on, off or a list of lag rules, found nothing")
-    if value is True:
-        return [{}]
-    return [] if value is False else value
 
 
 class Alerts(Strict):
@@ -188,50 +333,62 @@ class Alerts(Strict):
     runbook: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=1_000)] | None = None
     resolve_after: Windows = Field(default=3, alias="resolveAfter")
     upstream: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
-    loss: Annotated[LossAlert | None, *_SWITCH] = LossAlert()
-    lag: Annotated[tuple[LagAlert, ...], Field(max_length=MAX_LAGS), BeforeValidator(_lags_switched)] = (LagAlert(),)
-    on_time: Annotated[OnTimeAlert | None, *_SWITCH] = Field(default=OnTimeAlert(), alias="onTime")
-    staleness: Annotated[StalenessAlert | None, *_SWITCH] = StalenessAlert()
+    loss: Annotated[tuple[LossAlert, ...], *_ENTRIES] = (LossAlert(),)
+    uncertain_loss: Annotated[tuple[UncertainLossAlert, ...], *_ENTRIES] = Field(
+        default=(UncertainLossAlert(),), alias="uncertainLoss"
+    )
+    lag: Annotated[tuple[LagAlert, ...], *_ENTRIES] = (LagAlert(),)
+    on_time: Annotated[tuple[OnTimeAlert, ...], *_ENTRIES] = Field(default=(OnTimeAlert(),), alias="onTime")
+    staleness: Annotated[tuple[StalenessAlert, ...], *_ENTRIES] = (StalenessAlert(),)
     budget: Annotated[BudgetAlert | None, *_SWITCH] = BudgetAlert()
     blind: Annotated[BlindAlert | None, *_SWITCH] = BlindAlert()
-    duplicates: Annotated[DuplicatesAlert | None, *_SWITCH] = None
-    dead_letters: Annotated[DeadLettersAlert | None, *_SWITCH] = Field(default=None, alias="deadLetters")
-    pending_age: Annotated[PendingAgeAlert | None, *_SWITCH] = Field(default=None, alias="pendingAge")
-    negative_lag: Annotated[NegativeLagAlert | None, *_SWITCH] = Field(default=None, alias="negativeLag")
+    dead_letters: Annotated[tuple[DeadLettersAlert, ...], *_ENTRIES] = Field(
+        default=(DeadLettersAlert(),), alias="deadLetters"
+    )
+    filtered: Annotated[tuple[FilteredAlert, ...], *_ENTRIES] = (FilteredAlert(),)
+    volume: Annotated[tuple[VolumeAlert, ...], *_ENTRIES] = (VolumeAlert(),)
+    duplicates: Annotated[tuple[DuplicatesAlert, ...], *_ENTRIES] = (DuplicatesAlert(),)
+    corruption: Annotated[tuple[CorruptionAlert, ...], *_ENTRIES] = (CorruptionAlert(),)
+    pending_age: Annotated[tuple[PendingAgeAlert, ...], *_ENTRIES] = Field(default=(), alias="pendingAge")
+    negative_lag: Annotated[tuple[NegativeLagAlert, ...], *_ENTRIES] = Field(default=(), alias="negativeLag")
 
 
+PLACED: Final = tuple(
+    name for name, field in Alerts.model_fields.items() if isinstance(field.default, tuple) and name != "upstream"
+)
+"""Fields of `Alerts` whose rules can be about single places."""
 Problem = tuple[tuple[str | int, ...], str]
 """A place in `spec.alerts`, and the expectation and the finding there."""
 
 
-def alert_problems(pipeline: str, nodes: Sequence[NodeSpec], alerts: Alerts, max_wait_ms: int) -> Iterator[Problem]:
+def alert_problems(
+    pipeline: str, nodes: Sequence[NodeSpec], alerts: Alerts, max_wait_ms: int, stale_checkpoints: Sequence[str] = ()
+) -> Iterator[Problem]:
     """Yield the errors in the rules of this pipeline, in the order in which they are written.
 
-    Rules name places of their own pipeline, each once, and targets that its SLA can hold.
+    Rules name places of their own pipeline, each once, and targets that its SLA can hold. `stale_checkpoints`: those
+    with a target of staleness in the SLA.
     """
     for at, name in enumerate(alerts.upstream):
         if name == pipeline:
             yield ("upstream", at), f"expected other pipelines, found {name} itself"
-    seen: set[str] = set()
-    flow = Flow(nodes) if any(lag.target is not None for lag in alerts.lag) else None
-    for at, lag in enumerate(alerts.lag):
-        if lag.name in seen:
-            yield ("lag", at), f"expected each lag rule once, found {lag.name} twice"
-        seen.add(lag.name)
-        if flow is not None and (problem := _place_problem(flow, lag)) is not None:
-            yield ("lag", at, problem[0]), problem[1]
-    pending = alerts.pending_age
-    if pending is not None and pending.max >= max_wait_ms:
-        most = f"expected less than maxWait ({max_wait_ms}ms), after which a message is overdue"
-        yield ("pendingAge", "max"), f"{most}, found {pending.max}ms"
-
-
-def _place_problem(flow: Flow, lag: LagAlert) -> tuple[str, str] | None:
-    """Return the field that names a place which the pipeline does not have, and the error message."""
-    if lag.checkpoint is not None and lag.checkpoint not in flow.checkpoints:
-        return "checkpoint", f"expected a checkpoint of this pipeline, found {lag.checkpoint}"
-    if lag.node is not None and lag.node not in flow.nodes:
-        return "node", f"expected a node of this pipeline, found {lag.node}"
-    if lag.link is not None and f"{lag.link.from_}->{lag.link.to}" not in {link.name for link in flow.links}:
-        return "link", f"expected a link of this pipeline, found {lag.link.from_}->{lag.link.to}"
-    return None
+    placed = 0
+    flow = Flow(nodes)
+    for field in PLACED:
+        entries = getattr(alerts, field)
+        alias = Alerts.model_fields[field].alias or field
+        for at, problem in untaken(entries, flow).items():
+            yield (alias, at, "at"), problem
+        placed += sum(place is not None for place, _ in spread(entries, flow))
+    if placed > MAX_PLACED:
+        yield (), f"expected at most {MAX_PLACED} rules about single places, found {placed}"
+    known = {*stale_checkpoints, *(f"{place.name}.out" for place in places_of(flow, "destination"))}
+    for place, entry in spread(alerts.staleness, flow):
+        if place is not None and entry.max is None and place.name not in known:
+            at = alerts.staleness.index(entry)
+            problem = f"expected `max` for {place.name}, which has no target in the SLA, found none"
+            yield ("staleness", at, "max"), problem
+    for at, pending in enumerate(alerts.pending_age):
+        if pending.max >= max_wait_ms:
+            most = f"expected less than maxWait ({max_wait_ms}ms), after which a message is overdue"
+            yield ("pendingAge", at, "max"), f"{most}, found {pending.max}ms"

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
-from lagloss_server.fields import DurationMs, Name, Strict, refuse
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.alert_rules import Alerts, alert_problems
+from lagloss_server.model.flow import Flow
 from lagloss_server.model.matchers import INCIDENT_LABELS
 from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
 from lagloss_server.yaml_files import load_yaml, parse_yaml
@@ -49,7 +50,14 @@ class LagSla(Strict):
 
 
 class StalenessSla(Strict):
+    """How old the newest event at a delivery checkpoint may be, and at any other that has a target of its own."""
+
     max: DurationMs = 300_000
+    checkpoints: dict[str, PositiveMs] = Field(default_factory=dict)
+
+    def at(self, checkpoint: str) -> int:
+        """Return the target of a delivery checkpoint, or of one that has its own, in ms."""
+        return self.checkpoints.get(checkpoint, self.max)
 
 
 class DestinationSla(Strict):
@@ -96,6 +104,9 @@ class PipelineSpec(Strict):
             raise ValueError(
                 f"expected sla.destinations to name nodes that deliver ({', '.join(delivering)}), found {unknown[0]}"
             )
+        nowhere = sorted(self.sla.staleness.checkpoints.keys() - set(Flow(self.nodes).checkpoints))
+        if nowhere:
+            raise ValueError(f"expected sla.staleness.checkpoints to name checkpoints of it, found {nowhere[0]}")
         return self
 
 
@@ -109,7 +120,8 @@ class Definition(Strict):
 
     @model_validator(mode="after")
     def _has_rules_of_its_own(self) -> Definition:
-        found = alert_problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait)
+        stale = tuple(self.spec.sla.staleness.checkpoints)
+        found = alert_problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait, stale)
         refuse((("spec", "alerts", *place), problem) for place, problem in found)
         return self
 

@@ -57,6 +57,10 @@ class Flow:
         sent = tuple(_out(spec, after) for after in spec.to) or (f"{node}.out",)
         return (*sent, f"{node}.out:{spec.retries}") if spec.retries else sent
 
+    def following(self, node: str) -> tuple[str, ...]:
+        """Return the next nodes; none of a node that delivers, and of a retrier."""
+        return () if node in self.retriers else self._specs[node].to
+
     def users(self, retrier: str) -> tuple[str, ...]:
         """Return the nodes that hand messages to this retrier."""
         return tuple(name for name in self.steps if self._specs[name].retries == retrier)

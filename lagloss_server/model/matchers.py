@@ -1,4 +1,4 @@
-"""Matchers choose incidents by their labels: `pipeline=clicks`, `rule!=lag`, `rule=~lag/.*`, `team!~a|b`."""
+"""Matchers choose by labels: incidents (`pipeline=clicks`, `rule!=lag`, `team!~a|b`) and places (`node=~conn-.*`)."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol, get_args
 
 import re2
 from pydantic import BeforeValidator, Field
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
-_OF_RULE: Final = frozenset(INCIDENT_LABELS) - {"pipeline"}
+PlaceKind = Literal["destination", "node", "link", "checkpoint"]
+PLACE_LABELS: Final[tuple[PlaceKind, ...]] = get_args(PlaceKind)
+"""Labels of an incident of a rule that is about one place: `destination=conn-ga`, `link=a->b`."""
+_OF_RULE: Final = frozenset((*INCIDENT_LABELS, *PLACE_LABELS)) - {"pipeline"}
 _QUIET: Final = re2.Options()
 _QUIET.log_errors = False
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)\s*(=~|!~|!=|=)\s*(.*?)\s*")
@@ -83,7 +86,15 @@ class Labelled(Protocol):
 
 def labels_of(incident: Labelled, pipeline_labels: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the labels that matchers compare: those of the pipeline's definition, and the incident's own."""
-    return {**(pipeline_labels or {}), **{name: getattr(incident, name) for name in INCIDENT_LABELS}}
+    own = {name: getattr(incident, name) for name in INCIDENT_LABELS}
+    return {**(pipeline_labels or {}), **own, **place_label(incident.rule)}
+
+
+def place_label(rule: str) -> dict[str, str]:
+    """Return the label of the place that a rule is about, by its name (`lag/node/mid`); none of a whole pipeline's."""
+    _, _, rest = rule.partition("/")
+    kind, _, name = rest.partition("/")
+    return {kind: name} if kind in PLACE_LABELS and name else {}
 
 
 def match_all(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:

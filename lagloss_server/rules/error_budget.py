@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
+from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.model.window_result import Interval, rfc3339
 from lagloss_server.rules.rollup import Rollup
 
@@ -41,7 +42,7 @@ def budget_of(definition: Definition, objective: Objective) -> float:
 
 def on_time_target(definition: Definition) -> float:
     """Return the share of messages that has to be on time: as the rule says, else the percentile of the lag's SLA."""
-    settings = definition.spec.alerts.on_time
+    settings = of_pipeline(definition.spec.alerts.on_time)
     given = None if settings is None else settings.target
     return definition.spec.sla.lag.percentile / 100 if given is None else given
 

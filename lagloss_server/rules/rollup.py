@@ -268,6 +268,23 @@ class Rollup:
         return cls.of_counts(raw["verdicts"], raw)
 
 
+def counts_document(packed: bytes) -> dict[str, Any]:
+    """Return the counts of a roll-up with a window's field names, and none of what its sketches hold."""
+    raw = json.loads(zlib.decompress(packed))
+    destinations = [
+        dict(zip(("name", *_DESTINATION_COUNTS), (name, *counts), strict=True))
+        for name, (_, *counts) in raw.get("destinations", {}).items()
+    ]
+    return {
+        **{name: raw[name] for name in ("windows", *_DOCUMENT_COUNTS)},
+        "checkpoints": [
+            dict(zip(("name", *_CHECKPOINT_COUNTS), (name, *counts), strict=True))
+            for name, (_, *counts) in raw["checkpoints"].items()
+        ],
+        "destinations": destinations,
+    }
+
+
 def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
     """Return how many messages of a closed window were on time, and of how many (rule 12); 0 of 0 if no share is
     known."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import (
+    ARRAY,
     Connection,
     Engine,
     Row,
     Select,
+    Text,
     exists,
     func,
+    literal,
     select,
     text,
     tuple_,
@@ -35,6 +38,9 @@ from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import core as tables
+
+MISSING_KINDS: Final = ("lost", "perhaps", "overdue", "pending")
+"""Kinds of missing messages, the surest loss first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,14 +216,16 @@ class Store:
         documents = sorted(closed + opened, key=lambda document: str(document["window_start"]))
         return documents[-limit:] if limit else documents
 
-    def missing(self, pipeline: str, window_start_s: int, limit: int = 1000) -> list[MissingMessage]:
-        """Return missing messages of a window, lost ones first."""
+    def missing(
+        self, pipeline: str, window_start_s: int, limit: int = 1000, kinds: Sequence[str] = MISSING_KINDS
+    ) -> list[MissingMessage]:
+        """Return missing messages of a window that are of these kinds, lost ones first."""
         row = tables.MissingMessageRow
-        rank = func.array_position(text("ARRAY['lost','perhaps','overdue','pending']"), row.kind)
+        rank = func.array_position(literal(list(MISSING_KINDS), ARRAY(Text)), row.kind)
         with self.engine.connect() as connection:
             rows = connection.execute(
                 select(tables.table_of(row))
-                .where(row.pipeline == pipeline, row.window_start == window_start_s)
+                .where(row.pipeline == pipeline, row.window_start == window_start_s, row.kind.in_(kinds))
                 .order_by(rank, row.last_seen_ms)
                 .limit(limit)
             )

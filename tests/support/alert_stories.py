@@ -24,6 +24,7 @@ from alerting.incidents.repository import expanded
 from alerting.incidents.routing import Escalation, ReceiverRoute
 from lagloss.errors import LaglossError
 from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
@@ -38,7 +39,8 @@ LEASE_S: Final = 20.0
 RULES: Final = (
     "",
     "loss: off",
-    "loss: {minMessages: 0, breaches: 1, of: 1}",
+    "loss: {page: {minMessages: 0, breaches: 1, of: 1}}",
+    "loss: {page: off}",
     "onTime: {target: 0.99}",
     "blind: {breaches: 2, of: 2}",
     "upstream: [first]",
@@ -314,21 +316,22 @@ class Story:
         self._check_loss()
 
     def _check_loss(self) -> None:
-        """Each breach of the plain rule, read slowly, is in an incident."""
+        """Each lossy window is in an incident, and one that pages in a page."""
         for pipeline in self.store.pipelines():
-            name, settings = pipeline.name, pipeline.definition.spec.alerts.loss
+            name, settings = pipeline.name, of_pipeline(pipeline.definition.spec.alerts.loss)
             if settings is None:
                 continue
             closed = sorted(minute for (of, minute), (_, history) in self.windows.items() if of == name and not history)
             held = {
-                start
+                (start, row.severity)
                 for row in rows(self.store, IncidentRow)
                 if (row.pipeline, row.rule) == (name, "loss")
                 for start in expanded(row.detail["breaches"])
             }
-            for at, minute in enumerate(closed):
-                last = closed[max(0, at - settings.of + 1) : at + 1]
-                lossy = [each for each in last if self.windows[name, each][0] == "loss"]
-                if minute in lossy and len(lossy) >= settings.breaches:
-                    missed = {START + 60 * each for each in lossy} - held
-                    assert not missed, f"{name}: windows in no incident: {missed}"
+            lossy = {each for each in closed if self.windows[name, each][0] == "loss"}
+            missed = {START + 60 * each for each in lossy} - {start for start, _ in held}
+            assert not missed, f"{name}: windows in no incident: {missed}"
+            for at, page in enumerate([] if settings.page is None else [settings.page] * len(closed)):
+                last = lossy.intersection(closed[max(0, at - page.of + 1) : at + 1])
+                if closed[at] in last and len(last) >= page.breaches:
+                    assert (START + 60 * closed[at], "critical") in held, f"{name}: no page of {closed[at]}"

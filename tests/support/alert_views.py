@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from alerting.incidents.lifecycle import KnownIncident, Transition, judge
-from alerting.rules import Rule, rules_of
+from alerting.incidents.lifecycle import KnownIncident, Transition, judge, text_of
+from alerting.rules import Rule, reader_of, rules_of
+from alerting.rules.assessment import Assessment
 from alerting.rules.view import PipelineView
-from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition, parse_definition
 from tests.support.window_documents import CHAIN, document
 
@@ -44,7 +44,7 @@ def view_of(
     definition: Definition, documents: Mapping[int, dict[str, Any]], now_at: float = 0, **more: Any
 ) -> PipelineView:
     """Documents by minute; by default it is a minute after the newest, and all are spoken of."""
-    reader = WindowReader.of(definition)
+    reader = reader_of(definition)
     now_s = minute(0) + 60 * (now_at or max(documents, default=0) + 2)
     rows = [reader.row(minute(at), found) for at, found in sorted(documents.items())]
     given = {"seen_from_s": minute(min(documents, default=0)), **more}
@@ -58,12 +58,33 @@ class Told:
         self.rule = rule
         self.incidents: dict[int, KnownIncident] = {}
         self.changes: list[Transition] = []
+        self._found: Assessment | None = None
+
+    @classmethod
+    def of(cls, definition: Definition, name: str) -> Told:
+        return cls(rule_of(definition, name))
+
+    @classmethod
+    def all_of(cls, definition: Definition) -> list[Told]:
+        return [cls(rule) for rule in rules_of(definition)]
+
+    @property
+    def severity(self) -> str:
+        """Of the newest incident."""
+        return "critical" if self.changes[-1].pages else "warning"
+
+    @property
+    def text(self) -> str:
+        """What its rule said when it last changed."""
+        assert self._found is not None
+        return text_of(self.rule, self.changes[-1], self._found)
 
     def evaluate(self, view: PipelineView) -> list[Transition]:
         """Judges until there is no change any more, and writes each."""
         made = []
-        found = self.rule.assess(view)
-        while (change := judge(self.rule.higher_is_worse, found, self.open, self.resolved, view.now_s)) is not None:
+        found = self._found = self.rule.assess(view)
+        may_page, worse = self.rule.severity == "critical", self.rule.higher_is_worse
+        while change := judge(worse, found, self.open, self.resolved, view.now_s, may_page=may_page):
             made.append(change)
             assert len(made) < 10, "judging does not come to rest"
             self._write(change, view.now_s)
@@ -73,7 +94,8 @@ class Told:
     def _write(self, change: Transition, now_s: float) -> None:
         number = len(self.incidents) + 1 if change.incident is None else change.incident.int
         resolved_at_s = now_s if change.kind == "resolved" else None
-        known = KnownIncident(UUID(int=number), change.worst, frozenset(change.breaches), resolved_at_s)
+        breaches = frozenset(change.breaches)
+        known = KnownIncident(UUID(int=number), change.worst, breaches, resolved_at_s, change.pages)
         self.incidents[number] = known
 
     @property

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from alerting.incidents.evaluator import Evaluator
 from lagloss.wire.traces import TraceContext
@@ -28,12 +28,14 @@ START = int(time.time()) // 60 * 60 - 3_600
 MESSAGES = 1_000
 TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 """Of every message that a window of this world has lost."""
-ONLY_LOSS = "{lag: off, onTime: off, staleness: off, budget: off, blind: off}"
+OFF = ("uncertainLoss", "lag", "onTime", "staleness", "budget", "blind", "deadLetters", "filtered", "volume",
+       "duplicates", "corruption")  # fmt: skip
+ONLY_LOSS = f"{{{', '.join(f'{name}: off' for name in OFF)}}}"
 
 
 def only_loss(more: str = "", name: str = "chain") -> Definition:
-    """A pipeline whose only rule is the one on loss: 2 of 3 windows, 3 good ones end it. `more`: further YAML of
-    `spec.alerts`."""
+    """A pipeline whose only rule is the one on loss: a lossy window opens it, 2 of 3 page, 3 good ones end it. `more`:
+    further YAML of `spec.alerts`."""
     rules = ONLY_LOSS if not more else ONLY_LOSS.replace("}", f", {more}}}")
     labelled = CHAIN.replace("name: chain", f"name: {name}, labels: {{team: checkout}}")
     return parse_definition(f"{labelled}  alerts: {rules}\n")
@@ -145,23 +147,37 @@ def close_window(
     store: Store, minute: int, verdict: str, lost: int = 0, revision: int = 1, *, name: str = "chain", **more: Any
 ) -> None:
     """As the closer does: a result, over the older revision if there is one, and its lost messages."""
-    start_s = START + 60 * minute
-    place = {"src->mid": (lost, lost)} if lost else None
-    window = document(only_loss(name=name), start_s, verdict=verdict, lost=place, revision=revision, **more)
     with store.engine.begin() as connection:
-        store_window(connection, window, start_s)
-        for number in range(lost if revision == 1 else 0):
-            message = f"m-{minute}-{number}"
-            lost = {"kind": "lost", "place": "link src->mid", "last": "src.out", "trace": TRACE}
-            store_missing(connection, name, start_s, message, **lost)
+        _close(connection, minute, verdict, lost, revision, name=name, **more)
 
 
 def close_windows(store: Store, verdicts: str, first: int = 0, **more: Any) -> None:
-    """A window a letter: `l` has lost 40 of 1,000, `L` 400; `o` is ok, `u` unknown, `i` idle."""
+    """Windows that are closed together, one a letter: `l` has lost 40 of 1,000, `L` 400; `o` is ok, `u` unknown, `i`
+    idle."""
     meaning = {"l": ("loss", 40), "L": ("loss", 400), "o": ("ok", 0), "u": ("unknown", 0), "i": ("idle", 0)}
-    for number, letter in enumerate(verdicts):
-        verdict, lost = meaning[letter]
-        close_window(store, first + number, verdict, lost, **more)
+    with store.engine.begin() as connection:
+        for number, letter in enumerate(verdicts):
+            _close(connection, first + number, *meaning[letter], **more)
+
+
+def _close(
+    connection: Connection,
+    minute: int,
+    verdict: str,
+    lost: int,
+    revision: int = 1,
+    *,
+    name: str = "chain",
+    **more: Any,
+) -> None:
+    start_s = START + 60 * minute
+    place = {"src->mid": (lost, lost)} if lost else None
+    window = document(only_loss(name=name), start_s, verdict=verdict, lost=place, revision=revision, **more)
+    store_window(connection, window, start_s)
+    for number in range(lost if revision == 1 else 0):
+        message = f"m-{minute}-{number}"
+        found = {"kind": "lost", "place": "link src->mid", "last": "src.out", "trace": TRACE}
+        store_missing(connection, name, start_s, message, **found)
 
 
 def rows(store: Store, table: type[IncidentRow] | type[IncidentChangeRow] | type[OutboxMessageRow]) -> list[Any]:

@@ -64,12 +64,14 @@ def document(
     pending: int = 0,
     reasons: tuple[str, ...] = (),
     counts: dict[str, int] | None = None,
+    due: dict[str, int] | None = None,
     history: bool = False,
     revision: int = 1,
     closed_s: int | None = None,
 ) -> dict[str, Any]:
     """`lags_ms`: p95 by checkpoint (a node's Lag_out is its first out's). `lost`: (min, max) by place name, `mid` or
-    `src->mid`. `verdict` None makes an open window."""
+    `src->mid`. `due`: messages due at destinations, all of them delivered; others have what the window has. Without it
+    the document has none, as those of version 0.1. `verdict` None makes an open window."""
     graph = Graph(definition)
     lags = lags_ms or {}
     lost = lost or {}
@@ -85,7 +87,7 @@ def document(
 
     outs = {node: max((lags[out] for out in graph.outs(node) if out in lags), default=None) for node in graph.nodes}
     e2e = max((lags[name] for name in graph.delivery if name in lags), default=None)
-    return {
+    found = {
         "pipeline": definition.name,
         "window_start": rfc3339(start_s),
         "state": "open" if is_open else "closed",
@@ -142,6 +144,25 @@ def document(
             for link in graph.links
         ],
         "history": history,
+    }
+    if due is not None:
+        reached = {name.removesuffix(".out"): due.get(name.removesuffix(".out"), messages) for name in graph.delivery}
+        found["destinations"] = [_destination(name, count, lags.get(f"{name}.out")) for name, count in reached.items()]
+        found["on_time_of"] = sum(reached.values())
+    return found
+
+
+def _destination(name: str, due: int, lag_ms: float | None) -> dict[str, Any]:
+    return {
+        "name": name,
+        "due": due,
+        "delivered": due,
+        "filtered": 0,
+        "dead": 0,
+        "pending": 0,
+        "lost": {"min": 0, "max": 0},
+        "on_time_share": 1.0 if due else None,
+        "e2e_lag_ms": dict.fromkeys(("p50", "p95", "p99", "max"), lag_ms),
     }
 
 

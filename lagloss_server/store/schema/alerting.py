@@ -57,7 +57,7 @@ class IncidentChangeRow(Base):
     incident_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("incident.id"))
     at: Mapped[datetime]
     change: Mapped[str] = mapped_column(
-        comment="opened, updated, acknowledged, withheld, released, escalated, reopened or resolved"
+        comment="opened, updated, raised, acknowledged, withheld, released, escalated, reopened or resolved"
     )
     by: Mapped[str | None] = mapped_column(comment="who did it; null: the alerter")
     note: Mapped[str | None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,12 +21,15 @@ from tests.support.alerting_world import (
     TRACE,
     Somebody,
     alerter,
+    alerting_file,
     close_window,
     close_windows,
     evaluate,
     minutes_ago,
     only_loss,
     rows,
+    somebody,
+    webhook,
 )
 from tests.support.kafka_log import wait_for
 
@@ -84,12 +88,42 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
         assert "secret-token" not in output
 
 
-def test_one_lossy_window_pages_nobody_unless_it_lost_a_lot(watched: Store) -> None:
-    by = evaluator(watched)
-    close_windows(watched, "ol")
-    assert evaluate(watched, by) == []
-    close_windows(watched, "ooL", first=2)
-    assert evaluate(watched, by) == ["loss opened"]
+def test_one_lossy_window_is_a_ticket_with_names_and_a_page_takes_it_over(
+    database_url: str, watched: Store, tmp_path: Path
+) -> None:
+    with somebody() as tracker, somebody() as pager:
+        file = alerting_file(
+            tmp_path,
+            {"tickets": webhook(tracker.url), "pages": webhook(pager.url)},
+            routes=[
+                {"match": ["severity=critical"], "to": ["pages"], "escalate": [{"after": "1h", "to": ["tickets"]}]},
+                {"to": ["tickets"]},
+            ],
+        )
+        with alerter(database_url, LAGLOSS_ALERTING_FILE=file):
+            close_windows(watched, "ol")
+            wait_for(lambda: tracker.types == ["opened"], what="the ticket")
+            assert tracker.bodies[0]["incident"]["severity"] == "warning"
+            assert [each["message_id"] for each in tracker.bodies[0]["examples"]][:2] == ["m-1-0", "m-1-1"]
+            incident_actions.acknowledge(watched, tracker.bodies[0]["incident"]["id"], "ann")
+            wait_for(lambda: tracker.types[1:] == ["acknowledged"], what="the acknowledgement")
+            close_windows(watched, "L", first=2)
+            wait_for(lambda: pager.types == ["opened"] and tracker.types[2:] == ["raised"], what="the page")
+            close_windows(watched, "ooo", first=3)
+            wait_for(lambda: pager.types[1:] == tracker.types[3:] == ["resolved"], what="the end")
+    ids = {body["incident"]["id"] for body in (*tracker.bodies, *pager.bodies)}
+    assert len(ids) == 1, "it is one incident"
+    page = pager.bodies[0]["incident"]
+    assert (page["severity"], page["acknowledged_at"]) == ("critical", None)
+    assert happened(watched) == ["opened", "acknowledged", "raised", "resolved"]
+
+
+def test_a_ticket_withholds_no_page_of_the_budget(watched: Store) -> None:
+    watched.apply(only_loss("budget: {minMessages: 0}, loss: {page: off}"))
+    close_windows(watched, "L" * 8)
+    assert evaluate(watched, evaluator(watched)) == ["loss opened", "budget/loss/1h opened"]
+    withheld = {row.rule: row.withheld_kind for row in rows(watched, IncidentRow)}
+    assert withheld == {"loss": None, "budget/loss/1h": None}
 
 
 def test_what_is_over_before_anybody_looked_is_told_with_its_end(watched: Store) -> None:

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from alerting.backtest.backtest import try_rules, with_rules
-from alerting.backtest.replay import CLOCK_RULES, UNTRIED
+from alerting.backtest.replay import UNTRIED, is_by_the_clock
 from alerting.cli.main import app
 from alerting.rules import rules_of
 from alerting.views.view_cache import ViewCache
@@ -45,7 +45,8 @@ def closings(seed: int) -> list[tuple[float, int, int, int, float]]:
 def told_live(store: Store, stored: Stored, seed: int) -> set[tuple[str, frozenset[int], float, float | None]]:
     """What is told by an alerter that evaluates right after each commit."""
     pipeline, readings = store.pipeline("chain"), ViewCache(store)
-    told = [Told(rule) for rule in rules_of(pipeline.definition) if rule.name not in CLOCK_RULES | UNTRIED]
+    rules = [rule for rule in rules_of(pipeline.definition) if not is_by_the_clock(rule) and rule.name not in UNTRIED]
+    told = [Told(rule) for rule in rules]
     for at_s, start, messages, lost, lag_ms in closings(seed):
         stored.close(start, messages, lost, lag_ms, now_ms=int(at_s * 1_000))
         view = readings.view(pipeline, at_s)
@@ -71,7 +72,7 @@ def test_it_opens_what_an_alerter_told_when_these_windows_closed(store: Store, s
     found = {
         (incident.rule.name, incident.known.breaches, incident.known.worst, incident.resolved_at_s)
         for incident in tried.incidents
-        if incident.rule.name not in CLOCK_RULES
+        if not is_by_the_clock(incident.rule)
     }
     assert found == live
     assert tried.windows == MINUTES
@@ -103,7 +104,7 @@ def test_rules_that_name_places_of_another_pipeline_are_refused(store: Store) ->
         "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: other}\nspec:\n  nodes: [{name: a}]\n"
         "  alerts: {lag: [{node: a, target: 1s}]}\n"
     )
-    with pytest.raises(BadDefinition, match=r"rules.yaml:1: expected a node of this pipeline, found a"):
+    with pytest.raises(BadDefinition, match=r"rules.yaml:1: expected a node of this pipeline, found node=a"):
         with_rules(definition_of(store), other, Path("rules.yaml"))
 
 

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import random
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from sqlalchemy import Connection, insert, update
+from sqlalchemy import Connection, event, insert, select, update
 
+from alerting.backtest.history import read_habits
 from alerting.rules import rules_of
+from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView, WaitingMessages
 from alerting.views.view_cache import ViewCache
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.schema.core import EmitterRow, WindowRow
+from lagloss_server.store.schema.core import EmitterRow, RollupRow, TallyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
 from tests.support.alert_views import defined
 from tests.support.stored_windows import Stored
@@ -26,7 +31,19 @@ duplicates: on
 deadLetters: on
 pendingAge: on
 negativeLag: on"""
-COLUMNS = ("verdict", "evidence", "messages", "lost_min", "on_time", "on_time_of", "pending", "dead", "delivered")
+COLUMNS = (
+    "verdict",
+    "evidence",
+    "messages",
+    "lost_min",
+    "on_time",
+    "on_time_of",
+    "pending",
+    "dead",
+    "filtered",
+    "live",
+    "due",
+)
 VERDICTS = ("ok", "ok", "ok", "loss", "unknown", "idle")
 
 
@@ -96,9 +113,10 @@ def test_a_new_version_of_the_definition_has_its_own_measures(store: Store) -> N
     pipeline, readings = applied(store), ViewCache(store)
     with store.engine.begin() as connection:
         store_window(connection, document(pipeline.definition, NOW_S, lags_ms={"src.out": 7.0, "mid.in": 9.0}), NOW_S)
-    assert readings.view(pipeline, NOW_S).windows.measured == ("lag", "lag/checkpoint/mid.in")
+    assert readings.view(pipeline, NOW_S).windows.measured == ("p95", "p95 checkpoint mid.in")
     changed = applied(store, "lag: [{link: {from: src, to: mid}, target: 1s}]")
-    assert readings.view(changed, NOW_S).windows.measure("lag/link/src->mid").tolist() == [2.0]
+    queue_time = Measure("p95", RulePlace("link", "src->mid"))
+    assert readings.view(changed, NOW_S).windows.read(queue_time).tolist() == [2.0]
 
 
 def test_a_pipeline_without_windows_or_reports_has_a_view_with_nothing_in_it(store: Store) -> None:
@@ -113,11 +131,69 @@ def test_tallies_tell_what_came_and_went_before_a_window_closes(store: Store) ->
     stored.report("source", NOW_S * 1_000, [NOW_S - 240, NOW_S - 60], node="src")
     stored.close(NOW_S - 240)
     view = readings.view(pipeline, NOW_S)
-    assert (view.newest_s, view.arrived_s) == ({}, [NOW_S - 60])  # snk.in is no delivery
-    stored.report("source", NOW_S * 1_000 + 1, [NOW_S], node="src")
+    came = {NOW_S - 240: NOW_S, NOW_S - 60: NOW_S}
+    assert (view.newest_s, view.came_s) == ({}, came)  # snk.in is no delivery
+    stored.report("source", NOW_S * 1_000 + 1_000, [NOW_S - 60, NOW_S], node="src")
     stored.report("elsewhere", NOW_S * 1_000 + 2, [NOW_S + 60], node="src", pipeline="other")
-    assert readings.view(pipeline, NOW_S).arrived_s == [NOW_S - 60, NOW_S]
-    assert ViewCache(store).view(pipeline, NOW_S).arrived_s == [NOW_S - 60, NOW_S]
+    assert readings.view(pipeline, NOW_S).came_s == came | {NOW_S: NOW_S + 1}
+    later = came | {NOW_S - 60: NOW_S + 1, NOW_S: NOW_S + 1}
+    assert ViewCache(store).view(pipeline, NOW_S).came_s == later, "of a changed tally only the last report is known"
+
+
+def test_an_hour_of_the_past_that_is_sent_now_makes_nothing_stale(store: Store) -> None:
+    """As at the demo's start: reports of the first node are ahead of those of the last, by minutes of event time."""
+    stored = Stored(store=store)
+    past = list(range(NOW_S - 3_600, NOW_S, 60))
+    for at, start in enumerate(past):
+        stored.report("history", NOW_S * 1_000 + at, [start], node="src")
+    with store.engine.begin() as connection:  # the first minutes have been delivered
+        row = dict(connection.execute(select(table_of(TallyRow)).limit(1)).mappings().one())
+        delivered = [row | {"checkpoint": "snk.out", "node": "snk", "window_start": start} for start in past[:5]]
+        connection.execute(insert(TallyRow), delivered)
+    pipeline = store.pipeline("chain")
+    view = ViewCache(store).view(pipeline, NOW_S + 5)
+    rule = next(rule for rule in rules_of(pipeline.definition) if rule.name == "staleness")
+    assert view.newest_s == {"snk.out": past[4]}
+    assert (rule.assess(view).breaches, rule.assess(replace(view, now_s=NOW_S + 299.0)).breaches) == ({}, {})
+    assert rule.assess(replace(view, now_s=NOW_S + 301.0)).breaches, "five minutes later it is"
+
+
+def test_habits_are_read_from_minutes_and_hours_and_once_an_hour(store: Store) -> None:
+    pipeline, now_s = applied(store), NOW_S // 3_600 * 3_600 + 1_800
+    hours = [now_s // 3_600 * 3_600 - day * DAY_S - 3_600 * back for day in range(1, 8) for back in (0, 1)]
+    with store.engine.begin() as connection:
+        for number, hour in enumerate(hours):
+            for start in range(hour, hour + 3_600, 60):
+                found = document(pipeline.definition, start, messages=100 + number) | {"filtered": 20}
+                store_window(connection, found, start, notify=False)
+            rollup = Rollup.merged([Rollup(60, messages=60 * (100 + number), filtered=60 * 20)])
+            row = {"pipeline": "chain", "period": "hour", "start": hour, "computed_at": 0, "packed": rollup.pack()}
+            connection.execute(insert(RollupRow).values(row | rollup.headline()))
+    statements: list[str] = []
+    event.listen(store.engine, "before_cursor_execute", lambda *given: statements.append(given[2]))
+    readings = ViewCache(store)
+
+    def asked(at_s: float) -> tuple[PipelineView, int]:
+        statements.clear()
+        view = readings.view(pipeline, at_s)
+        return view, sum("rollup" in each or "/ 900" in each for each in statements)
+
+    view, first = asked(now_s)
+    assert (first, asked(now_s + 60)[1], asked(now_s + 3_600)[1]) == (2, 0, 2)
+    at = np.array([now_s])
+    assert view.habits.volume.usual_at(at).median.tolist() == [106.0]
+    share = view.habits.share("filtered / messages").usual_at(at)
+    assert share.median.tolist() == [20 / 106]
+    assert share.week_ago.tolist() == [20 / 112]
+    with store.engine.connect() as connection:
+        backtested = read_habits(connection, pipeline.definition, now_s - 3_600, now_s)
+    assert backtested.volume.usual_at(at).median.tolist() == [106.0]
+    assert backtested.share("filtered / messages").usual_at(at).median.tolist() == [20 / 106]
+
+
+def test_a_young_pipeline_has_no_habit(store: Store) -> None:
+    view = ViewCache(store).view(applied(store), NOW_S)
+    assert np.isnan(view.habits.volume.usual_at(np.array([NOW_S])).median).all()
 
 
 def emitter(node: str, started_s: float, appended_s: float, closed: bool = False) -> dict[str, object]:

@@ -9,14 +9,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerting.backtest.replay import CLOCK_RULES, UNTRIED, Past, Replay, Replayed, ReplayedClosing
-from alerting.rules import rules_of
+from alerting.backtest.replay import UNTRIED, Past, Replay, Replayed, ReplayedClosing, is_by_the_clock
+from alerting.rules import reader_of, rules_of
 from alerting.rules.view import PipelineView
-from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition
 from tests.support.alert_views import Told, defined, minute, window
 
-RULES = """loss: {breaches: 2, of: 4, minMessages: 900, ticketOver: 5m}
+RULES = """loss: {page: {breaches: 2, of: 4, minMessages: 900}}
+uncertainLoss: {over: 4m}
 lag: [{breaches: 2, of: 2}]
 blind: {breaches: 2, of: 3}
 budget: {minMessages: 0}
@@ -41,7 +41,7 @@ def result(definition: Definition, at: int, kind: str) -> dict[str, Any]:
 
 
 def closings_of(definition: Definition, past: Sequence[tuple[int, int | None, str, str]]) -> list[ReplayedClosing]:
-    reader, at, closings = WindowReader.of(definition), 0, []
+    reader, at, closings = reader_of(definition), 0, []
     for apart, revised_after, first, then in past:
         at += apart
         results = [(at + 2, first)] + ([] if revised_after is None else [(at + 2 + revised_after, then)])
@@ -52,9 +52,9 @@ def closings_of(definition: Definition, past: Sequence[tuple[int, int | None, st
 
 
 def looked_at_everything(definition: Definition, closings: Sequence[ReplayedClosing], from_s: int) -> list[Outcome]:
-    reader = WindowReader.of(definition)
+    reader = reader_of(definition)
     rows: dict[int, Any] = {}
-    told = [Told(rule) for rule in rules_of(definition) if rule.name not in CLOCK_RULES | UNTRIED]
+    told = [Told(rule) for rule in rules_of(definition) if not is_by_the_clock(rule) and rule.name not in UNTRIED]
     opened: dict[tuple[str, int], float] = {}
     for now_s, together in groupby(sorted(closings, key=lambda closing: closing.at_s), lambda closing: closing.at_s):
         rows |= {closing.start_s: closing.row for closing in together}
@@ -84,13 +84,13 @@ def test_what_it_opens_is_what_an_alerter_opens_that_looks_at_everything(
     closings = closings_of(definition, past)
     replay = Replay(definition, from_s, minute(300), Past())
     replay.run(closings, minute(300))
-    found = [outcome(incident) for incident in replay.incidents if incident.rule.name not in CLOCK_RULES]
+    found = [outcome(incident) for incident in replay.incidents if not is_by_the_clock(incident.rule)]
     assert sorted(found, key=repr) == sorted(looked_at_everything(definition, closings, from_s), key=repr)
 
 
 def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_since() -> None:
     definition = defined(RULES)
-    reader = WindowReader.of(definition)
+    reader = reader_of(definition)
     kinds = {at: "loss" if at in (0, 1, 75, 76) else "ok" if at in (70, 71) else "blind" for at in range(77)}
     closings = [
         ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), result(definition, at, kind)))
@@ -109,7 +109,7 @@ def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_sinc
 
 def test_a_closer_that_stands_still_is_found_by_the_clock() -> None:
     definition = defined()
-    reader = WindowReader.of(definition)
+    reader = reader_of(definition)
     rows = {at: reader.row(minute(at), window(definition, at)) for at in range(33)}
     closings = [ReplayedClosing(minute(at + 2 if at < 10 else 35), minute(at), row) for at, row in rows.items()]
     replay = Replay(definition, minute(0), minute(40), Past())
@@ -121,7 +121,7 @@ def test_a_closer_that_stands_still_is_found_by_the_clock() -> None:
 
 def test_staleness_is_told_from_when_messages_are_known_to_have_come() -> None:
     definition = defined("loss: off\nlag: off\nonTime: off\nbudget: off\nblind: off")
-    reader = WindowReader.of(definition)
+    reader = reader_of(definition)
     documents = {
         at: window(definition, at, counts={"src.in": 9, **({"snk.out": 9} if at < 10 or at > 19 else {})})
         for at in range(30)
@@ -140,7 +140,7 @@ def test_staleness_is_told_from_when_messages_are_known_to_have_come() -> None:
 
 def test_an_incident_says_which_open_one_would_have_kept_it_silent() -> None:
     definition = defined()
-    reader = WindowReader.of(definition)
+    reader = reader_of(definition)
     closings = [
         ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window(definition, at, "loss", lost=800)))
         for at in range(8)

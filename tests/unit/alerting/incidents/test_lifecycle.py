@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge
+from alerting.rules import reader_of
 from alerting.rules.assessment import Assessment
-from alerting.rules.windows import WindowReader
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
 
 ID, OTHER = UUID(int=1), UUID(int=2)
@@ -102,22 +102,36 @@ CLOSINGS = st.lists(
 RULES = st.tuples(st.integers(1, 3), st.integers(3, 5), st.sampled_from([0, 500, 1_000]), st.integers(1, 3))
 
 
-def slow_breaches(windows: dict[int, tuple[str, int, int]], k: int, n: int, least: int) -> dict[int, float]:
-    """A breach is at a lossy window if k of the n closed windows that end with it are lossy, or it lost over 5 %, and
-    the n hold so many messages together. It is made up of those lossy windows, or of that one."""
-    breaches: dict[int, float] = {}
+Read = dict[int, tuple[str, int, int]]
+
+
+def is_lossy(window: tuple[str, int, int]) -> bool:
+    _, messages, lost = window
+    return messages > 0 and lost / messages > 0.01
+
+
+def slow_breaches(windows: Read) -> dict[int, float]:
+    """A breach is each window that lost more than 1 %."""
+    return {minute(at): found[2] / found[1] for at, found in windows.items() if is_lossy(found)}
+
+
+def slow_pages(windows: Read, k: int, n: int, least: int, many: int = 500) -> set[int]:
+    """The breaches that page: at a lossy window if k of the n closed windows that end with it are lossy, or it lost
+    over 5 %, and the n hold so many messages together; those lossy windows, or that one. Or one that lost so many."""
+    pages: set[int] = set()
     order = sorted(windows)
     for at in order:
         last = [other for other in order if other <= at][-n:]
-        verdict, messages, lost = windows[at]
-        lossy = [other for other in last if windows[other][0] == "loss"]
-        if verdict != "loss" or sum(windows[other][1] for other in last) < least:
+        _, messages, lost = windows[at]
+        lossy = [other for other in last if is_lossy(windows[other])]
+        if not is_lossy(windows[at]):
             continue
-        if len(lossy) >= k:
-            breaches |= {minute(other): windows[other][2] / windows[other][1] for other in lossy}
-        if lost / messages > 0.05:
-            breaches[minute(at)] = lost / messages
-    return breaches
+        is_enough = sum(windows[other][1] for other in last) >= least
+        if is_enough and len(lossy) >= k:
+            pages |= {minute(other) for other in lossy}
+        if (is_enough and lost / messages > 0.05) or lost > many:
+            pages.add(minute(at))
+    return pages
 
 
 def documented(definition: Any, at: int, verdict: str, messages: int, lost: int) -> tuple[tuple[str, int, int], Any]:
@@ -134,7 +148,7 @@ def test_whenever_anybody_looks_every_breach_is_told_once_and_ends_after_enough_
     closings: list[tuple[int, str, int, int]], rule: tuple[int, int, int, int], looks: list[bool]
 ) -> None:
     k, n, least, after = rule
-    settings = f"loss: {{breaches: {k}, of: {n}, minMessages: {least}}}\nresolveAfter: {after}"
+    settings = f"loss: {{page: {{breaches: {k}, of: {n}, minMessages: {least}}}}}\nresolveAfter: {after}"
     definition = defined(settings)
     told, at_once = Told(rule_of(definition, "loss")), Told(rule_of(definition, "loss"))
     documents: dict[int, Any] = {}
@@ -144,11 +158,15 @@ def test_whenever_anybody_looks_every_breach_is_told_once_and_ends_after_enough_
         windows[closing[0]], documents[closing[0]] = documented(definition, *closing)
         if look:
             told.evaluate(view_of(definition, documents, now_at=20 + number))
-            ever |= slow_breaches(windows, k, n, least).keys()
+            ever |= slow_breaches(windows).keys()
     told.evaluate(view_of(definition, documents, now_at=60))
     at_once.evaluate(view_of(definition, documents, now_at=60))
-    now = slow_breaches(windows, k, n, least)
-    good = [minute(at) for at, (verdict, _, _) in windows.items() if verdict in ("ok", "idle")]
+    now = slow_breaches(windows)
+    good = [
+        minute(at)
+        for at, found in windows.items()
+        if found[0] in ("ok", "idle") or (found[0] == "loss" and not is_lossy(found))
+    ]
 
     held = [start for incident in told.incidents.values() for start in incident.breaches]
     assert len(held) == len(set(held)), "a window is in one incident"
@@ -179,7 +197,57 @@ def test_windows_that_close_in_order_are_told_alike_whenever_anybody_looks(
             told.evaluate(view_of(definition, documents))
     told.evaluate(view_of(definition, documents))
     held = {start for incident in told.incidents.values() for start in incident.breaches}
-    assert held == slow_breaches(windows, 2, 3, 500).keys()
+    assert held == slow_breaches(windows).keys()
+
+
+@given(closings=CLOSINGS, rule=RULES)
+def test_a_window_that_pages_is_no_ticket_and_every_other_lossy_one_is(
+    closings: list[tuple[int, str, int, int]], rule: tuple[int, int, int, int]
+) -> None:
+    k, n, least, _ = rule
+    definition = defined(f"loss: {{page: {{breaches: {k}, of: {n}, minMessages: {least}, lostMessages: 50}}}}")
+    windows: Read = {}
+    documents: dict[int, Any] = {}
+    for closing in closings:
+        windows[closing[0]], documents[closing[0]] = documented(definition, *closing)
+    found = rule_of(definition, "loss").assess(view_of(definition, documents))
+    assert set(found.breaches) - set(found.tickets) == slow_pages(windows, k, n, least, 50)
+    assert set(found.tickets) <= found.breaches.keys() == slow_breaches(windows).keys()
+
+
+def ticket(*breaches: int, resolved_at_s: float | None = None) -> KnownIncident:
+    return KnownIncident(ID, 0.5, frozenset(breaches), resolved_at_s, pages=False)
+
+
+def test_a_page_takes_its_ticket_over_and_is_told_even_if_it_is_over_by_then() -> None:
+    small = Assessment(range(100), {5: 0.02}, (), 3, tickets={5})
+    assert judge(True, small, None, [], NOW) == Transition("opened", {5: 0.02}, 0.02, 0.02, pages=False)
+    both = Assessment(range(100), {5: 0.02, 6: 0.3}, (7, 8, 9), 3, tickets={5})
+    raised = judge(True, both, ticket(5), [], NOW)
+    assert raised == Transition("raised", {5: 0.02, 6: 0.3}, 0.3, 0.3, incident=ID)
+    over = judge(True, both, known(5, 6), [], NOW)
+    assert over is not None
+    assert (over.kind, over.pages) == ("resolved", True)
+
+
+def test_a_page_stays_one_while_it_is_open_and_a_rule_that_may_not_page_never_does() -> None:
+    small = Assessment(range(100), {5: 0.02, 6: 0.02}, (), 3, tickets={5, 6})
+    change = judge(True, small, known(5), [], NOW)
+    assert change is not None
+    assert (change.kind, change.pages) == ("updated", True)
+    never = judge(True, found({5: 0.3}), None, [], NOW, may_page=False)
+    assert never is not None
+    assert not never.pages
+
+
+def test_a_ticket_after_a_page_is_one_of_its_own_and_a_page_reopens_a_ticket() -> None:
+    small = Assessment(range(100), {8: 0.02}, (), 3, tickets={8})
+    after_page = judge(True, small, None, [known(5, resolved_at_s=NOW - 60)], NOW)
+    assert after_page is not None
+    assert (after_page.kind, after_page.pages, after_page.incident) == ("opened", False, None)
+    after_ticket = judge(True, found({8: 0.3}), None, [ticket(5, resolved_at_s=NOW - 60)], NOW)
+    assert after_ticket is not None
+    assert (after_ticket.kind, after_ticket.pages, after_ticket.incident) == ("reopened", True, ID)
 
 
 def test_windows_too_old_to_be_spoken_of_are_context_and_open_nothing() -> None:
@@ -193,4 +261,5 @@ def test_windows_too_old_to_be_spoken_of_are_context_and_open_nothing() -> None:
 
 
 def test_measures_of_a_definition_without_lag_rules_are_none() -> None:
-    assert WindowReader.of(defined("lag: off")).windows(()).measured == ()
+    assert reader_of(defined("lag: off")).windows(()).measured == ()
+    assert reader_of(defined()).windows(()).measured == ("p95",)

@@ -16,6 +16,7 @@ from alerting.incidents.notification_plan import (
     PlannedNotification,
     SentNotification,
     is_news,
+    is_of_severity,
     plan,
     seconds_since_trigger,
 )
@@ -25,9 +26,16 @@ START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 REPEAT_S = 14_400.0
 
 
-def body(worst: float = 0.03, place: str | None = "src->mid", share: float = 0.9, notes: tuple[str, ...] = ()) -> Any:
+def body(
+    worst: float = 0.03,
+    place: str | None = "src->mid",
+    share: float = 0.9,
+    notes: tuple[str, ...] = (),
+    severity: str = "critical",
+) -> Any:
     where = [{"kind": "link", "name": place, "share": share}] if place else []
-    return {"breach": {"worst": worst, "target": 0.01}, "where": where, "notes": list(notes)}
+    breach = {"worst": worst, "target": 0.01}
+    return {"incident": {"severity": severity}, "breach": breach, "where": where, "notes": list(notes)}
 
 
 def to(*names: str) -> dict[str, RoutedReceiver]:
@@ -191,10 +199,41 @@ def test_escalation_counts_from_when_somebody_was_told() -> None:
     assert [(order.receiver, order.change) for order in story.look()] == [("pager", "reopened"), ("boss", "escalated")]
 
 
+def test_who_knows_the_ticket_is_triggered_again_when_it_becomes_a_page_and_others_for_the_first_time() -> None:
+    ticket = replace(OPEN, body=body(severity="warning"))
+    story = Story(standing=ticket, goes_to=to("mail"))
+    assert [order.change for order in story.look()] == ["opened"]
+    story.answered("sent", "mail")
+    story.standing = replace(ticket, is_acknowledged=True)
+    assert [order.action for order in story.later(600).look()] == ["acknowledge"]
+    story.standing, story.goes_to = OPEN, to("pager")  # a page is not acknowledged with its ticket
+    assert [(order.receiver, order.action, order.change) for order in story.later(600).look()] == [
+        ("pager", "trigger", "opened"),
+        ("mail", "trigger", "raised"),
+    ]
+    story.standing = replace(OPEN, is_acknowledged=True)
+    assert [(order.receiver, order.action) for order in story.later(60).look()] == [
+        ("pager", "acknowledge"),
+        ("mail", "acknowledge"),
+    ]
+    story.standing = replace(OPEN, is_open=False, change="resolved")
+    assert {order.receiver for order in story.look()} == {"pager", "mail"}
+
+
+def test_what_a_ticket_waited_counts_for_no_escalation_of_its_page() -> None:
+    story = Story(standing=replace(OPEN, body=body(severity="warning")))
+    story.look()
+    story.standing = OPEN
+    story.later(3_600).look()
+    of_page = [row for row in story.told if is_of_severity(row, "critical")]
+    assert seconds_since_trigger(story.told, story.now) == 3_600
+    assert seconds_since_trigger(of_page, story.later(90).now) == 90
+
+
 EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("stand"), st.booleans(), st.booleans(), st.sampled_from([None, "silence"])),
-        st.tuples(st.just("worst"), st.floats(0.011, 1)),
+        st.tuples(st.just("worst"), st.floats(0.011, 1), st.sampled_from(["critical", "critical", "warning"])),
         st.tuples(st.just("route"), st.sets(st.sampled_from(["pager", "chat", "mail"]))),
         st.tuples(st.just("answer"), st.sampled_from(["pager", "chat", "mail"]), st.sampled_from(["sent", "failed"])),
         st.tuples(st.just("wait"), st.sampled_from([1.0, 61.0, 301.0, 15_000.0])),
@@ -214,8 +253,8 @@ def test_whatever_happens_every_receiver_hears_a_story_that_makes_sense(events: 
                 story.standing = IncidentStatus(
                     is_open, is_acknowledged and is_open, change, story.standing.body, withheld
                 )
-            case ("worst", worst):
-                story.standing = replace(story.standing, body=body(worst=worst))
+            case ("worst", worst, severity):
+                story.standing = replace(story.standing, body=body(worst=worst, severity=severity))
             case ("route", names):
                 story.goes_to = to(*sorted(names))
             case ("answer", receiver, outcome):

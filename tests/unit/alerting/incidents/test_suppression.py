@@ -31,9 +31,17 @@ def test_a_silence_withholds_what_it_matches_and_says_whose_it_is_and_why() -> N
 
 
 def test_an_open_incident_that_tells_of_it_inhibits_and_only_that() -> None:
-    around = SuppressionContext(open_rules={"loss", "lag"})
+    around = SuppressionContext(open_rules={"loss": "warning", "lag": "critical"})
     assert str(suppression_reason(LABELS, ("loss", "lag"), around, NOW)) == "inhibited: loss is open and covers it"
     assert suppression_reason(LABELS, ("blind/evidence",), around, NOW) is None
+
+
+def test_a_ticket_withholds_no_page_and_a_page_withholds_both() -> None:
+    page = {**LABELS, "severity": "critical"}
+    for severity, withheld in (("warning", (True, False)), ("critical", (True, True))):
+        around = SuppressionContext(open_rules={"loss": severity})
+        found = tuple(suppression_reason(labels, ("loss",), around, NOW) is not None for labels in (LABELS, page))
+        assert found == withheld
 
 
 def test_a_blind_pipeline_upstream_inhibits() -> None:

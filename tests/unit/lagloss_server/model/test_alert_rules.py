@@ -17,18 +17,24 @@ EVERYTHING = (
     + """    runbook: https://wiki.example/lagloss
     resolveAfter: 2
     upstream: [orders]
-    loss: {breaches: 1, of: 1, atOnce: 0.5, minMessages: 10, ticketOver: 30m, severity: warning}
+    loss:
+      - {page: {breaches: 1, of: 1, atOnce: 0.5, minMessages: 10, lostMessages: 50}}
+      - {at: [node=~.*, node!=b], max: 0.1, page: off}
+    uncertainLoss: {over: 5m}
     lag:
       - {breaches: 2, of: 3}
-      - {checkpoint: b.out, target: 3s}
-      - {node: a, target: 500ms}
-      - {link: {from: a, to: b}, target: 1s}
+      - {at: checkpoint=b.out, target: 3s}
+      - {at: node=a, target: 500ms}
+      - {at: link=a->b, target: 1s}
     onTime: {target: 0.9}
     staleness: off
     budget: on
     blind: {breaches: 5, of: 10, severity: warning}
     duplicates: on
     deadLetters: {max: 0.5}
+    filtered: [{away: 0.2}, {at: node=b}]
+    volume: {below: 0.1, over: 1h, severity: critical}
+    corruption: {max: 3}
     pendingAge: {max: 5m}
     negativeLag: {}
 """
@@ -42,27 +48,51 @@ def alerts(text: str) -> Alerts:
 def test_defaults_are_those_of_the_docs() -> None:
     found = alerts(NODES)
     assert found == Alerts()
-    assert found.loss is not None
-    assert (found.loss.breaches, found.loss.of, found.loss.at_once, found.loss.min_messages) == (2, 3, 0.05, 500)
-    assert [lag.name for lag in found.lag] == ["lag"]
+    (loss,) = found.loss
+    assert loss.page is not None
+    assert (loss.page.breaches, loss.page.of, loss.page.at_once) == (2, 3, 0.05)
+    assert (loss.page.min_messages, loss.page.lost_messages) == (500, 500)
+    assert [lag.at for lag in found.lag] == [()]
+    spans = [each.over for (each,) in (found.uncertain_loss, found.dead_letters, found.filtered, found.volume)]
+    assert spans == [900_000, 300_000, 900_000, 900_000]
+    assert (found.dead_letters[0].max, found.duplicates[0].max, found.filtered[0].away) == (0.01, 0.01, 0.1)
+    assert (found.volume[0].below, found.corruption[0].max) == (0.5, 0)
     assert found.blind is not None
     assert (found.blind.breaches, found.blind.of, found.resolve_after) == (3, 5, 3)
-    off = (found.duplicates, found.dead_letters, found.pending_age, found.negative_lag)
-    assert off == (None,) * 4
+    assert (found.pending_age, found.negative_lag) == ((), ())
 
 
 def test_the_rules_have_their_names_and_those_that_are_off_are_not_there() -> None:
     budgets = [f"budget/{objective}/{span}" for objective in ("loss", "on-time") for span in ("1h", "6h", "3d")]
     blind = ["blind/closing", "blind/evidence", "blind/reports"]
-    default = [*blind, "loss", "loss/ticket", "lag", "on-time", "staleness", *budgets]
+    lost = ["loss", "uncertain-loss"]
+    quality = ["dead-letters", "duplicates", "filtered", "volume", "corruption"]
+    default = [*blind, *lost, "lag", "on-time", "staleness", *budgets, *quality]
     assert [rule.name for rule in rules_of(parse_definition(NODES))] == default
+    lost = ["loss", "loss/node/a", "uncertain-loss"]
     lags = ["lag", "lag/checkpoint/b.out", "lag/node/a", "lag/link/a->b"]
-    quality = ["duplicates", "dead-letters", "pending-age", "negative-lag"]
-    everything = [*blind, "loss", "loss/ticket", *lags, "on-time", *budgets, *quality]
+    quality = ["dead-letters", "duplicates", "filtered", "filtered/node/b", "volume", "corruption"]
+    more = ["pending-age", "negative-lag"]
+    everything = [*blind, *lost, *lags, "on-time", *budgets, *quality, *more]
     assert [rule.name for rule in rules_of(parse_definition(EVERYTHING))] == everything
-    names = ("loss", "lag", "onTime", "staleness", "budget", "blind")
-    silent = ALERTS + "".join(f"    {name}: off\n" for name in names)
+    names = [field.alias or name for name, field in Alerts.model_fields.items()]
+    rules = [name for name in names if name not in ("runbook", "resolveAfter", "upstream")]
+    silent = ALERTS + "".join(f"    {name}: off\n" for name in rules)
     assert rules_of(parse_definition(silent)) == []
+
+
+def test_the_settings_of_version_0_1_are_read_as_what_they_are_now() -> None:
+    flat = "{breaches: 1, of: 4, atOnce: 0.5, minMessages: 10, ticketOver: 30m, severity: critical}"
+    nested = "{page: {breaches: 1, of: 4, atOnce: 0.5, minMessages: 10}}"
+    assert alerts(ALERTS + f"    loss: {flat}\n") == alerts(ALERTS + f"    loss: {nested}\n")
+    assert alerts(ALERTS + "    loss: {of: 4, severity: warning}\n") == alerts(ALERTS + "    loss: {page: off}\n")
+    old = "[{}, {checkpoint: b.out, target: 3s}, {node: a, target: 1s}, {link: {from: a, to: b}, target: 1s}]"
+    new = "[{}, {at: checkpoint=b.out, target: 3s}, {at: node=a, target: 1s}, {at: link=a->b, target: 1s}]"
+    assert alerts(ALERTS + f"    lag: {old}\n") == alerts(ALERTS + f"    lag: {new}\n")
+    stored = {"checkpoint": None, "node": None, "link": {"from": "a", "to": "b"}, "target": "1000ms", "of": 3}
+    document = as_document(parse_definition(NODES))
+    document["spec"]["alerts"]["lag"] = [stored]
+    assert Definition.model_validate(document).spec.alerts.lag[0].at == ("link=a->b",)
 
 
 def test_a_budget_follows_its_objective_and_a_target_of_everything_leaves_none() -> None:
@@ -105,20 +135,30 @@ def test_labels_are_kept() -> None:
         ("    loss: {breaches: 4}\n", 9, "expected breaches to be at most of (3), found 4"),
         ("    loss:\n      breaches: 2\n      of: 61\n", 11, "less than or equal to 60"),
         ("    loss:\n      breaches: 0\n", 10, "greater than or equal to 1"),
-        ("    loss: {ticketOver: 2d}\n", 9, "expected a duration from 1m to 1d"),
-        ("    loss:\n", 9, "expected on, off or the rule's settings, found nothing"),
+        ("    loss:\n      page:\n        lostMessages: -1\n", 11, "greater than or equal to 0"),
+        ("    loss: {page: {of: 4}, breaches: 3}\n", 9, "expected breaches below `page` alone"),
+        ("    loss:\n", 9, "expected on, off, the rule's settings or a list of them, found nothing"),
+        ("    budget:\n", 9, "expected on, off or the rule's settings, found nothing"),
         ("    loss: maybe\n", 9, "valid dictionary"),
+        ("    loss:\n      - {}\n      - at: checkpoint=a.in\n", 11, "to match destination or node or link"),
+        ("    loss:\n      - at: [node=a, link=a->b]\n", 10, "expected matchers of one label, found link and node"),
+        ("    loss: {at: team=a}\n", 9, "expected a matcher of destination, node, link, checkpoint, found team"),
+        ("    loss: {at: 'node=~('}\n", 9, "expected a regular expression"),
+        ("    deadLetters: [{at: node=~.*}, {at: node=a}]\n", 9, "expected each place once, found node=a twice"),
+        ("    deadLetters: {over: 90s}\n", 9, "expected whole minutes from 1m to 60m, found 90000ms"),
+        ("    volume: {below: 1}\n", 9, "less than 1"),
+        ("    staleness: {at: checkpoint=a.out}\n", 9, "expected `max` for a.out, which has no target in the SLA"),
         ("    loss: {minMesages: 1}\n", 9, "minMesages"),
         ("    loss: {severity: page}\n", 9, "'critical' or 'warning'"),
-        ("    lag:\n", 9, "expected on, off or a list of lag rules, found nothing"),
-        ("    lag:\n      - {}\n      - node: nowhere\n        target: 1s\n", 11, "found nowhere"),
-        ("    lag:\n      - {}\n      - checkpoint: a.out:b\n        target: 1s\n", 11, "found a.out:b"),
-        ("    lag:\n      - target: 1s\n        link: {from: b, to: a}\n", 11, "found b->a"),
+        ("    lag:\n", 9, "expected on, off, the rule's settings or a list of them, found nothing"),
+        ("    lag:\n      - {}\n      - node: nowhere\n        target: 1s\n", 11, "found node=nowhere"),
+        ("    lag:\n      - {}\n      - checkpoint: a.out:b\n        target: 1s\n", 11, "found checkpoint=a.out:b"),
+        ("    lag:\n      - target: 1s\n        link: {from: b, to: a}\n", 10, "found link=b->a"),
         ("    lag:\n      - node: a\n", 10, "expected a target"),
         ("    lag:\n      - target: 1s\n", 10, "sla.lag.target"),
         ("    lag:\n      - {node: a, checkpoint: b.in, target: 1s}\n", 10, "found checkpoint and node"),
         ("    lag:\n      - node: a\n        target: 0s\n", 11, "expected a duration above 0"),
-        ("    lag:\n      - {}\n      - {of: 4}\n", 11, "found lag twice"),
+        ("    lag:\n      - {}\n      - {of: 4}\n", 11, "found the whole pipeline twice"),
         ("    onTime: {target: 0}\n", 9, "greater than 0"),
         ("    onTime: {target: 95}\n", 9, "less than or equal to 1"),
         ("    pendingAge:\n      max: 15m\n", 10, "expected less than maxWait"),

@@ -1,0 +1,94 @@
+"""Habits: what is usual for a pipeline at this time of day, from the same time of the last seven days.
+
+Usual is the median of the days, and how far they lie apart is their median absolute deviation (MAD), so that one bad
+day changes neither. Three days have to be known; before that there is no habit and no rule that goes by one says
+anything. The same time a week ago is kept apart: on a Saturday it is the better witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from alerting.rules.windows import Floats, Ints
+
+DAYS: Final = 7
+LEAST_DAYS: Final = 3
+DAY_S: Final = 86_400
+HOUR_S: Final = 3_600
+QUARTER_S: Final = 900
+SIGMA_OF_MAD: Final = 1.4826
+"""The standard deviation of a normal distribution by its MAD."""
+SPREADS: Final = 3.0
+"""What lies this many standard deviations from the median is not usual."""
+
+
+@dataclass(frozen=True, slots=True)
+class UsualValues:
+    """What is usual at some moments, nan where there is no habit. `spread`: standard deviation of the days, by their
+    MAD; `week_ago`: the value a week before, nan where it is not known."""
+
+    median: Floats
+    spread: Floats
+    week_ago: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class HabitSeries:
+    """Values by time: of each stretch of `step_s` that is known, by its start (epoch s)."""
+
+    step_s: int
+    values: Mapping[int, float] = field(default_factory=dict)
+
+    def usual_at(self, moments_s: Ints) -> UsualValues:
+        """Return what is usual at these moments, each judged by its own stretch of the day."""
+        starts, where = np.unique(np.asarray(moments_s) // self.step_s * self.step_s, return_inverse=True)
+        days = self._days(starts)
+        known = (~np.isnan(days)).sum(axis=1) >= LEAST_DAYS
+        median, spread = np.full(len(starts), np.nan), np.full(len(starts), np.nan)
+        if known.any():
+            median[known] = np.nanmedian(days[known], axis=1)
+            apart = np.abs(days[known] - median[known][:, np.newaxis])
+            spread[known] = SIGMA_OF_MAD * np.nanmedian(apart, axis=1)
+        return UsualValues(median[where], spread[where], days[:, DAYS - 1][where])
+
+    def lowest_around(self, moments_s: Ints) -> UsualValues:
+        """Return what is usual at these moments at the least: in their stretch, the one before and the one after, so
+        that nothing hangs on the minute in which a morning begins. The spread is the widest of the three."""
+        moments_s = np.asarray(moments_s)
+        here = self.usual_at(moments_s)
+        around = [self.usual_at(moments_s - self.step_s), self.usual_at(moments_s + self.step_s)]
+        median, spread, week_ago = here.median, here.spread, here.week_ago
+        for other in around:
+            median = np.where(np.isnan(here.median), np.nan, np.fmin(median, other.median))
+            spread = np.fmax(spread, other.spread)
+            week_ago = np.fmin(week_ago, other.week_ago)
+        return UsualValues(median, spread, week_ago)
+
+    def _days(self, starts: Ints) -> Floats:
+        """Return the values of the days before these starts, a row each, yesterday first."""
+        rows = [
+            [self.values.get(start - day * DAY_S, np.nan) for day in range(1, DAYS + 1)] for start in starts.tolist()
+        ]
+        return np.array(rows, np.float64).reshape(len(starts), DAYS)
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """What is known of a pipeline's past days. `volume`: messages per minute by the quarter of an hour; `shares`:
+    by the name of a share, its value by the hour."""
+
+    volume: HabitSeries = HabitSeries(QUARTER_S)
+    shares: Mapping[str, HabitSeries] = field(default_factory=dict)
+
+    def share(self, name: str) -> HabitSeries:
+        """Return the habit of a share; one of nothing if it is not known."""
+        return self.shares.get(name, _NOTHING)
+
+
+_NOTHING: Final = HabitSeries(HOUR_S)
+NO_HABITS: Final = Habits()
+"""Of a pipeline whose past is not known."""

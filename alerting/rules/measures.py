@@ -1,0 +1,170 @@
+"""Measures: the numbers that rules read of a window's document, named as windows keep them.
+
+A count of the whole pipeline is a column of the windows (`dead`); one at a place has the place behind its name (`dead
+node mid`). Documents of roll-ups have the same fields for counts, so habits are read in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.flow import Flow
+from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
+
+Document = Mapping[str, Any]
+Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
+What = Count | Literal["on_time", "on_time_of", "p50", "p95", "p99", "lowest_p50"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A count, or a percentile of lag in ms, of the whole pipeline or at one place.
+
+    Messages at a place are those due at a destination, taken in by a node, sent over a link, or seen at a checkpoint. A
+    node's lag is its process duration, a link's its queue time; `lowest_p50` is the lowest median of any checkpoint.
+    """
+
+    what: What
+    place: RulePlace | None = None
+
+    @property
+    def name(self) -> str:
+        return self.what if self.place is None else f"{self.what} {self.place}"
+
+    def of(self, document: Document) -> float | None:
+        """Return the number; None where it is not known, or there was no message to measure."""
+        if self.place is None:
+            value = _of_pipeline(self.what, document)
+        else:
+            value = _AT[self.place.kind](self.what, self.place.name, document)
+        return None if value is None else float(value)
+
+
+def percentile_name(percentile: float) -> Literal["p50", "p95", "p99"] | None:
+    """Return the documents' name of this percentile of the end-to-end lag; None where they do not hold it."""
+    names: dict[float, Literal["p50", "p95", "p99"]] = {50: "p50", 95: "p95", 99: "p99"}
+    return names.get(percentile)
+
+
+def placed(
+    definition: Definition, field: str, with_targets: Iterable[RulePlace] = ()
+) -> list[tuple[RulePlace | None, Any]]:
+    """Return the places of a rule of `spec.alerts`, each with its settings; None is the whole pipeline."""
+    return spread(getattr(definition.spec.alerts, field), Flow(definition.spec.nodes), with_targets)
+
+
+def covered_by(definition: Definition, field: str, name: str, place: RulePlace | None) -> tuple[str, ...]:
+    """Return what a rule about a place is inhibited by: the rule of the whole pipeline, if there is one."""
+    has_one = of_pipeline(getattr(definition.spec.alerts, field)) is not None
+    return (name,) if has_one and place is not None else ()
+
+
+def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[str] | None:
+    """Return the labels (`node mid`, `link a->b`) of the places at which a message of this one can go missing: that
+    itself, or those of a destination's part of the graph. None: anywhere."""
+    if place is None or place.kind == "checkpoint":
+        return None
+    if place.kind in ("node", "link"):
+        return frozenset({str(place), f"retrier {place.name}"})
+    graph = Graph(definition)
+    part = next(there.part for there in graph.destinations if there.name == place.name)
+    return frozenset(found.label for found in graph.places if found.origin & part)
+
+
+def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[RulePlace]:
+    """Return the destinations that have a target of their own."""
+    given = definition.spec.sla.destinations
+    return [RulePlace("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
+
+
+def _of_pipeline(what: What, document: Document) -> float | None:
+    if what in ("p50", "p95", "p99"):
+        return _number(document["e2e_lag_ms"], what)
+    if what == "lowest_p50":
+        medians = [there["lag_ms"]["p50"] for there in document["checkpoints"]]
+        return min((lag for lag in medians if lag is not None), default=None)
+    if what in ("lost_min", "lost_max"):
+        return _number(document["lost"], what.removeprefix("lost_"))
+    if what == "duplicates":
+        return max((there["duplicates"] or 0 for there in document["checkpoints"]), default=0)
+    if what == "corrupted":
+        found = [link["corrupted"] for link in document["links"] if link["corrupted"] is not None]
+        return sum(found) if found else None
+    return _number(document, what)
+
+
+def _at_destination(what: What, name: str, document: Document) -> float | None:
+    there = _row(document.get("destinations", ()), "name", name)
+    if there is None:
+        return None
+    if what in ("p50", "p95", "p99"):
+        return _number(there["e2e_lag_ms"], what)
+    if what in ("lost_min", "lost_max"):
+        return _number(there["lost"], what.removeprefix("lost_"))
+    if what in ("on_time", "on_time_of"):
+        of, share = there["due"] - there["filtered"] - there["dead"], there["on_time_share"]
+        return of if what == "on_time_of" else 0 if share is None else round(share * of)
+    return _number(there, "due" if what == "messages" else what)
+
+
+def _at_node(what: What, name: str, document: Document) -> float | None:
+    if what in ("messages", "dead", "filtered"):
+        return _beacons(document, f"{name}.{_POINT_OF[what]}")
+    if what == "duplicates":
+        own = [there for there in document["checkpoints"] if node_of(there["name"]) == name]
+        return max((there["duplicates"] or 0 for there in own), default=0)
+    there = _row(document["nodes"], "name", name)
+    return None if there is None else _lost_or_lag(what, there, "process_duration_p95_ms")
+
+
+def _at_link(what: What, name: str, document: Document) -> float | None:
+    source, _, target = name.partition("->")
+    if what == "messages":
+        out = f"{source}.out"
+        return _beacons(document, f"{out}:{target}") or _beacons(document, out)
+    there = next((link for link in document["links"] if (link["from"], link["to"]) == (source, target)), None)
+    if there is None:
+        return None
+    return _number(there, what) if what == "corrupted" else _lost_or_lag(what, there, "queue_time_p95_ms")
+
+
+def _at_checkpoint(what: What, name: str, document: Document) -> float | None:
+    there = _row(document["checkpoints"], "name", name)
+    if what == "messages":
+        return 0 if there is None else there["beacons"]
+    if what == "duplicates":
+        return 0 if there is None else there["duplicates"] or 0
+    return None if there is None else _number(there["lag_ms"], what)
+
+
+_AT: Final[Mapping[str, Callable[[What, str, Document], float | None]]] = {
+    "destination": _at_destination,
+    "node": _at_node,
+    "link": _at_link,
+    "checkpoint": _at_checkpoint,
+}
+_POINT_OF: Final = {"messages": "in", "dead": "dead", "filtered": "filtered"}
+
+
+def _lost_or_lag(what: What, there: Document, lag: str) -> float | None:
+    if what not in ("lost_min", "lost_max"):
+        return _number(there, lag)
+    return None if there["lost"] is None else _number(there["lost"], what.removeprefix("lost_"))
+
+
+def _beacons(document: Document, checkpoint: str) -> float:
+    there = _row(document["checkpoints"], "name", checkpoint)
+    return 0.0 if there is None else float(there["beacons"])
+
+
+def _row(rows: Iterable[Document], key: str, name: str) -> Document | None:
+    return next((row for row in rows if row[key] == name), None)
+
+
+def _number(of: Document, key: str) -> float | None:
+    value = of[key]
+    return None if value is None else float(value)

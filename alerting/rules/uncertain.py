@@ -1,0 +1,111 @@
+"""Uncertain loss: messages that are overdue or perhaps lost, more than the target over some minutes, and the evidence
+that is missing to be sure.
+
+A window becomes uncertain late: what is missing is pending until `maxWait` has passed. So while messages of a window
+are pending, no later window ends an incident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import WindowRun, counts, making_up, of_last
+from alerting.rules.loss import messages_at
+from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
+from alerting.rules.places import uncertain_places
+from alerting.rules.view import PipelineView
+from alerting.rules.windows import Flags
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.rule_places import RulePlace, of_pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class UncertainLoss:
+    """`windows`: over how many of them the share is taken. `within`: labels of the places that it is about; None:
+    all."""
+
+    kind: ClassVar[str] = "uncertain-loss"
+    what: ClassVar[str] = "share of messages that are overdue or perhaps lost"
+    unit: ClassVar[Unit] = "ratio"
+    higher_is_worse: ClassVar[bool] = True
+    watches: ClassVar[tuple[str, ...]] = ()
+
+    name: str
+    place: RulePlace | None
+    within: frozenset[str] | None
+    severity: Severity
+    target: float
+    windows: int
+    resolve_after: int
+    inhibited_by: tuple[str, ...]
+
+    @property
+    def reads(self) -> Iterable[Measure]:
+        return (*self._bounds, self._pending, messages_at(self.place))
+
+    @property
+    def _bounds(self) -> tuple[Measure, Measure]:
+        return Measure("lost_min", self.place), Measure("lost_max", self.place)
+
+    @property
+    def _pending(self) -> Measure:
+        """Pending messages are not counted by node or link; those of the whole pipeline stand in."""
+        return Measure("pending", messages_at(self.place).place)
+
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.windows)
+        certain, most = (counts(stretch, bound) for bound in self._bounds)
+        unsure, of = most - certain, counts(stretch, messages_at(self.place))
+        together = of_last(self.windows, unsure) / np.maximum(of_last(self.windows, of), 1)
+        own = unsure > self.target * of
+        found = making_up(self.windows, own, own & (together > self.target))
+        good = ~(together > self.target) & _decided(counts(stretch, self._pending) > self.target * of)
+        return stretch.assessment(found, together, good & ~found, self.resolve_after)
+
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+        return uncertain_places(breached, self.within)
+
+    def text(self, value: float) -> str:
+        share, target = fmt.against(fmt.percent, value, self.target)
+        of = "messages" if self.place is None else f"messages at {self.place}"
+        return f"{share} of {of} overdue or perhaps lost over {fmt.duration_s(60 * self.windows)}, target {target}"
+
+
+def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:
+    alerts, sla = definition.spec.alerts, definition.spec.sla
+    explained_by = [] if of_pipeline(alerts.loss) is None else ["loss"]
+    if alerts.blind is not None:
+        explained_by.append("blind/evidence")
+    found = []
+    for place, settings in placed(definition, "uncertain_loss", own_targets(definition, "loss")):
+        of_place = sla.loss if place is None or place.kind != "destination" else sla.loss_at(place.name)
+        found.append(
+            UncertainLoss(
+                name="uncertain-loss" if place is None else place.rule("uncertain-loss"),
+                place=place,
+                within=labels_within(definition, place),
+                severity=settings.severity,
+                target=of_place.max if settings.max is None else settings.max,
+                windows=settings.over // 60_000,
+                resolve_after=alerts.resolve_after,
+                inhibited_by=(
+                    *explained_by,
+                    *covered_by(definition, "uncertain_loss", "uncertain-loss", place),
+                ),
+            )
+        )
+    return found
+
+
+def _decided(undecided: Flags) -> Flags:
+    """Return the windows before the first that is not decided."""
+    decided: Flags = np.cumsum(undecided) == 0
+    return decided

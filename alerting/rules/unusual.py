@@ -1,0 +1,242 @@
+"""What is far from a pipeline's own habit: the share of filtered messages, and the number of messages.
+
+Both are judged over some minutes against the same time of the last seven days (`habits`), and by how far chance alone
+may carry them. A window is a breach if it is unusual by itself and is one of those that together are. Where no habit is
+known, a rule says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import WindowRun, counts, making_up, of_last
+from alerting.rules.habits import SPREADS, UsualValues
+from alerting.rules.measures import Measure, covered_by, placed
+from alerting.rules.places import checkpoint_places
+from alerting.rules.view import PipelineView
+from alerting.rules.windows import SEEING, Flags, Floats
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import node_of
+from lagloss_server.model.rule_places import RulePlace
+
+CHANCE: Final = 4.0
+"""Standard deviations of a count that chance alone does not explain: 1 in 30,000."""
+YOUNG: Final = 0.4
+"""Where the same time a week ago is not known, a limit is this much lower: the first weekend of a pipeline is no fault."""
+SEEN_OF: Final = 2 / 3
+"""The share of the windows, at least, that must have evidence for a number of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilteredRule:
+    """A share of filtered messages that is `target` or more from its habit, up or down; the value is how far."""
+
+    kind: ClassVar[str] = "filtered"
+    unit: ClassVar[Unit] = "ratio"
+    higher_is_worse: ClassVar[bool] = True
+    watches: ClassVar[tuple[str, ...]] = ()
+
+    place: RulePlace | None
+    severity: Severity
+    target: float
+    windows: int
+    sample: float
+    resolve_after: int
+    inhibited_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.place is None else self.place.rule(self.kind)
+
+    @property
+    def what(self) -> str:
+        return f"distance of the share of filtered messages{_at(self.place)} from its habit"
+
+    @property
+    def reads(self) -> Iterable[Measure]:
+        return self._filtered, self._of
+
+    @property
+    def _filtered(self) -> Measure:
+        return Measure("filtered", self.place)
+
+    @property
+    def _of(self) -> Measure:
+        return Measure("messages", self.place)
+
+    @property
+    def shares(self) -> tuple[Measure, Measure]:
+        """The share whose habit it needs: what, of what."""
+        return self._filtered, self._of
+
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.windows)
+        filtered, of = counts(stretch, self._filtered), counts(stretch, self._of)
+        of_together = of_last(self.windows, of)
+        share = of_last(self.windows, filtered) / np.maximum(of_together, 1)
+        usual = view.habits.share(share_name(*self.shares)).usual_at(stretch.windows.starts)
+        away = share - usual.median
+        chance = CHANCE * 0.5 / np.sqrt(np.maximum(of_together * self.sample, 1))
+        limit = np.fmax(self.target, np.fmax(SPREADS * usual.spread, chance))
+        far = (np.abs(away) > limit) & (of_together > 0)
+        own = np.abs(filtered / np.maximum(of, 1) - usual.median) > self.target
+        found = making_up(self.windows, own & (of > 0), own & far)
+        good = ~far & ~np.isnan(away) & (of_together > 0)
+
+        def text(at: int) -> str:
+            of_all = f"of messages{_at(self.place)} filtered"
+            return f"{fmt.percent(share[at])} {of_all}, usually {fmt.percent(usual.median[at])} at this hour"
+
+        return stretch.assessment(found, np.abs(away), good & ~found, self.resolve_after, text=text)
+
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+        places = checkpoint_places(breached, _filtered, "filtered")
+        if self.place is None or self.place.kind == "destination":
+            return places
+        return [place for place in places if node_of(place.name) == self.place.name]
+
+    def text(self, value: float) -> str:
+        points, limit = round(100 * value), round(100 * self.target)
+        return f"share of filtered messages{_at(self.place)} {points} points from its habit, limit {limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeRule:
+    """Messages fewer than `target` of what is usual; the value is their share of that. A place is judged by its share
+    of the pipeline's messages, which the time of day changes less than their number."""
+
+    kind: ClassVar[str] = "volume"
+    unit: ClassVar[Unit] = "ratio"
+    higher_is_worse: ClassVar[bool] = False
+    watches: ClassVar[tuple[str, ...]] = ()
+
+    place: RulePlace | None
+    severity: Severity
+    target: float
+    windows: int
+    sample: float
+    resolve_after: int
+    inhibited_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.place is None else self.place.rule(self.kind)
+
+    @property
+    def what(self) -> str:
+        return f"messages{_at(self.place)} by what is usual"
+
+    @property
+    def reads(self) -> Iterable[Measure]:
+        return self.shares or (Measure("messages"),)
+
+    @property
+    def shares(self) -> tuple[Measure, Measure] | tuple[()]:
+        """The share whose habit it needs: what, of what. None of the whole pipeline."""
+        return () if self.place is None else (Measure("messages", self.place), Measure("messages"))
+
+    def assess(self, view: PipelineView) -> Assessment:
+        return self._of_pipeline(view) if self.place is None else self._at_place(view)
+
+    def _of_pipeline(self, view: PipelineView) -> Assessment:
+        """Compare messages per minute, of the windows whose messages are known."""
+        stretch = WindowRun.of(view, self.windows)
+        seen = stretch.windows.column("evidence") == SEEING
+        messages = stretch.windows.column("messages") * seen
+        of = of_last(self.windows, seen)
+        together = of_last(self.windows, messages)
+        rate = together / np.maximum(of, 1)
+        usual = view.habits.volume.lowest_around(stretch.windows.starts)
+        short = usual.median - rate
+        low = _is_low(rate, usual, self.target)
+        low &= short > SPREADS * usual.spread
+        low &= short * of > CHANCE * np.sqrt(usual.median * of / self.sample)
+        low &= of >= SEEN_OF * self.windows
+        own = seen & (messages < self.target * usual.median)
+        found = making_up(self.windows, own, own & low)
+        known = (rate >= self.target * usual.median) & (of > 0)
+
+        def text(at: int) -> str:
+            usually = fmt.count(round(float(usual.median[at] * of[at])))
+            minutes = fmt.duration_s(60 * int(of[at]))
+            return f"{fmt.counted(int(together[at]), 'message')} in {minutes}, usually {usually} at this time"
+
+        values = rate / np.maximum(usual.median, 1e-9)
+        return stretch.assessment(found, values, known & ~found, self.resolve_after, text=text)
+
+    def _at_place(self, view: PipelineView) -> Assessment:
+        """Compare the place's share of the pipeline's messages."""
+        stretch = WindowRun.of(view, self.windows)
+        here, all_ = (counts(stretch, measure) for measure in self.shares)
+        of = of_last(self.windows, all_)
+        share = of_last(self.windows, here) / np.maximum(of, 1)
+        usual = view.habits.share(share_name(*self.shares)).usual_at(stretch.windows.starts)
+        short = usual.median - share
+        low = _is_low(share, usual, self.target)
+        low &= short > SPREADS * usual.spread
+        low &= short * of > CHANCE * np.sqrt(usual.median * of / self.sample)
+        own = (all_ > 0) & (here < self.target * usual.median * all_)
+        found = making_up(self.windows, own, own & low)
+        known = (share >= self.target * usual.median) & (of > 0)
+
+        def text(at: int) -> str:
+            usually = fmt.percent(usual.median[at])
+            return f"{fmt.percent(share[at])} of the messages come to {self.place}, usually {usually} at this hour"
+
+        values = share / np.maximum(usual.median, 1e-9)
+        return stretch.assessment(found, values, known & ~found, self.resolve_after, text=text)
+
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+        return [] if self.place is None else [BreachPlace(self.place.kind, self.place.name, None, self.what)]
+
+    def text(self, value: float) -> str:
+        share, limit = fmt.against(fmt.percent, value, self.target)
+        return f"messages{_at(self.place)} {share} of what is usual, limit {limit}"
+
+
+def unusual_rules(definition: Definition) -> list[FilteredRule | VolumeRule]:
+    alerts, sample = definition.spec.alerts, definition.spec.sample
+    rules: list[FilteredRule | VolumeRule] = []
+    for kind, limit, rule in (("filtered", "away", FilteredRule), ("volume", "below", VolumeRule)):
+        for place, settings in placed(definition, kind):
+            rules.append(
+                rule(
+                    place=place,
+                    severity=settings.severity,
+                    target=getattr(settings, limit),
+                    windows=settings.over // 60_000,
+                    sample=sample,
+                    resolve_after=alerts.resolve_after,
+                    inhibited_by=covered_by(definition, kind, kind, place),
+                )
+            )
+    return rules
+
+
+def share_name(what: Measure, of: Measure) -> str:
+    """Return the name of a share among habits."""
+    return f"{what.name} / {of.name}"
+
+
+def _at(place: RulePlace | None) -> str:
+    return "" if place is None else f" at {place}"
+
+
+def _is_low(value: Floats, usual: UsualValues, below: float) -> Flags:
+    """Return where a value is below this share of what is usual, and of the same time a week ago; where that is not
+    known, far below."""
+    week_before = np.where(np.isnan(usual.week_ago), YOUNG * usual.median, usual.week_ago)
+    low: Flags = (value < below * usual.median) & (value < below * week_before)
+    return low
+
+
+def _filtered(there: Document) -> int:
+    return int(there["beacons"]) if there["name"].endswith(".filtered") else 0

@@ -1,0 +1,126 @@
+"""Habits of a pipeline, kept in memory and read on once an hour: its minutes by the quarter of an hour, its roll-ups by
+the hour.
+
+What was read of a past hour stays as it was, however often its windows are closed again: habits that move would revise
+breaches of yesterday.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from sqlalchemy import Connection, Integer, func, literal_column, select
+
+from alerting.rules.base import Rule
+from alerting.rules.habits import DAY_S, DAYS, HOUR_S, NO_HABITS, QUARTER_S, Habits, HabitSeries
+from alerting.rules.measures import Measure
+from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.rules.rollup import counts_document
+from lagloss_server.store.schema.core import RollupRow, WindowRow, table_of
+
+KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
+"""A day of windows that are judged, the days before each of them, and the hours around."""
+SETTLED_H: Final = 6
+"""Hours after which an hour is read: by then its windows are closed and rolled up, and it is not needed for a day."""
+LEAST_OF: Final = 2 / 3
+"""The share of its minutes, at least, that must be closed for a stretch to tell a habit."""
+LEAST_MESSAGES: Final = 100
+"""Messages, at least, that a share has to be of to tell a habit."""
+_WINDOW, _ROLLUP = table_of(WindowRow), table_of(RollupRow)
+_QUARTER = _WINDOW.c.window_start // literal_column(str(QUARTER_S), Integer)
+
+Shares = Mapping[str, tuple[Measure, Measure]]
+
+
+def shares_of(rules: Iterable[Rule]) -> dict[str, tuple[Measure, Measure]]:
+    """Return the shares whose habits these rules need, by name."""
+    needed = [rule.shares for rule in rules if isinstance(rule, FilteredRule | VolumeRule)]
+    return {share_name(*pair): pair for pair in needed if pair}
+
+
+def needs_volume(rules: Iterable[Rule]) -> bool:
+    """Return whether one of these rules goes by the number of messages."""
+    return any(isinstance(rule, VolumeRule) and rule.place is None for rule in rules)
+
+
+class HabitCache:
+    """Habits of one pipeline, for one version of its rules."""
+
+    def __init__(self, pipeline: str, rules: Iterable[Rule]) -> None:
+        rules = list(rules)
+        self._name = pipeline
+        self._shares = shares_of(rules)
+        self._needs_volume = needs_volume(rules)
+        self._quarters: dict[int, float] = {}
+        self._hours: dict[str, dict[int, float]] = {name: {} for name in self._shares}
+        self._hour: int | None = None
+        self._habits = NO_HABITS
+
+    def refreshed(self, connection: Connection, now_s: float) -> Habits:
+        """Return the habits as of now; read what is new once an hour, with at most one statement for each source."""
+        hour = int(now_s) // HOUR_S
+        if hour != self._hour:
+            to_s = (hour - SETTLED_H) * HOUR_S
+            from_s = to_s - KEPT_S if self._hour is None else max(to_s - KEPT_S, (self._hour - SETTLED_H) * HOUR_S)
+            if self._needs_volume:
+                self._quarters |= read_volume(connection, self._name, from_s, to_s)
+            if self._shares:
+                for name, found in read_shares(connection, self._name, self._shares, from_s, to_s).items():
+                    self._hours[name] |= found
+            self._forget(to_s - KEPT_S)
+            self._hour = hour
+            self._habits = habits_of(self._quarters, self._hours)
+        return self._habits
+
+    def _forget(self, before_s: int) -> None:
+        self._quarters = {start: value for start, value in self._quarters.items() if start >= before_s}
+        for name, hours in self._hours.items():
+            self._hours[name] = {start: value for start, value in hours.items() if start >= before_s}
+
+
+def habits_of(quarters: Mapping[int, float], hours: Mapping[str, Mapping[int, float]]) -> Habits:
+    """Return habits of messages per minute by quarter of an hour, and of shares by hour."""
+    return Habits(HabitSeries(QUARTER_S, quarters), {name: HabitSeries(HOUR_S, found) for name, found in hours.items()})
+
+
+def read_volume(connection: Connection, pipeline: str, from_s: int, to_s: int) -> dict[int, float]:
+    """Read messages per minute of each quarter of an hour with from <= start < to of which most minutes are closed."""
+    row = _WINDOW.c
+    asked = (
+        select(_QUARTER.label("quarter"), func.sum(row.messages), func.count())
+        .where(row.pipeline == pipeline, row.window_start >= from_s, row.window_start < to_s)
+        .group_by(_QUARTER)
+    )
+    least = LEAST_OF * QUARTER_S / WINDOW_S
+    found = connection.execute(asked)
+    return {int(at) * QUARTER_S: float(messages) / windows for at, messages, windows in found if windows >= least}
+
+
+def read_shares(
+    connection: Connection, pipeline: str, shares: Shares, from_s: int, to_s: int
+) -> dict[str, dict[int, float]]:
+    """Read each share of each hour with from <= start < to that has messages enough."""
+    row = _ROLLUP.c
+    asked = select(row.start, row.packed).where(
+        row.pipeline == pipeline,
+        row.period == "hour",
+        row.start >= from_s,
+        row.start < to_s,
+        row.windows >= int(LEAST_OF * HOUR_S / WINDOW_S),
+    )
+    found: dict[str, dict[int, float]] = {name: {} for name in shares}
+    for start, packed in connection.execute(asked):
+        document = counts_document(packed)
+        for name, (what, of) in shares.items():
+            value = share_in(document, what, of)
+            if value is not None:
+                found[name][start] = value
+    return found
+
+
+def share_in(document: Mapping[str, object], what: Measure, of: Measure) -> float | None:
+    """Return a share in a roll-up's document; None if it is of too few messages."""
+    messages = of.of(document) or 0.0
+    return None if messages < LEAST_MESSAGES else (what.of(document) or 0.0) / messages
