@@ -22,6 +22,8 @@ from alerting.incidents.routing import ReceiverRoute
 from lagloss.errors import EXIT_UNREACHABLE
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import TablesBehind, TablesUnknown
+from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.definition import as_document, parse_definition
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.migrate import demand_newest, migrate, revisions
 from lagloss_server.store.partitions import ensure_days
@@ -30,6 +32,7 @@ from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, close_windows, only_loss, rows
 from tests.support.incident_rows import store_incident
+from tests.support.window_documents import CHAIN
 
 MIGRATE = "import sys; from lagloss_server.store.migrate import migrate; migrate(sys.argv[1])"
 RELEASED = "0015"
@@ -203,3 +206,34 @@ def test_of_four_that_migrate_at_once_each_finds_the_newest_tables(database_url:
         ]  # fmt: skip
     assert [(done.result().returncode, done.result().stderr) for done in processes] == [(0, "")] * 4
     demand_newest(store.engine)
+
+
+def test_definitions_that_were_stored_with_the_old_defaults_have_the_rules_that_are_on_now(
+    database_url: str, store: Store
+) -> None:
+    """As version 0.1 stored what a definition left out, beside a rule that its owner had written."""
+    old = {
+        "loss": {"breaches": 2, "of": 3, "atOnce": 0.05, "minMessages": 500, "ticketOver": "3600000ms",
+                 "severity": "critical"},
+        "duplicates": False, "deadLetters": {"max": 0.2, "breaches": 2, "of": 3, "minMessages": 500,
+                                             "severity": "critical"},
+    }  # fmt: skip
+    alembic.command.downgrade(config(database_url), "0019")
+    document = as_document(parse_definition(CHAIN))
+    document["spec"]["alerts"] = old
+    del document["spec"]["sla"]["staleness"]
+    with store.engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO pipeline (name, version, applied_at, definition) VALUES ('chain', 1, 0, :document)"),
+            {"document": json.dumps(document)},
+        )
+    alembic.command.upgrade(config(database_url), "head")
+    alerts = store.pipeline("chain").definition.spec.alerts
+    assert (alerts.loss, alerts.duplicates, alerts.volume) == (Alerts().loss, Alerts().duplicates, Alerts().volume)
+    (dead,) = alerts.dead_letters
+    assert (dead.max, dead.breaches, dead.severity) == (0.2, 2, "critical")
+    alembic.command.downgrade(config(database_url), "0019")
+    with store.engine.connect() as connection:
+        stored = connection.execute(text("SELECT definition FROM pipeline")).scalar_one()
+    assert not {"uncertainLoss", "filtered", "volume", "corruption"} & stored["spec"]["alerts"].keys()
+    alembic.command.upgrade(config(database_url), "head")
