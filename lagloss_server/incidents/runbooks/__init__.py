@@ -8,13 +8,17 @@ from typing import Final
 
 KINDS: Final = (
     "loss",
+    "uncertain-loss",
     "lag",
     "on-time",
     "staleness",
     "budget",
     "blind",
-    "duplicates",
     "dead-letters",
+    "duplicates",
+    "filtered",
+    "volume",
+    "corruption",
     "pending-age",
     "negative-lag",
 )
