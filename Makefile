@@ -72,6 +72,10 @@ format: $(VENV)/.development ## format the code and fix what can be fixed
 bench: setup ## measure how fast windows close, live numbers, intake, paging, and the dashboard on generated databases
 	@$(BIN)/python -m benchmarks
 
+.PHONY: backtest
+backtest: setup ## hold the default alerting rules against 30 generated days and all scenarios, and print the table
+	@$(BIN)/python -m benchmarks.backtest
+
 .PHONY: screenshots
 screenshots: setup ## take the pictures of README and docs anew, from a demo in a real browser (some minutes)
 	@$(BIN)/python -m docs.make_screenshots

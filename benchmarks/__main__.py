@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import closing, intake, live, overview, paging, panels, pipelines, sizes, span
+from benchmarks import closing, intake, live, looks, overview, paging, panels, pipelines, sizes, span
 
 ALL = {
     "closing": closing.run,
@@ -14,6 +14,7 @@ ALL = {
     "span": span.run,
     "intake": intake.run,
     "paging": paging.run,
+    "looks": looks.run,
     "overview": overview.run,
     "panels": panels.run,
 }

@@ -30,7 +30,7 @@ from lagloss_server.model.rule_places import RulePlace
 CHANCE: Final = 4.0
 """Standard deviations of a count that chance alone does not explain: 1 in 30,000."""
 YOUNG: Final = 0.4
-"""Where the same time a week ago is not known, a limit is this much lower: the first weekend of a pipeline is no fault."""
+"""Where the same time a week ago is not known, a limit is this much lower: a pipeline's first weekend is no fault."""
 SEEN_OF: Final = 2 / 3
 """The share of the windows, at least, that must have evidence for a number of messages."""
 

@@ -1,1 +1,1 @@
-"""A backtest of the default rules on traffic whose faults are known: how many incidents they open, and how many rightly."""
+"""A backtest of the default rules on traffic whose faults are known: which incidents they open, and which rightly."""

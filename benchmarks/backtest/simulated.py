@@ -29,7 +29,7 @@ from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, EVENT_ROU
 
 COL: Final = NODES[0]
 MALFORMED, UNREADABLE, ROBOTS = 0.002, 0.002, 0.02
-"""Shares of the events, as in the load of the reference pipeline; the rest goes to one vendor, or half of it to both."""
+"""Shares of the events, as in the load of the reference pipeline; half of the rest goes to both vendors."""
 HOP_S: Final = 0.05
 """Mean time on a link, and mean time in a node."""
 LOCAL_TRIES_S: Final = 2.0
@@ -64,8 +64,8 @@ class Batch:
 
 @dataclass(slots=True)
 class SimulatedPipeline:
-    """The reference pipeline from its first minute on. `rate`: events per second at a moment; `step_s`: seconds of event
-    time in a batch, of minutes that no fault is near as many as there are."""
+    """The reference pipeline from its first minute on. `rate`: events per second at a moment; `step_s`: seconds of
+    event time in a batch, of minutes that no fault is near as many as there are."""
 
     definition: Definition
     rate: Callable[[float], float]
@@ -366,7 +366,7 @@ def _hits(fault: SimulatedFault, kind: str, node: str, to: str | None, event_s: 
 
 
 def _beacons(batch: Batch) -> Iterator[tuple[str, float, int]]:
-    """Yield the beacons of a batch: checkpoint, moment, and how many. A way to the retrier and back makes no doubles."""
+    """Yield the beacons of a batch: checkpoint, moment, and how many. A return from the retrier makes no doubles."""
     again, before = False, set()
     for checkpoint, at_s in batch.seen:
         again = again or checkpoint == batch.twice_from
