@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0022"
-down_revision = "0019"
+down_revision = "0021"
 
 # What a definition leaves out was stored as the default of its time. An `off` that repeats the default is rare, and
 # cannot be distinguished from it.
