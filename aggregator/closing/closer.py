@@ -382,7 +382,7 @@ class Closer:
                 if known.reports.changed.get(window, 0) > basis:
                     continue  # its tallies changed since it was read: it is closed again once they stand still
                 try:
-                    found.append(close(known, *window, facts))
+                    found.append(close(known, *window, facts, is_read=False))
                 except CutInsidePattern:
                     straddled.append(window)
             made = closings.commit(connection, found)

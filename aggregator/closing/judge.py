@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing, Missing
 from lagloss.wire.format import WINDOW_S, OffsetRange
@@ -14,6 +16,7 @@ from lagloss_server.model.window_result import WindowResult
 from lagloss_server.rules.arithmetic import Fate, horizon, judge, judge_pattern
 from lagloss_server.rules.evidence import Evidence, changed_nodes
 from lagloss_server.rules.facts import MissingId, Pattern, WindowFacts
+from lagloss_server.rules.picked import spread
 
 KINDS = {Fate.LOST: "lost", Fate.PERHAPS: "perhaps", Fate.OVERDUE: "overdue", Fate.PENDING: "pending"}
 SOONEST_MS = 2_000
@@ -91,8 +94,10 @@ class JudgementContext:
         )
 
 
-def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
-    """Judge a window and make its closing.
+def close(
+    known: JudgementContext, pipeline: str, window_start_s: int, facts: WindowFacts, *, is_read: bool = True
+) -> Closing:
+    """Judge a window and make its closing. `is_read`: its facts are new, not those of an earlier closing.
 
     Raises:
         CutInsidePattern: a cut falls inside a pattern of these facts.
@@ -108,6 +113,7 @@ def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: Wi
         deadline=_deadline(graph, result, evidence),
         history=is_history(evidence),
         log_start=_log_start(known.reports.ranges[pipeline, window_start_s]),
+        is_read=is_read,
     )
 
 
@@ -128,9 +134,12 @@ def fail(pipeline: str, window_start_s: int, versions: Versions, basis: int, now
 
 
 def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[Missing]:
-    """Return the missing messages, lost ones first, each with its places and the last checkpoint it reached."""
+    """Return the missing messages, lost ones first, each with its places and the last checkpoint it reached. Those of
+    one fate are in an order drawn by their ids: whoever takes the first thousand has a fair sample."""
     if not facts.missing:
         return []
+    hashes = np.array([found.id_hash for found in facts.missing], np.uint64)
+    drawn = dict(zip(hashes.tolist(), spread(hashes).tolist(), strict=True))
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
 
     def name(found: MissingId) -> tuple[Fate, Missing] | None:
@@ -143,7 +152,7 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
         return judged.fate, Missing(found, KINDS[judged.fate], tuple(dict.fromkeys(places)), at[-1] if at else "")
 
     named = [entry for entry in map(name, facts.missing) if entry is not None]
-    return [missing for _, missing in sorted(named, key=lambda entry: (entry[0], entry[1].id.last_seen_ms))]
+    return [missing for _, missing in sorted(named, key=lambda entry: (entry[0], drawn[entry[1].id.id_hash]))]
 
 
 def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | None:

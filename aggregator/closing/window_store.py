@@ -46,6 +46,8 @@ class Closing:
     deadline: int | None
     history: bool
     log_start: Sequence[tuple[int, int]]
+    is_read: bool = True
+    """False where it was judged from its stored facts, which do not hold the picked messages."""
 
     @property
     def window(self) -> tuple[str, int]:
@@ -59,8 +61,9 @@ def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int]
     found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
     for some in chunks(windows):
         for row in connection.execute(select(names).where(tuple_(names.c.pipeline, names.c.window_start).in_(some))):
+            id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)
             trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
-            found = MissingId(row.id_hash % (1 << 64), int(row.pattern, 16), row.last_seen_ms, row.message_id, trace)
+            found = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
             missing.setdefault((row.pipeline, row.window_start), []).append(found)
         packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
         for row in connection.execute(packed.where(tuple_(table.c.pipeline, table.c.window_start).in_(some))):
@@ -106,7 +109,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
         )
     _keep_revisions(connection, replaced)
     written = {(row["pipeline"], row["window_start"]) for row in rows}
-    _replace_missing(connection, [closing for closing in found if closing.window in written], before)
+    kept = [closing for closing in found if closing.window in written]
+    _replace_missing(connection, kept, before)
+    _replace_picked(connection, [closing for closing in kept if closing.is_read], before)
     if made:
         rollup_marks.put_hours(
             connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made)
@@ -201,9 +206,28 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
             "last_seen_ms": missing.id.last_seen_ms,
             "trace_id": missing.id.trace and missing.id.trace.trace_id,
             "span_id": missing.id.trace and missing.id.trace.span_id,
+            "emitter": missing.id.emitter,
         }
         for closing in found
         for missing in closing.missing[:NAMES_PER_WINDOW]
+    ]
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _replace_picked(connection: Connection, found: Sequence[Closing], before: Collection[tuple[str, int]]) -> None:
+    """Write the picked messages of windows whose facts are new."""
+    table = tables.table_of(tables.PickedMessagesRow)
+    for some in chunks([closing.window for closing in found if closing.window in before]):
+        connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
+    rows = [
+        {
+            "pipeline": closing.result.pipeline,
+            "window_start": closing.result.window_start_s,
+            "packed": closing.facts.picked.pack(),
+        }
+        for closing in found
+        if len(closing.facts.picked)
     ]
     if rows:
         connection.execute(insert(table), rows)

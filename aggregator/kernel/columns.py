@@ -19,6 +19,7 @@ from lagloss_server.rules.facts import Account
 
 I32 = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
+EMITTER = np.dtype("V16")
 
 
 class Growing:
@@ -47,16 +48,19 @@ class Growing:
 class Column:
     """The beacons of one checkpoint, in the order they were found.
 
-    `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `names`:
-    where each block with message ids begins, and these; `traces`: the like, kept as `offsets` are; `checksums`: the ids
-    and checksums of blocks that carry them.
+    `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `starts` and
+    `emitters`: where each block begins, and whose it is; `names`: where each block with message ids begins, and these;
+    `traces`: the like, kept as `offsets` are; `reasons`: likewise of blocks with a reason; `checksums`: the ids and
+    checksums of blocks that carry them.
     """
 
     def __init__(self, *, with_offsets: bool) -> None:
         self._ids, self._lags, self._offsets = Growing(np.uint64), Growing(np.float32), Growing(np.int32)
+        self._starts, self._emitters = Growing(np.int64), Growing(EMITTER)
         self._with_offsets = with_offsets
         self.names: list[tuple[int, int, bytes]] = []
         self.traces: list[tuple[int, int, bytes]] = []
+        self.reasons: list[tuple[int, int, str]] = []
         self.checksums: list[tuple[U64, U32]] = []
         self._looked_at = 0
 
@@ -72,8 +76,18 @@ class Column:
     def offsets(self) -> I32:
         return self._offsets.values
 
+    @property
+    def starts(self) -> Places:
+        return self._starts.values
+
+    @property
+    def emitters(self) -> npt.NDArray[np.void]:
+        return self._emitters.values
+
     def add(self, block: BeaconBlock) -> None:
         start = self._ids.size
+        self._starts.more(1)[:] = start
+        self._emitters.more(1)[:] = np.frombuffer(block.emitter, EMITTER)
         self._ids.more(block.count)[:] = block.id_hash
         self._lags.more(block.count)[:] = block.lag_ms
         if self._with_offsets:
@@ -82,10 +96,12 @@ class Column:
             self.names.append((start, block.count, block.message_ids))
         if block.traces is not None and self._with_offsets:
             self.traces.append((start, block.count, block.traces))
+        if block.reason is not None:
+            self.reasons.append((start, block.count, block.reason))
         if block.payload_crc is not None:
             self.checksums.append((block.id_hash, block.payload_crc))
 
-    def add_rows(self, headers: Headers, rows: Places) -> None:
+    def add_rows(self, headers: Headers, rows: Places, emitters: npt.NDArray[np.void]) -> None:
         data, of = headers.data, {name: values[rows] for name, values in headers.fields.items()}
         counts = of["count"]
         total, at = int(counts.sum()), self._ids.size
@@ -94,12 +110,18 @@ class Column:
         if self._with_offsets:
             _gather_offsets(data, of["offsets"], counts, self._offsets.more(total))
         starts = np.cumsum(counts) - counts
+        self._starts.more(rows.size)[:] = at + starts
+        self._emitters.more(rows.size)[:] = emitters
         for row in np.flatnonzero(of["names"] >= 0).tolist():
             first, size = int(of["names"][row]), int(of["names_size"][row])
             self.names.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
         for row in np.flatnonzero(of["traces"] >= 0).tolist() if self._with_offsets else ():
             first, size = int(of["traces"][row]), int(of["traces_size"][row])
             self.traces.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
+        for row in np.flatnonzero(of["reason"] >= 0).tolist():
+            first, size = int(of["reason"][row]), int(of["reason_size"][row])
+            reason = data[first : first + size].tobytes().decode()
+            self.reasons.append((at + int(starts[row]), int(counts[row]), reason))
         for row in np.flatnonzero(of["crcs"] >= 0).tolist():
             start, count = int(starts[row]), int(counts[row])
             first = int(of["crcs"][row])
@@ -147,17 +169,18 @@ class BlockColumns:
         self.partitions.add(block.partitions)
         self.sample = min(self.sample, block.sample)
 
-    def add_rows(self, checkpoint: str, headers: Headers, rows: Sequence[int], emitters: Sequence[bytes]) -> None:
+    def add_rows(self, checkpoint: str, headers: Headers, rows: Sequence[int]) -> None:
         """Take these rows of a scanned batch in: live blocks of one checkpoint of the graph."""
         of = headers.fields
-        seqs = of["seq"][rows].tolist()
-        fresh = [at for at, key in enumerate(zip(emitters, seqs, strict=True)) if self._is_new(*key)]
+        emitters = headers.data[of["emitter"][rows][:, np.newaxis] + np.arange(16)].view(EMITTER).ravel()
+        named, seqs = emitters.tolist(), of["seq"][rows].tolist()
+        fresh = [at for at, key in enumerate(zip(named, seqs, strict=True)) if self._is_new(*key)]
         if not fresh:
             return
         taken = np.asarray(rows)[fresh]
-        self._column(self.live, checkpoint).add_rows(headers, taken)
+        self._column(self.live, checkpoint).add_rows(headers, taken, emitters[fresh])
         for at, count in zip(fresh, of["count"][taken].tolist(), strict=True):
-            self.read[emitters[at], checkpoint, None] += count
+            self.read[named[at], checkpoint, None] += count
         self.partitions.update(of["partitions"][taken].tolist())
         self.sample = min(self.sample, int(of["sample"][taken].min()))
 

@@ -6,6 +6,7 @@ and what needs a message's lags ("last seen", first arrival) is a minimum or max
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -13,52 +14,25 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from aggregator.kernel.beacons import Bools, DistinctIds, Found, Ints
 from aggregator.kernel.bins import sketch_of
 from aggregator.kernel.columns import BlockColumns, Column
 from aggregator.kernel.compiled import compiled
 from aggregator.kernel.id_index import IdIndex, Rows
+from aggregator.kernel.picking import CountedIds, pick
 from aggregator.kernel.plan import WindowPlan
-from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, unpack_ids
+from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.message_ids import readable_id
 from lagloss_server.rules.arithmetic import is_unsettled
 from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
+from lagloss_server.rules.picked import PickedMessages
 
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.intp]
 F64 = npt.NDArray[np.float64]
 
 TIMED_SAMPLE = SAMPLE_ALL // 16
 """Which ids' own durations are taken: those a sample of this size would leave in."""
-
-
-@dataclass(frozen=True)
-class Found:
-    """The sampled beacons of one checkpoint, live or replayed, and the row of each one's id; offsets only at the first
-    checkpoint."""
-
-    ids: U64
-    lags: F32
-    offsets: npt.NDArray[np.int32]
-    rows: Rows
-    kept: Bools | None
-    """Which of the column's beacons these are; None for all."""
-
-
-@dataclass(frozen=True)
-class DistinctIds:
-    """Knowledge of each distinct id, by row. Lags in ms.
-
-    `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
-    `first`: the smallest live lag at each delivery checkpoint, infinity where there is none, shape (deliveries, ids).
-    """
-
-    ids: U64
-    masks: U64
-    newest: F32
-    first: F32
 
 
 def count_window(found: BlockColumns) -> WindowFacts:
@@ -77,19 +51,39 @@ def count_window(found: BlockColumns) -> WindowFacts:
         if graph.first in side
     ]
     missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
+    counts = _whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first)
+    arrivals = tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first)
+    corrupted = {link: index.rows_of(wrong) for link, wrong in _corrupted(found, sample).items()}
+    picked = pick(
+        CountedIds(
+            plan=plan,
+            live={name: (found.live[name], there) for name, there in live.items()},
+            replayed={name: (found.replayed[name], there) for name, there in again.items()},
+            ids=ids,
+            codes=codes,
+            patterns=patterns,
+            lossy=lossy,
+            missing=missing.rows[:MAX_NAMES],
+            are_many_late=_are_many_late(plan, counts, arrivals),
+            corrupted=corrupted,
+            sample=sample,
+        )
+    )
     return WindowFacts(
-        patterns=_whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first),
+        patterns=counts,
         checkpoints={name: checkpoints[name] for name in graph.checkpoints if name in checkpoints},
-        arrivals=tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first),
+        arrivals=arrivals,
         durations=_durations(graph, live, ids.ids, sample),
         read=dict(found.read),
         strangers=dict(found.strangers),
         bad=dict(found.bad),
-        corrupted=_corrupted(found, sample),
+        corrupted={link: wrong.size for link, wrong in corrupted.items()},
+        reasons={name: reasons for name, there in live.items() if (reasons := _reasons(found.live[name], there))},
         quarantined=frozenset(found.quarantined),
         sample=sample,
         cuts=plan.cuts,
-        missing=missing.named(patterns, *_names_and_traces(first, missing.rows[:MAX_NAMES], index.size)),
+        missing=missing.named(patterns, picked, _traces(first, missing.rows[:MAX_NAMES], index.size)),
+        picked=picked,
         partitions=frozenset(found.partitions),
         scattered=found.scattered or len(found.partitions) > 1,
     )
@@ -275,53 +269,69 @@ class _Missing:
         return tuple(map(Pattern, masks, counts, on_time, first.tolist(), last.tolist()))
 
     def named(
-        self, patterns: list[int], names: Mapping[int, str], traces: Mapping[int, TraceContext]
+        self, patterns: list[int], picked: PickedMessages, traces: Mapping[int, TraceContext]
     ) -> tuple[MissingId, ...]:
-        """Return the first of them, with their names and traces where they are known."""
-        found = enumerate(self.rows[:MAX_NAMES].tolist())
+        """Return the first of them, with their names and traces where they are known, and who saw each last."""
+        rows = {id_hash: row for row, id_hash in enumerate(picked["ids"].tolist())}
+        last = picked.last_emitters()
         return tuple(
             MissingId(
-                int(self.ids[at]),
-                patterns[self.codes[at]],
-                float(self.last_seen[at]),
-                names.get(row),
+                id_hash,
+                patterns[code],
+                seen_ms,
+                picked.names[rows[id_hash]],
                 traces.get(row),
+                last[rows[id_hash]],
             )
-            for at, row in found
+            for id_hash, code, seen_ms, row in zip(
+                self.ids[:MAX_NAMES].tolist(),
+                self.codes.tolist(),
+                self.last_seen.tolist(),
+                self.rows.tolist(),
+                strict=False,
+            )
         )
 
 
-def _names_and_traces(
-    columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int
-) -> tuple[dict[int, str], dict[int, TraceContext]]:
-    """Return names and traces of these rows (of `n`), from the first checkpoint's blocks that carry them."""
-    is_wanted, names, seen_in = np.zeros(n, bool), dict[int, str](), dict[int, tuple[float, TraceContext]]()
+def _traces(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, TraceContext]:
+    """Return the traces of these rows (of `n`), from the first checkpoint's blocks that carry them."""
+    is_wanted, seen_in = np.zeros(n, bool), dict[int, tuple[float, TraceContext]]()
     is_wanted[wanted] = True
     for column, found in columns if wanted.size else ():
+        if not column.traces:
+            continue
         hits = np.flatnonzero(is_wanted[found.rows])
         places = hits if found.kept is None else np.flatnonzero(found.kept)[hits]
         row_at = dict(zip(places.tolist(), found.rows[hits].tolist(), strict=True))
-        for start, count, packed in column.names:
-            mine = _between(places, start, count)
-            raw = unpack_ids(packed, (mine - start).tolist())
-            names |= {row_at[at]: readable_id(name) for at, name in zip(mine.tolist(), raw, strict=True)}
         for start, count, packed in column.traces:
+            first, last = np.searchsorted(places, (start, start + count)).tolist()
             # a message that came in several times is in the trace in which it came in first, however blocks are read
-            for position, trace in find_traces(packed, _between(places, start, count) - start).items():
+            for position, trace in find_traces(packed, places[first:last] - start).items():
                 row, seen = row_at[start + position], (float(column.lags[start + position]), trace)
                 seen_in[row] = min(seen, seen_in.get(row, seen))
-    return names, {row: trace for row, (_, trace) in seen_in.items()}
+    return {row: trace for row, (_, trace) in seen_in.items()}
 
 
-def _between(places: Ints, start: int, count: int) -> Ints:
-    """Return those of the places (ascending) that lie in one block."""
-    first, last = np.searchsorted(places, (start, start + count)).tolist()
-    return places[first:last]
+def _are_many_late(plan: WindowPlan, patterns: Iterable[Pattern], arrivals: Sequence[Sketch]) -> bool:
+    """Return whether, at any destination, more messages than usual arrived after its lag target."""
+    on_time = [sum(soon) for soon in zip(*(pattern.on_time for pattern in patterns), strict=True)]
+    return any(
+        there.count - soon > share * there.count
+        for there, soon, share in zip(arrivals, on_time or [0] * len(arrivals), plan.late_shares, strict=True)
+    )
 
 
-def _corrupted(found: BlockColumns, sample: int) -> dict[str, int]:
+def _reasons(column: Column, found: Found) -> Counter[str]:
+    """Count the beacons of a checkpoint by the reason that their blocks give."""
+    counts: Counter[str] = Counter()
+    for start, count, reason in column.reasons:
+        counts[reason] += count if found.kept is None else int(found.kept[start : start + count].sum())
+    return +counts
+
+
+def _corrupted(found: BlockColumns, sample: int) -> dict[str, U64]:
     """Rule 13: by link, the ids whose checksums were seen on both sides and never agreed."""
-    counts = {}
+    wrong = {}
     for link in found.plan.graph.links:
         sent, taken = _checksums(found, link.out, sample), _checksums(found, f"{link.target}.in", sample)
         if sent is None or taken is None:
@@ -329,8 +339,8 @@ def _corrupted(found: BlockColumns, sample: int) -> dict[str, int]:
         on_both = np.intersect1d(sent["id"].to_numpy(), taken["id"].to_numpy())
         agreed = sent.merge(taken, on=["id", "crc"])["id"].unique()
         if on_both.size > agreed.size:
-            counts[link.name] = int(on_both.size - agreed.size)
-    return counts
+            wrong[link.name] = np.setdiff1d(on_both, agreed)
+    return wrong
 
 
 def _checksums(found: BlockColumns, checkpoint: str, sample: int) -> pd.DataFrame | None:

@@ -154,8 +154,7 @@ class _Task:
             if window is None or checkpoint not in window.plan.graph.bit:
                 left += mine
             else:
-                places = of["emitter"][mine][:, np.newaxis] + np.arange(16)
-                window.add_rows(checkpoint, headers, mine, headers.data[places].view("V16").ravel().tolist())
+                window.add_rows(checkpoint, headers, mine)
         return left
 
     def _end_partition(self) -> Iterator[Part]:

@@ -9,6 +9,8 @@ from functools import cached_property
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, block_key
 from lagloss_server.model.graph import Graph
 
+LATE_SHARE = 0.6
+
 
 @dataclass(frozen=True)
 class WindowPlan:
@@ -39,6 +41,15 @@ class WindowPlan:
         """The lag target of each destination."""
         sla = self.graph.definition.spec.sla
         return tuple(sla.lag_at(destination.name).target for destination in self.graph.destinations)
+
+    @property
+    def late_shares(self) -> tuple[float, ...]:
+        """Return the share of late messages from which on they are kept one by one, of each destination: somewhat below
+        where its target is breached, since a part of a window may have fewer than the whole."""
+        sla = self.graph.definition.spec.sla
+        return tuple(
+            LATE_SHARE * (1 - sla.lag_at(destination.name).percentile / 100) for destination in self.graph.destinations
+        )
 
 
 @dataclass(frozen=True)

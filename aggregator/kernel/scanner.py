@@ -25,7 +25,7 @@ Int = Any
 
 FIELDS = (
     "checkpoint", "checkpoint_size", "emitter", "seq", "window_start", "partitions", "sample", "count",
-    "ids", "lags", "offsets", "names", "names_size", "crcs", "traces", "traces_size",
+    "ids", "lags", "offsets", "names", "names_size", "crcs", "traces", "traces_size", "reason", "reason_size",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
@@ -254,3 +254,4 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         found[4, row], found[5, row], found[6, row], found[7, row] = window_start, partitions, sample, count
         found[8, row], found[9, row], found[10, row], found[11, row] = ids, lags, offsets, names
         found[12, row], found[13, row], found[14, row], found[15, row] = names_size, crcs, traces, traces_size
+        found[16, row], found[17, row] = reason, reason_size

@@ -45,7 +45,7 @@ CHUNK = 5_000
 """Rows a statement deletes."""
 CHUNKS_PER_ROUND = 4
 
-TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
+TALLY, WINDOW, HISTORY, NAMES, PICKED, CONSUMER_LAG = tables.PARTITIONED
 
 
 class Retention:
@@ -66,7 +66,8 @@ class Retention:
         self._closer.seal_before(changeable_s, CHUNK * CHUNKS_PER_ROUND)
         minutes_s = oldest_day(now_ms, self._settings.keep_minutes_days)
         self._drop_days(TALLY, now_ms // 1000, partial(self._drop_tallies, changeable_s))
-        self._drop_days(NAMES, oldest_day(now_ms, self._settings.keep_names_days), partial(self._drop, NAMES))
+        for table in (NAMES, PICKED):
+            self._drop_days(table, oldest_day(now_ms, self._settings.keep_names_days), partial(self._drop, table))
         self._drop_days(WINDOW, minutes_s, self._drop_windows)
         self._drop_days(HISTORY, minutes_s, partial(self._drop, HISTORY))
         self._drop_days(CONSUMER_LAG, minutes_s, partial(self._drop, CONSUMER_LAG))

@@ -150,6 +150,10 @@ class Graph(Flow):
         kept = [(f"node {node}", (f"{node}.in",), self.outs(node)) for node in self.nodes]
         return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
 
+    def leads(self, checkpoints: Iterable[str], delivery: str) -> bool:
+        """Return whether any of these checkpoints lies on a way to this delivery checkpoint, without a retrier."""
+        return bool(self._reachable(checkpoints) >> self.bit[delivery] & 1)
+
     @cached_property
     def retry_loop_mask(self) -> int:
         """Checkpoints of the way to a retrier and back, whose beacons are no duplicates."""

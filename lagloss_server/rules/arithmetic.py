@@ -195,7 +195,7 @@ def judge_pattern(graph: Graph, pattern: Pattern, ahead: ProgressCuts, incomplet
     """
     missing = missing_places(graph, pattern.mask)
     if not missing:
-        return Judged(_good_fate(graph, pattern.mask))
+        return Judged(good_fate(graph, pattern.mask))
     return _judge_missing(missing, pattern, ahead, incomplete)
 
 
@@ -235,7 +235,8 @@ def _waiting(pattern: Pattern, ahead: ProgressCuts) -> Fate:
     return Fate.OVERDUE if is_before(pattern, ahead.overdue) else Fate.PENDING
 
 
-def _good_fate(graph: Graph, mask: int) -> Fate:
+def good_fate(graph: Graph, mask: int) -> Fate:
+    """Return what became of messages with this pattern, of which nothing is missing."""
     if mask & graph.delivery_mask:
         return Fate.DELIVERED
     return Fate.DEAD if mask & graph.dead_mask else Fate.FILTERED

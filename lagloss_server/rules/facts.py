@@ -9,13 +9,14 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
+from lagloss_server.rules.picked import PickedMessages
 
 MAX_NAMES = 1_000
 """Number of missing ids kept per window and partition."""
@@ -49,16 +50,16 @@ class CheckpointFacts:
     lags: Sketch = field(default_factory=Sketch)
 
 
-@dataclass(frozen=True, slots=True)
-class MissingId:
-    """A message that something is missing of: its hash, name and trace where known, pattern and when it was last seen
-    (epoch ms)."""
+class MissingId(NamedTuple):
+    """A message that something is missing of: its hash, name and trace where known, pattern, when it was last seen
+    (epoch ms), and the emitter that sent its beacon at the last checkpoint it reached, where that is known."""
 
     id_hash: int
     mask: int
     last_seen_ms: float
     name: str | None
     trace: TraceContext | None = None
+    emitter: bytes | None = None
 
 
 Account = tuple[bytes, str, str | None]
@@ -72,10 +73,11 @@ class WindowFacts:
     `arrivals`: lags of messages' first arrivals, by destination. `read` counts beacons a tally account before
     sampling; `durations` says how long places kept messages (`Graph.spans`); `strangers` counts beacons of checkpoints
     that only other versions of the definition have, `bad` bad records under the window's key by reason; `corrupted` is
-    by link name; `quarantined` names nodes that a bad block belongs to. `partitions` are the numbers of partitions its
-    blocks were made for. Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left
-    different ids out) do not add up: the window has to be read in another way. Facts that are `proven` come from
-    tallies alone (`tally_proof`) and have no patterns.
+    by link name; `reasons` counts live beacons by checkpoint and the reason that they give; `quarantined` names nodes
+    that a bad block belongs to. `missing` and `picked` are messages one by one, not all. `partitions` are the numbers
+    of partitions its blocks were made for. Facts that are `scattered` (an id may lie in two partitions) or of
+    `mixed_samples` (parts left different ids out) do not add up: the window has to be read in another way. Facts that
+    are `proven` come from tallies alone (`tally_proof`) and have no patterns.
     """
 
     patterns: tuple[Pattern, ...] = ()
@@ -86,10 +88,12 @@ class WindowFacts:
     strangers: dict[str, int] = field(default_factory=dict)
     bad: dict[BadReason, int] = field(default_factory=dict)
     corrupted: dict[str, int] = field(default_factory=dict)
+    reasons: dict[str, dict[str, int]] = field(default_factory=dict)
     quarantined: frozenset[str] = frozenset()
     sample: int = SAMPLE_ALL
     cuts: tuple[float, ...] = ()
     missing: tuple[MissingId, ...] = ()
+    picked: PickedMessages = field(default_factory=PickedMessages, compare=False)
     partitions: frozenset[int] = frozenset()
     proven: bool = False
     scattered: bool = False
@@ -105,18 +109,21 @@ class WindowFacts:
         """Return the facts of all parts together; their ids are disjoint and they were cut at the same times."""
         parts = list(parts)
         if len(parts) == 1:
-            return parts[0]
+            return replace(parts[0], picked=parts[0].picked.pruned())
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
         labels = dict.fromkeys(label for part in parts for label in part.durations)
         read: Counter[Account] = Counter()
         strangers: Counter[str] = Counter()
         bad: Counter[BadReason] = Counter()
         corrupted: Counter[str] = Counter()
+        reasons: dict[str, Counter[str]] = {}
         for part in parts:
             read.update(part.read)
             strangers.update(part.strangers)
             bad.update(part.bad)
             corrupted.update(part.corrupted)
+            for checkpoint, counts in part.reasons.items():
+                reasons.setdefault(checkpoint, Counter()).update(counts)
         cuts = parts[0].cuts if parts else ()
         partitions = frozenset(number for part in parts for number in part.partitions)
         return cls(
@@ -134,18 +141,20 @@ class WindowFacts:
             strangers=dict(strangers),
             bad=dict(bad),
             corrupted=dict(corrupted),
+            reasons={checkpoint: dict(counts) for checkpoint, counts in reasons.items()},
             quarantined=frozenset(node for part in parts for node in part.quarantined),
             sample=min((part.sample for part in parts), default=SAMPLE_ALL),
             cuts=cuts,
             missing=tuple(missing for part in parts for missing in part.missing),
+            picked=PickedMessages.merged(part.picked for part in parts),
             partitions=partitions,
             scattered=len(partitions) > 1 or any(part.scattered for part in parts),
             mixed_samples=len({part.sample for part in parts}) > 1,
         )
 
     def pack(self) -> bytes:
-        """Return the facts without the missing ids (which have a table of their own), as compressed JSON; the same
-        bytes however the parts were read."""
+        """Return the facts without the missing and the picked messages (which have tables of their own), as compressed
+        JSON; the same bytes however the parts were read."""
         return zlib.compress(json.dumps(self._document(), separators=(",", ":")).encode(), 6)
 
     @classmethod
@@ -166,6 +175,7 @@ class WindowFacts:
             strangers=raw["strangers"],
             read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
+            reasons=raw.get("reasons", {}),
             quarantined=frozenset(raw["quarantined"]),
             sample=raw["sample"],
             cuts=tuple(raw["cuts"]),
@@ -190,6 +200,7 @@ class WindowFacts:
                 key=lambda read: (read[0], read[1], read[2] or ""),
             ),
             "corrupted": dict(sorted(self.corrupted.items())),
+            "reasons": {name: dict(sorted(counts.items())) for name, counts in sorted(self.reasons.items())},
             "quarantined": sorted(self.quarantined),
             "sample": self.sample,
             "cuts": self.cuts,

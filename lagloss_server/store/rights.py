@@ -16,8 +16,16 @@ _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 """What people change too, on the dashboard and by the command line."""
 WRITES: Final = {
     "lagloss_aggregator": (
-        *("audited", "consumer_lag", "deferred_reports", "emitter", "missing_message", "progress", "pruned"),
-        *("quarantine", "quarantine_count", "recompute_request", "reports_position", "rollup", "rollup_dirty"),
+        *("audited", "consumer_lag", "deferred_reports", "emitter", "missing_message", "picked_messages", "progress"),
+        *(
+            "pruned",
+            "quarantine",
+            "quarantine_count",
+            "recompute_request",
+            "reports_position",
+            "rollup",
+            "rollup_dirty",
+        ),
         *("set_aside", "stranger", "tally", "window", "window_history"),
     ),
     "lagloss_collector": ("pipeline",),

@@ -212,6 +212,19 @@ class MissingMessageRow(Base):
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
     trace_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex; null where it is not known")
     span_id: Mapped[str | None] = mapped_column(comment="of W3C's traceparent, hex")
+    emitter: Mapped[bytes | None] = mapped_column(comment="of its beacon at last_checkpoint; null where not known")
+
+
+class PickedMessagesRow(Base):
+    __tablename__ = "picked_messages"
+    __table_args__ = {
+        "comment": "What is known one by one of a window's messages, bad ones and some good. Writer: closer.",
+        **BY_DAY,
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    packed: Mapped[bytes] = mapped_column(comment="PickedMessages")
 
 
 class ConsumerLagRow(Base):
@@ -367,7 +380,8 @@ def table_of(model: type[Base]) -> Table:
 
 
 PARTITIONED: Final = tuple(
-    table_of(model) for model in (TallyRow, WindowRow, WindowRevisionRow, MissingMessageRow, ConsumerLagRow)
+    table_of(model)
+    for model in (TallyRow, WindowRow, WindowRevisionRow, MissingMessageRow, PickedMessagesRow, ConsumerLagRow)
 )
 
 
