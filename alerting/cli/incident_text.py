@@ -43,6 +43,7 @@ def _facts(document: Document) -> dict[str, str | None]:
 def _sections(document: Document) -> dict[str, list[str]]:
     return {
         "where": [place_words(place) for place in document["where"]],
+        "in common": [document["blame"]["text"]] if document["blame"] else [],
         "examples": [_example(example) for example in document["examples"]],
         "notes": document["notes"],
         "history": [

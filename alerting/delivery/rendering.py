@@ -118,6 +118,8 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Tex
         count = _part(body, "windows").get("count")
         yield _line("Since", f"{body['since']}{f', {count} windows' if count and count != 1 else ''}")
     yield from _listed("Where", [place_words(place) for place in _list(body, "where")])
+    if conclusion := _part(body, "blame").get("conclusion"):
+        yield _line("In common", conclusion)
     yield from _listed("Example", [_example(example) for example in _list(body, "examples")])
     for note in _list(body, "notes"):
         yield _line("Note", note)

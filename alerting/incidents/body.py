@@ -15,6 +15,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.traits import Of
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.times import moment
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
@@ -23,18 +24,28 @@ VERSION: Final = 1
 MAX_EXAMPLES: Final = 20
 MAX_PLACES: Final = 10
 MAX_NOTES: Final = 20
+BLAMED: Final[Mapping[str, Of]] = {
+    "loss": "loss",
+    "lag": "lag",
+    "on-time": "lag",
+    "dead-letters": "dead",
+    "corruption": "corruption",
+}
+"""What the bad messages of an incident of this kind have suffered, where single messages are known to have."""
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentEvidence:
-    """Evidence stored with an incident for its messages, from its newest breached windows."""
+    """Evidence stored with an incident for its messages, from its newest breached windows. `blame`: what the bad
+    messages have in common."""
 
     where: Sequence[BreachPlace] = ()
     examples: Sequence[MissingMessage] = ()
     messages: int | None = None
     lost: Document | None = None
+    blame: Document | None = None
 
     def document(self, links: TraceLinks = NO_LINKS) -> Document:
         return {
@@ -42,6 +53,7 @@ class IncidentEvidence:
             "examples": [_example(lost, links) for lost in self.examples[:MAX_EXAMPLES]],
             "messages": self.messages,
             "lost": self.lost,
+            "blame": self.blame,
         }
 
 
@@ -73,7 +85,7 @@ def incident_body(incident: Incident, change: str, labels: Mapping[str, str], da
             "messages": detail.get("messages"),
             "lost": detail.get("lost"),
         },
-        **{name: document[name] for name in ("since", "windows", "where", "examples", "notes", "links")},
+        **{name: document[name] for name in ("since", "windows", "where", "blame", "examples", "notes", "links")},
         "commands": {
             "acknowledge": f"lagloss alerts ack {incident.id}",
             "silence": f"lagloss alerts silence pipeline={incident.pipeline} rule={incident.rule} --for 2h "
@@ -93,7 +105,8 @@ def _summary(incident: Incident) -> str:
     place = next(iter(incident.where), None)
     share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
     most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""
-    return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}"
+    who = f". {incident.blame['conclusion']}" if incident.blame and incident.blame["findings"] else ""
+    return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}{who}"
 
 
 def _place(place: BreachPlace) -> Document:

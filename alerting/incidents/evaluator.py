@@ -16,7 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
-from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
+from alerting.incidents.body import BLAMED, MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
 from alerting.incidents.lifecycle import Transition, judge, text_of
 from alerting.incidents.notifier import Notifier
 from alerting.rules import Rule
@@ -27,6 +27,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.blame import read_blame
 from lagloss_server.rules.facts import MAX_NAMES
 from lagloss_server.store.store import MissingMessage, Store
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
@@ -236,7 +237,7 @@ class _Work:
         else:
             evidence = self._evidence(rule, change, assessment.places).document(self.trace_links)
         return {
-            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
+            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost", "blame")},
             "breaches": incidents.ranges(change.breaches),
             "what": rule.what,
             "unit": rule.unit,
@@ -263,6 +264,7 @@ class _Work:
             examples=self._examples(rule, starts[-1]),
             messages=newest["messages"] if newest else None,
             lost=newest["lost"] if newest else None,
+            blame=self._blame(rule.kind, starts),
         )
 
     def _examples(self, rule: Rule, start_s: int) -> list[MissingMessage]:
@@ -274,3 +276,16 @@ class _Work:
         at_most = MAX_EXAMPLES if within is None else MAX_NAMES
         found = self.store.missing(self.pipeline, start_s, at_most, kinds=kinds)
         return [each for each in found if within is None or within.intersection(each.places)][:MAX_EXAMPLES]
+
+    def _blame(self, kind: str, starts: Sequence[int]) -> dict[str, Any] | None:
+        """Return what the bad messages of these windows have in common; None where it is not known. No page waits for
+        a cause that cannot be found out."""
+        of = BLAMED.get(kind)
+        if of is None:
+            return None
+        try:
+            found = read_blame(self.store, self.pipeline, starts, [of])
+        except Exception:
+            _log.exception("blame_failed", pipeline=self.pipeline)
+            return None
+        return found[0].document() if found else None

@@ -21,6 +21,7 @@ from lagloss_server.errors import UnknownWindow
 from lagloss_server.fields import NAME_PATTERN
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.net.problem_details import documented
+from lagloss_server.queries.blame import blame_document, read_blame
 from lagloss_server.queries.difference import Difference, difference_in
 from lagloss_server.queries.matrix import Only, Presence
 from lagloss_server.store.audit import Look
@@ -64,6 +65,15 @@ def router(services: Services) -> APIRouter:
         if document is None:
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
         return document
+
+    @routes.get(f"{PATH}/blame", responses=documented(404, 422, 503))
+    async def blame(pipeline: PipelineName, start: Start) -> dict[str, Any]:
+        """Return what the lost, late, dead or corrupted messages have in common, as `lagloss blame --json` does."""
+        start_s = _start_s(start)
+        found = await threads.read(read_blame, store, pipeline, [start_s])
+        if not found and not await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S):
+            raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
+        return blame_document(pipeline, start_s, found)
 
     @routes.get(f"{PATH}/revisions", responses=documented(404, 422, 503))
     async def revisions(pipeline: PipelineName, start: Start) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import contract_document
+from lagloss_server.queries.blame import WindowBlame, read_blame
 from lagloss_server.queries.difference import check_points
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store.schema import core as tables
@@ -47,7 +48,7 @@ class Revision:
 @dataclass(frozen=True, slots=True)
 class WindowRead:
     """A window and what explains it. `window` None: nothing is stored of it. `graph`: of the version in force.
-    `missing`: what its result named, lost ones first; 1,000 at most."""
+    `missing`: what its result named, lost ones first; 1,000 at most. `blame`: what the bad messages have in common."""
 
     pipeline: str
     start_s: int
@@ -57,6 +58,7 @@ class WindowRead:
     gaps: tuple[Gap, ...]
     revisions: tuple[Revision, ...]
     missing: tuple[MissingMessage, ...]
+    blame: tuple[WindowBlame, ...] = ()
 
     def document(self) -> Document | None:
         """Return the window as `windows --json` prints it, and the nodes whose evidence is missing."""
@@ -80,6 +82,7 @@ def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) ->
         gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
         revisions=read_revisions(store, pipeline, start_s, window),
         missing=tuple(store.missing(pipeline, start_s)) if window is not None and window["verdict"] else (),
+        blame=tuple(read_blame(store, pipeline, [start_s])) if window is not None and window["verdict"] else (),
     )
 
 

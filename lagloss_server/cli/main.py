@@ -24,7 +24,7 @@ from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
-from lagloss_server.errors import NotEnoughData
+from lagloss_server.errors import NotEnoughData, UnknownWindow
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
@@ -237,6 +237,24 @@ def matrix(
     out().print(found.table())
     rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
     typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(found.sample)}")
+
+
+@app.command()
+def blame(pipeline: PipelineName, window: WindowMoment, as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """Say what the lost, late, dead or corrupted messages of a window have in common that the others have not."""
+    from lagloss.wire.format import WINDOW_S
+    from lagloss_server.queries.blame import NOT_PICKED, blame_document, read_blame
+
+    start = _window_start(window)
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        found = read_blame(store, pipeline, [start])
+        if not store.windows(pipeline, start, start + WINDOW_S):
+            raise UnknownWindow(pipeline=pipeline, start=rfc3339(start))
+    if as_json:
+        typer.echo(json.dumps(blame_document(pipeline, start, found)))
+        return
+    for text in [each.text for each in found] or [NOT_PICKED]:
+        typer.echo(text)
 
 
 @app.command()

@@ -69,10 +69,10 @@ class Incident:
     """A row of `incident`: what alerting writes, the command line, the dashboard, and reports read.
 
     Windows: starts in epoch s. `value` (of the last window), `worst`, and `target` are in the rule's `unit`. `detail`:
-    `what`, `unit`, and `text` (value against target) of the rule; `where` (worst first), `examples`, `messages`, and
-    `lost` of the newest breached windows; `breaches` as ranges of windows, `windows` (their number), `worst_window`,
-    `notes`, `resolved_because`. Properties read it, since rows of older versions lack some of that. `runbooks`:
-    address of the pipeline's own, from its newest definition.
+    `what`, `unit`, and `text` (value against target) of the rule; `where` (worst first), `blame` (what the bad messages
+    have in common), `examples`, `messages`, and `lost` of the newest breached windows; `breaches` as ranges of windows,
+    `windows` (their number), `worst_window`, `notes`, `resolved_because`. Properties read it, since rows of older
+    versions lack some of that. `runbooks`: address of the pipeline's own, from its newest definition.
     """
 
     id: UUID
@@ -144,6 +144,11 @@ class Incident:
         return self.detail.get("examples") or []
 
     @property
+    def blame(self) -> Document | None:
+        """What the bad messages have in common, as `lagloss blame --json` has it."""
+        return self.detail.get("blame")
+
+    @property
     def notes(self) -> list[str]:
         return self.detail.get("notes") or []
 
@@ -184,9 +189,9 @@ class Incident:
         }
 
     def details(self, dashboard_url: str) -> Document:
-        """Return the document with examples, notes, and links."""
-        more = {"examples": self.examples, "notes": self.notes, "links": self.links(dashboard_url)}
-        return {**self.document(), **more}
+        """Return the document with blame, examples, notes, and links."""
+        more = {"blame": self.blame, "examples": self.examples, "notes": self.notes}
+        return {**self.document(), **more, "links": self.links(dashboard_url)}
 
 
 _SAME: Final = tuple(field.name for field in fields(Incident) if field.name in incident_table.c)

@@ -71,6 +71,7 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
         [
             _head(opened, here, asking(), now_s),
             _section("Where", _where(incident)),
+            _section("What the messages have in common", _blame(incident)),
             _section("Examples", _examples(incident, here)),
             _without_examples(incident, asking()),
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
@@ -151,6 +152,10 @@ def _heading(title: str) -> Part:
 
 def _where(incident: Incident) -> list[Part]:
     return [dmc.ListItem(place_words(place), className="breaks") for place in incident.where]
+
+
+def _blame(incident: Incident) -> list[Part]:
+    return [dmc.ListItem(incident.blame["text"], className="breaks")] if incident.blame else []
 
 
 def _examples(incident: Incident, here: Address) -> list[Part]:

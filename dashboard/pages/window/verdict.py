@@ -74,6 +74,7 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
                 [
                     dmc.Text(words.verdict_sentence(window, found.definition.spec.sla.loss.max), fw=600),
                     dmc.List(reasons, size="sm", mt=4) if reasons else None,
+                    *(dmc.Text(each.text, size="sm", mt=4, className="breaks") for each in found.blame),
                     dmc.Text(_facts(window, zone), size="sm", c="dimmed", mt=4),
                     destinations(window, found.definition.spec.sla),
                 ],
