@@ -14,7 +14,7 @@ from lagloss.wire.format import F32, U64, unpack_ids
 from lagloss_server.model.message_ids import readable_id
 
 Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.intp]
+Ints = npt.NDArray[np.intp] | npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True)

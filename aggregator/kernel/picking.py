@@ -249,9 +249,9 @@ class _Sightings:
         if is_dead:
             starts = [start for start, _, _ in column.reasons]
             for place, slot in zip(places.tolist(), slots.tolist(), strict=True):
-                which = int(np.searchsorted(starts, place, side="right")) - 1
-                if which >= 0 and place < column.reasons[which][0] + column.reasons[which][1]:
-                    self.reasons[slot] = column.reasons[which][2]
+                block = int(np.searchsorted(starts, place, side="right")) - 1
+                if block >= 0 and place < column.reasons[block][0] + column.reasons[block][1]:
+                    self.reasons[slot] = column.reasons[block][2]
 
     def event_ms(self) -> npt.NDArray[np.int32]:
         """Return each row's event time - window start, -1 where it is not known."""

@@ -215,7 +215,7 @@ class _Search:
     def _described(self, each: _Candidate, same: tuple[Finding, ...] = (), within: tuple[Finding, ...] = ()) -> Finding:
         population, node = self._population, each.trait.node
         mine = self._bad & each.has
-        seen = population.seen_ms[node][mine] if node in population.seen_ms else np.empty(0)
+        seen = population.seen_ms[node][mine] if node is not None and node in population.seen_ms else np.empty(0)
         seen = seen[~np.isnan(seen)]
         last = population.last[mine] == population.nodes.index(node) if node in population.nodes else np.zeros(1, bool)
         return Finding(
@@ -244,7 +244,7 @@ class _Look:
     search: _Search
     codes: Codes
     bad: npt.NDArray[np.int64]
-    others: F64
+    others: npt.NDArray[np.int64] | F64
     bad_known: int
     others_known: F64
     """Weights of the others of which it is known."""

@@ -149,7 +149,7 @@ class Population:
                 continue
             known = [self.facts.get(emitter) for emitter in self.emitters]
             yield Trait("process", tuple(emitter.hex() for emitter in self.emitters), codes, node)
-            yield from self._described(node, "host", "", [each and each.machine for each in known])
+            yield from self._described(node, "host", "", [None if each is None else each.machine for each in known])
             for name in sorted({name for each in known if each is not None for name in each.labels}):
                 here = [None if each is None else each.labels.get(name, "") for each in known]
                 yield from self._described(node, "label", name, here)
