@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from lagloss.wire.sketch import Sketch
 
 State = Literal["open", "closed", "sealed"]
 Verdict = Literal["ok", "loss", "unknown", "idle"]
 Proof = Literal["beacons", "tallies"]
+ReasonCounts = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Live beacons by node, exit (`filtered` or `dead`) and reason."""
+EXITS_WITH_REASON: Final = ("filtered", "dead")
+MAX_REASONS: Final = 20
+"""Reasons that are told apart at one exit; the least frequent of more are counted together as `OTHER_REASONS`."""
+OTHER_REASONS: Final = "(other reasons)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +134,8 @@ class WindowResult:
     `unknown_checkpoints`: beacons of checkpoints that the version in force does not have (20 of them at most).
     `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
     clocks are, whole seconds (rule 4). `on_time_of`: how many messages the on-time share is of, one each for every
-    destination it is due at. `pending_since_ms`: when the first of the pending or overdue messages was last
-    seen (epoch ms); not printed.
+    destination it is due at. `reasons_by_node`: why messages were filtered or dead; None where no beacon was read.
+    `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
     """
 
     pipeline: str
@@ -154,6 +161,7 @@ class WindowResult:
     destinations: tuple[DestinationResult, ...]
     crashes: tuple[Crash, ...] = ()
     unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
+    reasons_by_node: ReasonCounts | None = None
     pending_since_ms: float | None = None
 
     @property
@@ -189,11 +197,19 @@ class WindowResult:
             "nodes": [node.document() for node in self.nodes],
             "links": [link.document() for link in self.links],
             "destinations": [destination.document() for destination in self.destinations],
+            "reasons_by_node": self.reasons_by_node,
             "crashes": [asdict(crash) for crash in self.crashes],
             "unknown_checkpoints": [
                 {"name": name, "beacons": beacons} for name, beacons in self.unknown_checkpoints.items()
             ],
         }
+
+
+def bounded_reasons(counts: Mapping[str, int], room: int = MAX_REASONS) -> dict[str, int]:
+    """Return the counts of the most frequent reasons, of the others together."""
+    ranked = sorted(counts.items(), key=lambda each: (each[0] == OTHER_REASONS, -each[1], each[0]))
+    kept, rest = ranked[:room], sum(count for _, count in ranked[room:])
+    return dict(Counter(dict(kept)) + Counter({OTHER_REASONS: rest}))
 
 
 def loss_ratio_of(destination: Mapping[str, Any]) -> dict[str, float | None]:
@@ -228,6 +244,33 @@ def losses_by_place(window: WindowDocument) -> dict[str, tuple[int, int]]:
     found = {f"node {node['name']}": node["lost"] for node in window["nodes"]}
     found |= {f"link {link['from']}->{link['to']}": link["lost"] for link in window["links"]}
     return {place: (lost["min"], lost["max"]) for place, lost in found.items() if lost and lost["max"]}
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonRow:
+    """Number of live beacons of one exit that give one reason; None: those that give none, and those that nobody
+    read."""
+
+    node: str
+    exit: str
+    reason: str | None
+    count: int
+
+
+def reason_rows(document: WindowDocument) -> list[ReasonRow]:
+    """Return why messages were filtered or dead, most frequent first, the unknown reasons of each exit included; of a
+    window's document or of a roll-up's."""
+    known: ReasonCounts = document.get("reasons_by_node") or {}
+    rows = []
+    for checkpoint in document["checkpoints"]:
+        node, _, exit_ = checkpoint["name"].partition(".")
+        if exit_ not in EXITS_WITH_REASON:
+            continue
+        reasons = known.get(node, {}).get(exit_, {})
+        rows += [ReasonRow(node, exit_, reason, count) for reason, count in reasons.items()]
+        rest = checkpoint["beacons"] - sum(reasons.values())
+        rows += [ReasonRow(node, exit_, None, rest)] if rest > 0 else []
+    return sorted(rows, key=lambda row: (-row.count, row.node, row.exit, row.reason or ""))
 
 
 def contract_document(window: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Destination, Graph, Place
 from lagloss_server.model.window_result import (
+    EXITS_WITH_REASON,
     CheckpointResult,
     Crash,
     DestinationResult,
@@ -25,8 +26,10 @@ from lagloss_server.model.window_result import (
     Lags,
     LinkResult,
     NodeResult,
+    ReasonCounts,
     Verdict,
     WindowResult,
+    bounded_reasons,
 )
 from lagloss_server.rules.evidence import Evidence
 from lagloss_server.rules.facts import Pattern, WindowFacts
@@ -409,6 +412,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         destinations=destinations,
         crashes=crashes,
         unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
+        reasons_by_node=_reasons_by_node(graph, facts, scale),
         pending_since_ms=min(
             (
                 pattern.seen_first_ms
@@ -444,6 +448,20 @@ def _crashes(graph: Graph, evidence: Evidence) -> tuple[Crash, ...]:
     found = [Crash(state.node, str(UUID(bytes=state.emitter))) for state in evidence.silent()]
     known = [crash for crash in found if crash.node in graph.nodes]
     return tuple(sorted(known, key=lambda crash: (graph.nodes.index(crash.node), crash.emitter)))
+
+
+def _reasons_by_node(graph: Graph, facts: WindowFacts, scale: Scale) -> ReasonCounts | None:
+    """Count why messages were filtered or dead, in the order of the flow; None where no beacon was read."""
+    if facts.proven:
+        return None
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for node in graph.nodes:
+        for exit_ in EXITS_WITH_REASON:
+            counts = bounded_reasons(facts.reasons.get(f"{node}.{exit_}", {}))
+            if counts:
+                scaled = {reason: scale.count(count) for reason, count in counts.items()}
+                found.setdefault(node, {})[exit_] = scaled
+    return found
 
 
 def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> dict[str, int]:

@@ -16,10 +16,13 @@ from typing import Any, NamedTuple
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
+from lagloss_server.model.window_result import bounded_reasons
 from lagloss_server.rules.picked import PickedMessages
 
 MAX_NAMES = 1_000
 """Number of missing ids kept per window and partition."""
+MAX_REASONS = 100
+"""Number of reasons kept per window and checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +203,10 @@ class WindowFacts:
                 key=lambda read: (read[0], read[1], read[2] or ""),
             ),
             "corrupted": dict(sorted(self.corrupted.items())),
-            "reasons": {name: dict(sorted(counts.items())) for name, counts in sorted(self.reasons.items())},
+            "reasons": {
+                name: dict(sorted(bounded_reasons(counts, MAX_REASONS).items()))
+                for name, counts in sorted(self.reasons.items())
+            },
             "quarantined": sorted(self.quarantined),
             "sample": self.sample,
             "cuts": self.cuts,

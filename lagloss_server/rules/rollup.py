@@ -11,7 +11,7 @@ from itertools import repeat
 from typing import Any, Final, Literal
 
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.window_result import Interval, Lags
+from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons
 from lagloss_server.rules.facts import WindowFacts
 
 Period = Literal["hour", "day"]
@@ -102,7 +102,7 @@ class Rollup:
     `on_time` of the `on_time_of` messages that had to be delivered, one each for every destination (rule 15), were so
     within the lag target; windows without an on-time share count in neither. `checkpoints` and `destinations` are in
     the order of the flow. `lost_at`: what was lost at each place that lost something (`node mid`, `link src->mid`); a
-    message may be so at several.
+    message may be so at several. `reasons`: why messages were filtered or dead, of the windows that were read.
     """
 
     windows: int = 0
@@ -122,6 +122,7 @@ class Rollup:
     checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
     destinations: Mapping[str, DestinationSums] = field(default_factory=dict)
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
+    reasons: ReasonCounts = field(default_factory=dict)
 
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
@@ -153,6 +154,7 @@ class Rollup:
             lost_at={
                 label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
             },
+            reasons=document.get("reasons_by_node") or {},
         )
 
     @classmethod
@@ -164,7 +166,7 @@ class Rollup:
     @classmethod
     def merged(cls, parts: Iterable[Rollup]) -> Rollup:
         """Return all parts together; their windows are different ones. Associative: a day is its hours is its
-        windows."""
+        windows (but for the reasons where there are more than are told apart)."""
         parts = list(parts)
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
         return cls(
@@ -181,6 +183,7 @@ class Rollup:
                 for name in dict.fromkeys(name for part in parts for name in part.destinations)
             },
             lost_at=_added_intervals(part.lost_at for part in parts),
+            reasons=_added_reasons([part.reasons for part in parts]),
         )
 
     @property
@@ -208,6 +211,7 @@ class Rollup:
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
             "destinations": [sums.document(name) for name, sums in self.destinations.items()],
             "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "reasons_by_node": self.reasons,
         }
 
     def headline(self) -> dict[str, Any]:
@@ -235,6 +239,7 @@ class Rollup:
                 for name, sums in self.destinations.items()
             },
             "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
+            "reasons": self.reasons,
         }
         return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
 
@@ -321,6 +326,18 @@ def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Inter
             before = total.get(place, Interval(0, 0))
             total[place] = Interval(before.min + lost.min, before.max + lost.max)
     return dict(sorted(total.items()))
+
+
+def _added_reasons(parts: Sequence[ReasonCounts]) -> ReasonCounts:
+    total: dict[str, dict[str, Counter[str]]] = {}
+    for part in parts:
+        for node, exits in part.items():
+            for exit_, counts in exits.items():
+                total.setdefault(node, {}).setdefault(exit_, Counter()).update(counts)
+    return {
+        node: {exit_: bounded_reasons(counts) for exit_, counts in sorted(exits.items())}
+        for node, exits in sorted(total.items())
+    }
 
 
 def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
