@@ -141,8 +141,8 @@ class Closer:
     ) -> int:
         """Close windows, of which these are proven, as far as there is time; return how many beacons were read."""
         checked = self._prover.to_verify(proven)
-        self._close_proven(known, sorted(proven - checked))
-        to_read = [window for window in windows if window in checked or window not in proven]
+        closed = self._close_proven(known, sorted(proven - checked))
+        to_read = [window for window in windows if window not in closed]
         known = self._with_newest(known, to_read)
         read = 0
         for batch in self._batches(known, to_read):
@@ -192,10 +192,11 @@ class Closer:
             if pipeline in self._watch.schedules:
                 self._watch.schedules[pipeline].sealed(start)
 
-    def _close_proven(self, known: JudgementContext, windows: Windows) -> None:
-        """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
+    def _close_proven(self, known: JudgementContext, windows: Windows) -> set[tuple[str, int]]:
+        """Close windows that their tallies prove: no block is read, and they cost the same whatever their size. Return
+        those that need not be read: all but those whose late or dead messages are to be named."""
         if not windows:
-            return
+            return set()
         started = time.monotonic()
         with self._engine.connect() as connection:
             sketches = read_sketches(connection, windows)
@@ -205,8 +206,11 @@ class Closer:
             if {tally for tally, _ in sketches[window]}
             == set(known.reports.tallies[window])  # else one has just changed
         }
+        to_name = {window for window, found in facts.items() if self._plan_of(known, window).has_names_to_keep(found)}
+        facts = {window: found for window, found in facts.items() if window not in to_name}
         made = self._commit(known, facts)
         log.info("proven", windows=len(facts), seconds=round(time.monotonic() - started, 2), changed=made)
+        return set(windows) - to_name
 
     def _close_read(self, known: JudgementContext, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
         """Read, judge and commit these windows in one go; how many beacons were read."""
@@ -287,11 +291,7 @@ class Closer:
         """Read the facts of the windows; return them and the position of the audit after the read."""
         held = self._beacons.watermarks()
         position = self._audit.position(held)
-        plans = []
-        for pipeline, start in windows:
-            graph, evidence = known.graph(pipeline, start), known.evidence(pipeline, start)
-            others = self._watch.versions[pipeline].checkpoints
-            plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
+        plans = [self._plan_of(known, window) for window in windows]
         wanted = [place for window in windows for place in known.reports.ranges[window]]
         silent = [state for window in windows for state in known.evidence(*window).silent()]
         wanted += last_words(self._beacons, silent, held)
@@ -300,6 +300,11 @@ class Closer:
         self.demand_same_topic()
         self._metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
         return reading, advanced(position, ranges)
+
+    def _plan_of(self, known: JudgementContext, window: tuple[str, int]) -> WindowPlan:
+        graph, evidence = known.graph(*window), known.evidence(*window)
+        others = self._watch.versions[window[0]].checkpoints
+        return WindowPlan(graph, window[1], horizon(graph, evidence).cuts, evidence.sample, others)
 
     def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
         return ReadPlan({plan.key: plan for plan in plans}, frozenset(self._watch.versions), position)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -16,9 +16,10 @@ from aggregator.kernel.beacons import Bools, DistinctIds, Found, Ints, names_of
 from aggregator.kernel.columns import Column
 from aggregator.kernel.compiled import compiled
 from aggregator.kernel.id_index import Rows
-from aggregator.kernel.plan import WindowPlan
+from aggregator.kernel.plan import DEAD_SHARE, WindowPlan
 from lagloss.wire.format import F32, U64
 from lagloss_server.rules.arithmetic import Fate, good_fate
+from lagloss_server.rules.hops import hop_labels, longest_hops
 from lagloss_server.rules.picked import (
     CORRUPTED,
     DEAD,
@@ -40,10 +41,6 @@ from lagloss_server.rules.picked import (
 MANY_IDS: Final = 20_000
 GOOD_OF_MANY: Final = 250
 """Good messages that are picked of a part with more than `MANY_IDS` distinct ids: such a window has several parts."""
-DEAD_SHARE: Final = 0.002
-"""Share of the messages from which on dead ones are picked: where fewer are, nothing is wrong."""
-BEFORE_FIRST: Final = "source"
-"""Hop before the first checkpoint: from a message's event time until it comes in there."""
 Beacons = Mapping[str, tuple[Column, Found]]
 
 
@@ -170,10 +167,9 @@ def _describe(
                 seen.add(at, *beacons[name], is_dead=name.endswith(".dead"))
     event_ms = seen.event_ms()
     since_ms = np.where(event_ms < 0, counted.plan.window_end_ms - counted.plan.window_start_s * 1000, event_ms)
-    hops = (BEFORE_FIRST, *(label for label, _, _ in graph.spans))
     late = np.flatnonzero(what[rows] & np.uint8(LATE | LATEST))
     hop, hop_ms = np.full(rows.size, -1, np.int16), np.full(rows.size, -1, np.float32)
-    hop[late], hop_ms[late] = seen.longest_hop(late)
+    hop[late], hop_ms[late] = longest_hops(graph, seen.lags[late], counted.ids.first[:, rows[late]])
     link = np.full(rows.size, -1, np.int16)
     for number, mine in enumerate(counted.corrupted.values()):
         link[np.isin(rows, mine)] = number
@@ -202,7 +198,7 @@ def _describe(
     return PickedMessages(
         checkpoints=graph.checkpoints,
         emitters=emitters,
-        hops=hops,
+        hops=hop_labels(graph),
         links=tuple(counted.corrupted),
         reasons=reasons,
         names=tuple(map(names.get, rows.tolist())),
@@ -222,7 +218,6 @@ class _Sightings:
         self._graph, self._ids = counted.plan.graph, counted.ids
         self._slots = np.full(counted.ids.ids.size, -1, np.int16)
         self._slots[rows] = np.arange(rows.size, dtype=np.int16)
-        self._rows = rows
         width = len(self._graph.checkpoints)
         self.lags = np.full((rows.size, width), np.inf, np.float32)
         self.reasons: dict[int, str] = {}
@@ -260,30 +255,6 @@ class _Sightings:
     def emitters(self) -> tuple[tuple[bytes, ...], npt.NDArray[np.int16]]:
         """Return the emitters, and by row and checkpoint the number of the one that saw it there, -1 for none."""
         return tuple(self._emitters), self._codes
-
-    def longest_hop(self, slots: Ints) -> tuple[Any, Any]:
-        """Return for each of these late messages the number of the hop (`BEFORE_FIRST`, then `Graph.spans`) that held
-        it longest on its way to where it arrived latest, and for how long (ms)."""
-        graph, first = self._graph, self._ids.first[:, self._rows[slots]]
-        at = np.array([graph.bit[name] for name in graph.delivery])
-        latest = np.argmax(np.where(np.isfinite(first), first, -np.inf), axis=0)
-        longest = self.lags[slots, graph.bit[graph.first]].astype(np.float64)
-        longest[~np.isfinite(longest)] = -np.inf
-        which = np.zeros(slots.size, np.int16)
-        for number, (_, arrivals, departures) in enumerate(graph.spans, start=1):
-            into, out = self._least(slots, arrivals), self._least(slots, departures)
-            is_on_way = np.isin(at[latest], [graph.bit[name] for name in graph.delivery if graph.leads(arrivals, name)])
-            both = np.isfinite(into) & np.isfinite(out) & is_on_way
-            kept_ms = np.full(slots.size, -np.inf)
-            kept_ms[both] = out[both] - into[both]
-            which[kept_ms > longest] = number
-            longest = np.maximum(longest, kept_ms)
-        return which, np.where(np.isfinite(longest), longest, -1)
-
-    def _least(self, slots: Ints, checkpoints: Sequence[str]) -> npt.NDArray[np.float64]:
-        lags = self.lags[slots][:, [self._graph.bit[name] for name in checkpoints]]
-        least: npt.NDArray[np.float64] = lags.min(axis=1).astype(np.float64)
-        return least
 
 
 @compiled

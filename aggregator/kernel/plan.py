@@ -8,8 +8,11 @@ from functools import cached_property
 
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, block_key
 from lagloss_server.model.graph import Graph
+from lagloss_server.rules.facts import WindowFacts
 
 LATE_SHARE = 0.6
+DEAD_SHARE = 0.002
+"""Share of the messages from which on dead ones are picked: where fewer are, nothing is wrong."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,17 @@ class WindowPlan:
         return tuple(
             LATE_SHARE * (1 - sla.lag_at(destination.name).percentile / 100) for destination in self.graph.destinations
         )
+
+    def has_names_to_keep(self, proven: WindowFacts) -> bool:
+        """Return whether a window that its tallies prove has so many late or dead messages that they are picked: only
+        its blocks name them."""
+        are_late = any(
+            arrived.count - arrived.count_up_to(target_ms) > share * arrived.count
+            for arrived, target_ms, share in zip(proven.arrivals, self.lag_targets_ms, self.late_shares, strict=True)
+        )
+        counts = {name: there.beacons for name, there in proven.checkpoints.items()}
+        dead = sum(counts.get(name, 0) for name in self.graph.names(self.graph.dead_mask))
+        return are_late or dead > DEAD_SHARE * counts.get(self.graph.first, 0)
 
 
 @dataclass(frozen=True)

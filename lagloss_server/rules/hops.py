@@ -1,15 +1,22 @@
-"""The hops of a pipeline in the order of the flow, and what each of them adds to the lag along one path."""
+"""The hops of a pipeline in the order of the flow, and what each of them adds to the lag: along one path, or of one
+message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
+from lagloss.wire.format import F32
 from lagloss_server.model.graph import Graph
 
 HopKind = Literal["arrival", "queue", "process"]
+BEFORE_FIRST: Final = "source"
+"""Label of a message's hop before the first checkpoint: from its event time until it comes in there."""
 
 
 class Hop(NamedTuple):
@@ -122,3 +129,34 @@ def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Ho
     if delivery is None and ends:
         delivery = max(ends, key=lambda node: lags.delivered[node])
     return {hop: values[hop] for hop in paths[delivery][1]} if delivery in ends else {}
+
+
+def hop_labels(graph: Graph) -> tuple[str, ...]:
+    """Return the labels of the hops that may hold a message: `BEFORE_FIRST`, then those of `Graph.spans`."""
+    return BEFORE_FIRST, *(label for label, _, _ in graph.spans)
+
+
+def longest_hops(graph: Graph, lags: F32, first: F32) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.float64]]:
+    """Return for each of some messages the number of the hop (in `hop_labels`) that held it longest on its way to where
+    it arrived latest, and for how long (ms, -1 where it is not known).
+
+    `lags` (messages x checkpoints): the smallest lag (ms) at each; `first` (destinations x messages): the lag of its
+    first arrival; both infinite where the message was not seen.
+    """
+    at = np.array([graph.bit[name] for name in graph.delivery])
+    latest = np.argmax(np.where(np.isfinite(first), first, -np.inf), axis=0)
+    longest = lags[:, graph.bit[graph.first]].astype(np.float64)
+    longest[~np.isfinite(longest)] = -np.inf
+    which = np.zeros(len(lags), np.int16)
+    for number, (_, arrivals, departures) in enumerate(graph.spans, start=1):
+        into, out = (
+            lags[:, [graph.bit[name] for name in names]].min(axis=1).astype(np.float64)
+            for names in (arrivals, departures)
+        )
+        is_on_way = np.isin(at[latest], [graph.bit[name] for name in graph.delivery if graph.leads(arrivals, name)])
+        both = np.isfinite(into) & np.isfinite(out) & is_on_way
+        kept_ms = np.full(len(lags), -np.inf)
+        kept_ms[both] = out[both] - into[both]
+        which[kept_ms > longest] = number
+        longest = np.maximum(longest, kept_ms)
+    return which, np.where(np.isfinite(longest), longest, -1.0)
