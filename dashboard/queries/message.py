@@ -138,6 +138,7 @@ def _document(known: MissingMessage, links: TraceLinks) -> dict[str, Any]:
     found = asdict(known)
     del found["trace"]
     found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{known.id_hash:016x}"}
+    found["emitter"] = None if known.emitter is None else known.emitter.hex()
     found["last_seen"] = rfc3339(round(found.pop("last_seen_ms")) / 1000)
     return {**found, **links.document(known.trace, known.window_start_s)}
 

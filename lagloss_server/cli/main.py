@@ -215,12 +215,16 @@ def diff(
 def matrix(
     pipeline: PipelineName,
     window: WindowMoment,
-    only: Annotated[Literal["missing"] | None, typer.Option(help="only messages that are missing somewhere")] = None,
+    only: Annotated[
+        Literal["missing", "late", "duplicate"] | None,
+        typer.Option(help="only messages that are missing somewhere, late (worst first), or seen twice"),
+    ] = None,
     limit: Annotated[int, typer.Option(min=1, help="maximum number of messages to show")] = 1_000,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the checkpoints that each message of a window was seen at, with its lag there; reads the log."""
+    """Show the checkpoints that each message of a window was seen at, with its lag there, and the hop that held a late
+    one; reads the log."""
     from lagloss_server.queries.matrix import matrix as arrange
     from lagloss_server.queries.window_blocks import read_window
     from lagloss_server.store.audit import note_look
@@ -230,7 +234,7 @@ def matrix(
     with _store_and_log(settings, pipeline) as (store, log):
         note_look(store.engine, "ids.window", pipeline, rfc3339(start))
         blocks = read_window(store, log, pipeline, start)
-    found = arrange(blocks, only_missing=only == "missing", limit=limit)
+    found = arrange(blocks, only=only, limit=limit)
     if as_json:
         typer.echo(json.dumps(found.document(TraceLinks(settings.trace_url))))
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -19,21 +19,36 @@ from lagloss_server.model.message_ids import hashes_of, unescape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
+from lagloss_server.rules.hops import hop_labels, late_words, longest_hops
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 MAX_ROWS = 1_000
-Only = Literal["missing", "duplicate"]
-"""Messages that something is missing of (rules 1 and 3; pending ones, too), or that are at a checkpoint twice (rule
-9)."""
+Only = Literal["missing", "late", "duplicate"]
+"""Messages that something is missing of (rules 1 and 3; pending ones, too), that arrived at a destination after its lag
+target, or that are at a checkpoint twice (rule 9)."""
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """Lag (ms) of a late message where it arrived latest, and the hop (`rules.hops.hop_labels`) that held it longest on
+    its way there, for how long (ms); None where that is not known."""
+
+    lag_ms: float
+    hop: str | None
+    hop_ms: float | None
+
+    def __str__(self) -> str:
+        """Return it for people: `12.3 s, 11 s of it at link src->mid`."""
+        return late_words(self.lag_ms, self.hop, self.hop_ms)
 
 
 @dataclass(frozen=True)
 class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
     first checkpoint does not have it), its lag (ms) at each checkpoint it is at, the places it is missing at, how many
-    beacons too many it has at a checkpoint, and its trace, where that is known."""
+    beacons too many it has at a checkpoint, how late it is, and its trace, where that is known."""
 
     message_id: str
     event_time_ms: int | None
@@ -42,6 +57,7 @@ class MatrixMessage:
     id_hash: int
     duplicates: dict[str, int] = field(default_factory=dict)
     trace: TraceContext | None = None
+    late: Lateness | None = None
 
     @property
     def missing_at(self) -> tuple[str, ...]:
@@ -55,15 +71,16 @@ class MatrixMessage:
             "checkpoints": self.lags_ms,
             "missing_at": list(self.missing_at),
             **({"duplicates": self.duplicates} if self.duplicates else {}),
+            **(asdict(self.late) if self.late is not None else {}),
             **links.document(self.trace, window_start_s),
         }
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """The messages of one window in the order of their event times, at most so many as were asked for; `count` is how
-    many there are, `sample` the share of the window's ids that was looked at (nothing is scaled). `checkpoints` are
-    those with a beacon, in the order of the flow."""
+    """The messages of one window in the order of their event times, of late ones alone the worst first; at most so many
+    as were asked for. `count` is how many there are, `sample` the share of the window's ids that was looked at (nothing
+    is scaled). `checkpoints` are those with a beacon, in the order of the flow."""
 
     pipeline: str
     window_start_s: int
@@ -93,12 +110,15 @@ class Matrix:
     def table(self) -> Table:
         """Format the matrix for a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
         names = (Column(name, no_wrap=True, justify="right") for name in self.checkpoints)
+        late = [Column("late", no_wrap=True)] if any(message.late for message in self.messages) else []
         traces = [Column("trace", no_wrap=True)] if any(message.trace for message in self.messages) else []
-        table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), *traces, box=None)
+        more = (Column("missing at", no_wrap=True), *late, *traces)
+        table = Table(Column("message", no_wrap=True), *names, *more, box=None)
         for message in self.messages:
             cells = (_cell(message, name) for name in self.checkpoints)
+            lateness = [str(message.late or "")][: len(late)]
             trace = [message.trace.trace_id if message.trace else ""][: len(traces)]
-            table.add_row(message.message_id, *cells, ", ".join(message.missing_at), *trace)
+            table.add_row(message.message_id, *cells, ", ".join(message.missing_at), *lateness, *trace)
         return table
 
 
@@ -109,10 +129,10 @@ def _cell(message: MatrixMessage, checkpoint: str) -> str:
     return f"● {fmt.duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "")
 
 
-def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_ROWS) -> Matrix:
+def matrix(found: WindowBlocks, *, only: Only | None = None, limit: int = MAX_ROWS) -> Matrix:
     """Return the matrix of a window's blocks."""
     presence = Presence(found)
-    return presence.matrix(presence.select(only="missing" if only_missing else None), limit)
+    return presence.matrix(presence.select(only=only), limit)
 
 
 @dataclass(frozen=True)
@@ -155,16 +175,35 @@ class Presence:
         return {name: self._least_lags(name) for name in self.at}
 
     @cached_property
-    def missing_of(self) -> tuple[_Ints, list[tuple[Place, ...]]]:
-        """For each row the number of its pattern, and for each pattern the places that its messages are missing at; the
-        rules are asked once a pattern."""
+    def first_arrivals(self) -> F32:
+        """By destination and row the smallest lag (ms) of a live beacon there; infinity where there is none."""
+        return np.stack([self._live_lags(name) for name in self.graph.delivery])
+
+    @cached_property
+    def lateness_ms(self) -> F32:
+        """By row the largest lag of those above a destination's target, else 0."""
+        sla = self.graph.definition.spec.sla
+        targets_ms = np.array([[sla.lag_at(there.name).target] for there in self.graph.destinations])
+        first = self.first_arrivals
+        late: F32 = np.where((first > targets_ms) & np.isfinite(first), first, np.float32(0)).max(axis=0)
+        return late
+
+    @cached_property
+    def patterns(self) -> tuple[_Ints, list[int]]:
+        """For each row the number of its presence pattern, and the patterns, as masks."""
         present = np.zeros((self.ids.size, len(self.graph.checkpoints)), bool)
         for name, there in self.at.items():
             present[np.searchsorted(self.ids, there), self.graph.bit[name]] = True
         packed = np.packbits(present, axis=1, bitorder="little")
         patterns, which = np.unique(packed, axis=0, return_inverse=True)
-        masks = (int.from_bytes(pattern.tobytes(), "little") for pattern in patterns)
-        return which.reshape(-1), [missing_places(self.graph, mask) for mask in masks]
+        return which.reshape(-1), [int.from_bytes(pattern.tobytes(), "little") for pattern in patterns]
+
+    @cached_property
+    def missing_of(self) -> tuple[_Ints, list[tuple[Place, ...]]]:
+        """For each row the number of its pattern, and for each pattern the places that its messages are missing at; the
+        rules are asked once a pattern."""
+        which, masks = self.patterns
+        return which, [missing_places(self.graph, mask) for mask in masks]
 
     @cached_property
     def duplicates(self) -> dict[str, npt.NDArray[np.int64]]:
@@ -177,12 +216,14 @@ class Presence:
         }
 
     def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
-        """Return the rows that are asked for, in the order of their event times. `where`: missing at this place;
-        `text`: part of the message's name, or its hash in hex."""
+        """Return the rows that are asked for, in the order of their event times, of late ones alone the worst first.
+        `where`: missing at this place; `text`: part of the message's name, or its hash in hex."""
         which, missing = self.missing_of
         kept = np.ones(self.ids.size, bool)
         if only == "missing":
             kept &= np.array([bool(places) for places in missing], bool)[which]
+        if only == "late":
+            kept &= self.lateness_ms > 0
         if only == "duplicate":
             kept &= self._is_duplicate
         if where is not None:
@@ -190,7 +231,7 @@ class Presence:
         rows = np.flatnonzero(kept)
         if text:
             rows = rows[self._matches(rows, text)]
-        return rows[np.lexsort((self.ids[rows], self.event_ms[rows]))]
+        return rows[np.lexsort((self.ids[rows], -self.lateness_ms[rows] if only == "late" else self.event_ms[rows]))]
 
     def missing_first(self, rows: _Ints) -> _Ints:
         """Return the same rows, those with something missing first."""
@@ -212,7 +253,7 @@ class Presence:
         more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
-        traces = self.found.traces(ids)
+        traces, late = self.found.traces(ids), self._lateness(rows)
         return tuple(
             MatrixMessage(
                 name,
@@ -222,6 +263,7 @@ class Presence:
                 id_hash,
                 {point: counts[place] for point, counts in more.items() if counts[place]},
                 traces.get(id_hash),
+                late.get(place),
             )
             for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
         )
@@ -233,12 +275,37 @@ class Presence:
             found |= counts > 0
         return found
 
+    def _lateness(self, rows: _Ints) -> dict[int, Lateness]:
+        """Return how late the late ones of these rows are, by their places among them."""
+        late = np.flatnonzero(self.lateness_ms[rows] > 0)
+        hops, hops_ms = self.longest_hops(rows[late])
+        labels, lags = hop_labels(self.graph), self.lateness_ms[rows[late]]
+        found = zip(late.tolist(), lags.tolist(), hops.tolist(), hops_ms.tolist(), strict=True)
+        return {
+            place: Lateness(round(lag, 3), *((labels[hop], round(hop_ms, 3)) if hop_ms >= 0 else (None, None)))
+            for place, lag, hop, hop_ms in found
+        }
+
+    def longest_hops(self, rows: _Ints) -> tuple[npt.NDArray[np.int16], npt.NDArray[np.float64]]:
+        """Return the hops that held these rows longest, as `rules.hops.longest_hops`."""
+        lags = np.full((rows.size, len(self.graph.checkpoints)), np.inf, np.float32)
+        for name, least in self.lags_ms.items():
+            lags[:, self.graph.bit[name]] = least[rows]
+        return longest_hops(self.graph, lags, self.first_arrivals[:, rows])
+
     def _least_lags(self, checkpoint: str) -> F32:
-        least = {is_live: np.full(self.ids.size, np.inf, np.float32) for is_live in (True, False)}
+        live = self._live_lags(checkpoint)
+        return np.where(np.isfinite(live), live, self._lags(checkpoint, is_live=False))
+
+    def _live_lags(self, checkpoint: str) -> F32:
+        return self._lags(checkpoint, is_live=True)
+
+    def _lags(self, checkpoint: str, *, is_live: bool) -> F32:
+        least = np.full(self.ids.size, np.inf, np.float32)
         for block, rows in self.found.beacons(checkpoint):
-            where = np.searchsorted(self.ids, block.id_hash[rows])
-            np.minimum.at(least[block.replay is None], where, block.lag_ms[rows])
-        return np.where(np.isfinite(least[True]), least[True], least[False])
+            if (block.replay is None) == is_live:
+                np.minimum.at(least, np.searchsorted(self.ids, block.id_hash[rows]), block.lag_ms[rows])
+        return least
 
     def _live(self, checkpoint: str) -> npt.NDArray[np.int64]:
         blocks = (block.id_hash[rows] for block, rows in self.found.beacons(checkpoint) if block.replay is None)

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import F32
+from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
 
 HopKind = Literal["arrival", "queue", "process"]
@@ -160,3 +161,11 @@ def longest_hops(graph: Graph, lags: F32, first: F32) -> tuple[npt.NDArray[np.in
         which[kept_ms > longest] = number
         longest = np.maximum(longest, kept_ms)
     return which, np.where(np.isfinite(longest), longest, -1.0)
+
+
+def late_words(lag_ms: float, hop: str | None, hop_ms: float | None) -> str:
+    """Return for people how late a message is, and what held it: `12.3 s, 11 s of it at link src->mid`."""
+    lag = fmt.duration(lag_ms)
+    if hop is None or hop_ms is None:
+        return lag
+    return f"{lag}, {fmt.duration(hop_ms)} of it {'before the first node' if hop == BEFORE_FIRST else f'at {hop}'}"

@@ -46,7 +46,8 @@ MISSING_KINDS: Final = ("lost", "perhaps", "overdue", "pending")
 @dataclass(frozen=True, slots=True)
 class MissingMessage:
     """A missing message as a closing judged it; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
-    overdue or pending. `trace`: in which it came in, where that is known."""
+    overdue or pending. `trace`: in which it came in, `emitter`: of its beacon at the last checkpoint, where they are
+    known."""
 
     window_start_s: int
     id_hash: int
@@ -56,6 +57,7 @@ class MissingMessage:
     last_checkpoint: str
     last_seen_ms: float
     trace: TraceContext | None = None
+    emitter: bytes | None = None
 
     @classmethod
     def of(cls, row: Row[Any]) -> MissingMessage:
@@ -69,6 +71,7 @@ class MissingMessage:
             row.last_checkpoint,
             row.last_seen_ms,
             None if row.trace_id is None else TraceContext(row.trace_id, row.span_id),
+            row.emitter,
         )
 
 

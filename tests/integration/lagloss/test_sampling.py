@@ -120,7 +120,7 @@ def test_a_tenth_of_the_ids_tells_of_all_messages_and_its_interval_holds_the_los
     found = difference(shop.parts.store, shop.parts.beacons, shop.name, shop.start_s, "src.out", "snk.in")
     assert (found.message_ids, found.document()["sample"]) == (tuple(sorted(gone)), 0.1)
     blocks = read_window(shop.parts.store, shop.parts.beacons, shop.name, shop.start_s)
-    rows = matrix(blocks, only_missing=True)
+    rows = matrix(blocks, only="missing")
     assert ({row.message_id for row in rows.messages}, rows.count) == (set(gone), len(gone))
     assert rows.document()["sample"] == 0.1
 
@@ -168,7 +168,7 @@ def test_private_ids_are_hashes_wherever_names_would_be_shown(shop: Shop) -> Non
     assert {found.message_id for found in missing} == {None}
     found = difference(store, shop.parts.beacons, shop.name, shop.start_s, "src.in", "snk.in")
     assert found.message_ids == tuple(hashes)
-    rows = matrix(read_window(store, shop.parts.beacons, shop.name, shop.start_s), only_missing=True)
+    rows = matrix(read_window(store, shop.parts.beacons, shop.name, shop.start_s), only="missing")
     assert sorted(row.message_id for row in rows.messages) == hashes
     assert all(row.event_time_ms is not None for row in rows.messages)
 

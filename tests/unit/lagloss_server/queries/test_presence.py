@@ -76,6 +76,29 @@ def test_selections_are_those_of_the_rows(beacons: Beacons) -> None:
         assert found.select(where=label).size == by_place[label]
 
 
+LATE = [
+    *((f"message-{at}", checkpoint, False, lag) for at, checkpoint, lag in (
+        (0, "src.in", 5), (0, "src.out", 10), (0, "mid.in", 9_000), (0, "mid.out", 9_010), (0, "snk.out", 9_500),
+        (1, "src.in", 5), (1, "src.out", 10), (1, "mid.in", 20), (1, "mid.out", 30), (1, "snk.out", 5_000),
+        (2, "src.in", 5_900), (2, "src.out", 6_000), (2, "mid.in", 6_010), (2, "mid.out", 6_020), (2, "snk.out", 6_030),
+        (3, "src.in", 5), (3, "snk.out", 30),
+    )),
+    ("message-3", "snk.out", True, 70_000),
+]  # fmt: skip
+
+
+def test_late_messages_come_worst_first_with_the_hop_that_held_them() -> None:
+    found = presence(LATE)
+    late = found.matrix(found.select(only="late"))
+    assert [(one.message_id, str(one.late)) for one in late.messages] == [
+        ("message-0", "9.5 s, 9 s of it at link src->mid"),
+        ("message-2", "6 s, 5.9 s of it before the first node"),
+    ]
+    first = late.document()["messages"][0]
+    assert (first["lag_ms"], first["hop"], first["hop_ms"]) == (9_500.0, "link src->mid", 8_990.0)
+    assert "lag_ms" not in found.matrix(found.select()).document()["messages"][1]
+
+
 @given(BEACONS)
 def test_rows_come_by_event_time_and_those_with_something_missing_first_if_asked(beacons: Beacons) -> None:
     found = presence(beacons)

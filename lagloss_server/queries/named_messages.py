@@ -1,0 +1,247 @@
+"""Messages of a window that something is wrong with, one by one, as its closing kept them: the lost, the late, the dead
+and the corrupted.
+
+A closing keeps up to 1,000 names of missing messages, and samples of the others with the latest of the late
+(`rules.picked`). All of them, without their kinds, are in the log: `queries.matrix`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sqlalchemy import Connection, select
+
+from lagloss.wire.traces import TraceContext
+from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.message_ids import unescape_id
+from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import MissingMessage, Store
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
+
+PickedKind = Literal["late", "dead", "corrupted"]
+What = Literal["lost", "late", "dead", "all"]
+"""All: lost, pending, dead, late and corrupted ones."""
+LOST_KINDS: Final = ("lost", "perhaps", "overdue")
+_SAMPLES: Final[Mapping[PickedKind, int]] = {"late": LATE | LATEST, "dead": DEAD, "corrupted": CORRUPTED}
+_KINDS: Final[Mapping[What, tuple[PickedKind, ...]]] = {
+    "lost": (),
+    "late": ("late",),
+    "dead": ("dead",),
+    "all": ("dead", "late", "corrupted"),
+}
+COLUMNS: Final = (
+    *("message_id", "id_hash", "kind", "places", "event_time", "last_checkpoint", "last_seen", "lag_ms"),
+    *("hop", "hop_ms", "reason", "emitter", "host", "trace_id", "span_id"),
+)
+"""Fields of a message, in every format."""
+_Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMessage:
+    """A message that something is wrong with. Times in epoch ms, those of picked messages to a tenth of a second.
+
+    `kind`: that of a missing message (`MissingMessage`), else late, dead or corrupted; `places`: where it is missing,
+    died or was corrupted, or the hop that held a late one. `lag_ms`: from its event time until it was last seen, of a
+    late one until it arrived where it was latest; `hop`: what held a late one longest, for `hop_ms`. `emitter`: that
+    saw it last, `host` its host and process. None: not known, or there is none.
+    """
+
+    window_start_s: int
+    id_hash: int
+    message_id: str | None
+    kind: str
+    places: tuple[str, ...]
+    event_ms: float | None
+    last_checkpoint: str
+    last_seen_ms: float
+    lag_ms: float | None
+    hop: str | None = None
+    hop_ms: float | None = None
+    reason: str | None = None
+    emitter: bytes | None = None
+    host: str | None = None
+    trace: TraceContext | None = None
+
+    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
+        """Return the fields of `COLUMNS`, the id as it was sent, and the trace's address where it is known."""
+        url = links.url(self.trace, self.window_start_s)
+        found = {
+            **self._own_fields(),
+            "message_id": None if self.message_id is None else unescape_id(self.message_id),
+            "places": list(self.places),
+        }
+        return found if url is None else {**found, "trace_url": url}
+
+    def cells(self) -> list[Any]:
+        """Return the values of `COLUMNS` as single texts and numbers; control characters in the id are escaped."""
+        return [*({**self._own_fields(), "places": ", ".join(self.places)}[name] for name in COLUMNS)]
+
+    def _own_fields(self) -> dict[str, Any]:
+        return {
+            "message_id": self.message_id,
+            "id_hash": f"{self.id_hash:016x}",
+            "kind": self.kind,
+            "places": self.places,
+            "event_time": None if self.event_ms is None else rfc3339(round(self.event_ms) / 1_000),
+            "last_checkpoint": self.last_checkpoint,
+            "last_seen": rfc3339(round(self.last_seen_ms) / 1_000),
+            "lag_ms": None if self.lag_ms is None else round(self.lag_ms, 3),
+            "hop": self.hop,
+            "hop_ms": None if self.hop_ms is None else round(self.hop_ms, 3),
+            "reason": self.reason,
+            "emitter": None if self.emitter is None else self.emitter.hex(),
+            "host": self.host,
+            "trace_id": self.trace and self.trace.trace_id,
+            "span_id": self.trace and self.trace.span_id,
+        }
+
+
+def read_named(store: Store, pipeline: str, window_start_s: int, what: What) -> list[NamedMessage]:
+    """Return the messages that the closing of a window kept; none where it is not closed."""
+    with store.engine.connect() as connection:
+        picked = read_picked(connection, pipeline, window_start_s)
+        found = named_messages(window_start_s, picked, store.missing(pipeline, window_start_s), what)
+        return with_hosts(found, read_hosts(connection, pipeline))
+
+
+def read_picked(connection: Connection, pipeline: str, window_start_s: int) -> PickedMessages:
+    """Return the picked messages of a window; none where there are none."""
+    row = tables.PickedMessagesRow
+    asked = select(row.packed).where(row.pipeline == pipeline, row.window_start == window_start_s)
+    return PickedMessages.unpack(connection.execute(asked).scalar_one_or_none() or b"")
+
+
+def named_messages(
+    window_start_s: int, picked: PickedMessages, missing: Sequence[MissingMessage], what: What
+) -> list[NamedMessage]:
+    """Return the messages that were asked for, each once, lost ones first."""
+    wanted = {"lost": LOST_KINDS, "all": (*LOST_KINDS, "pending")}.get(what, ())
+    events_ms = dict(_event_times(window_start_s, picked))
+    found = {each.id_hash: _of_missing(each, events_ms.get(each.id_hash)) for each in missing if each.kind in wanted}
+    for kind in _KINDS[what]:
+        for message in of_kind(window_start_s, picked, kind):
+            found.setdefault(message.id_hash, message)
+    return list(found.values())
+
+
+def of_kind(
+    window_start_s: int,
+    picked: PickedMessages,
+    kind: PickedKind,
+    *,
+    graph: Graph | None = None,
+    place: RulePlace | None = None,
+    above_ms: float = 0.0,
+) -> list[NamedMessage]:
+    """Return the picked messages of one kind, late ones worst first. With a `place` of a `graph`, only those that are
+    so there, of late ones at a destination or checkpoint those that came `above_ms` late."""
+    rows = picked.rows(_SAMPLES[kind])
+    if not rows.size:
+        return []
+    seen_ms = picked["seen"][rows].astype(np.float64) * SEEN_MS
+    seen_ms[picked["seen"][rows] == NOWHERE] = np.nan
+    event_ms = picked["event_ms"][rows].astype(np.float64)
+    event_ms[event_ms < 0] = np.nan
+    lags = picked["lag_ms"][rows].astype(np.float64) if kind == "late" else np.nanmax(seen_ms, axis=1) - event_ms
+    kept = np.ones(rows.size, bool)
+    if place is not None and kind == "late" and place.kind in ("destination", "checkpoint"):
+        name = f"{place.name}.out" if place.kind == "destination" else place.name
+        at = picked.checkpoints.index(name) if name in picked.checkpoints else None
+        lags = np.full(rows.size, np.nan) if at is None else seen_ms[:, at] - event_ms
+        kept = lags > above_ms
+    elif place is not None and graph is not None:
+        kept = np.array([_is_at(picked, row, kind, graph, place) for row in rows.tolist()], bool)
+    order = np.argsort(-lags, kind="stable") if kind == "late" else np.arange(rows.size)
+    last, emitters = np.nanmax(seen_ms, axis=1), picked.last_emitters()
+    start_ms = window_start_s * 1_000
+    return [
+        _of_picked(
+            picked,
+            int(rows[at]),
+            kind,
+            window_start_s,
+            event_ms=None if np.isnan(event_ms[at]) else start_ms + event_ms[at],
+            last_seen_ms=start_ms + last[at],
+            lag_ms=None if np.isnan(lags[at]) else float(lags[at]),
+            emitter=emitters[int(rows[at])],
+        )
+        for at in order.tolist()
+        if kept[at]
+    ]
+
+
+def _of_missing(missing: MissingMessage, event_ms: float | None) -> NamedMessage:
+    return NamedMessage(
+        missing.window_start_s,
+        missing.id_hash,
+        missing.message_id,
+        missing.kind,
+        tuple(missing.places),
+        event_ms,
+        missing.last_checkpoint,
+        missing.last_seen_ms,
+        None if event_ms is None else missing.last_seen_ms - event_ms,
+        emitter=missing.emitter,
+        trace=missing.trace,
+    )
+
+
+def _of_picked(picked: PickedMessages, row: int, kind: PickedKind, window_start_s: int, **times: Any) -> NamedMessage:
+    last = _last_checkpoint(picked, row)
+    hop, link, reason = (int(picked[name][row]) for name in ("hop", "link", "reason"))
+    hop_name = picked.hops[hop] if kind == "late" and hop >= 0 else None
+    places = {"late": hop_name, "dead": f"node {node_of(last)}", "corrupted": f"link {picked.links[link]}"}
+    place = places[kind] if kind != "corrupted" or link >= 0 else None
+    return NamedMessage(
+        window_start_s=window_start_s,
+        id_hash=int(picked["ids"][row]),
+        message_id=picked.names[row],
+        kind=kind,
+        places=() if place is None else (place,),
+        last_checkpoint=last,
+        hop=hop_name,
+        hop_ms=float(picked["hop_ms"][row]) if hop_name is not None and picked["hop_ms"][row] >= 0 else None,
+        reason=picked.reasons[reason] if reason >= 0 else None,
+        **times,
+    )
+
+
+def _last_checkpoint(picked: PickedMessages, row: int) -> str:
+    return picked.checkpoints[picked.masks[row].bit_length() - 1]
+
+
+def _is_at(picked: PickedMessages, row: int, kind: PickedKind, graph: Graph, place: RulePlace) -> bool:
+    """Return whether a message is so at a place: held there, dead there, or corrupted on this link."""
+    if kind == "corrupted":
+        return picked.links[int(picked["link"][row])] == place.name
+    if kind == "late":
+        return picked.hops[int(picked["hop"][row])] == str(place)
+    if place.kind == "destination":
+        return any(there.is_dead(picked.masks[row]) for there in graph.destinations if there.name == place.name)
+    return place.name in (last := _last_checkpoint(picked, row), node_of(last))
+
+
+def _event_times(window_start_s: int, picked: PickedMessages) -> Iterator[tuple[int, float]]:
+    rows = picked.rows(MISSING)
+    for id_hash, event_ms in zip(picked["ids"][rows].tolist(), picked["event_ms"][rows].tolist(), strict=True):
+        if event_ms >= 0:
+            yield id_hash, window_start_s * 1_000 + event_ms
+
+
+def with_hosts(messages: Iterable[NamedMessage], hosts: Mapping[bytes, str]) -> list[NamedMessage]:
+    return [replace(each, host=hosts.get(each.emitter or b"")) for each in messages]
+
+
+def read_hosts(connection: Connection, pipeline: str) -> dict[bytes, str]:
+    """Return the host and process of each emitter that is still known."""
+    row = tables.EmitterRow
+    asked = select(row.emitter, row.host).where(row.pipeline == pipeline)
+    return {found.emitter: found.host for found in connection.execute(asked)}
