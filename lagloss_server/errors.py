@@ -49,6 +49,7 @@ LaglossError
 │   ├── SparkEnded
 │   ├── NotConfigured
 │   ├── PangoMissing
+│   ├── NotebookMissing
 │   ├── NoAlerter
 │   ├── BacktestBusy
 │   └── BacktestFailed
@@ -275,6 +276,10 @@ class PangoMissing(ServerUnreachable):
     """A PDF needs the Pango and HarfBuzz libraries, which lay out its text, and they cannot be loaded: {detail}.
     Install them (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0`); the other formats
     work without."""
+
+
+class NotebookMissing(ServerUnreachable):
+    """{what} needs {package}, which is not installed. Run `pip install 'lagloss-server[notebook]'`{instead}."""
 
 
 class NoAlerter(ServerUnreachable):

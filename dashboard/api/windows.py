@@ -13,10 +13,10 @@ import numpy.typing as npt
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from dashboard.csv_lines import csv_lines
 from dashboard.queries.services import Services
 from dashboard.queries.window import check_known, read_revisions, read_window_page
 from lagloss.wire.format import WINDOW_S, window_start_of
+from lagloss_server.csv_lines import csv_lines
 from lagloss_server.errors import UnknownWindow
 from lagloss_server.fields import NAME_PATTERN
 from lagloss_server.model.window_result import rfc3339

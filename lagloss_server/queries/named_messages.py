@@ -2,18 +2,19 @@
 and the corrupted.
 
 A closing keeps up to 1,000 names of missing messages, and samples of the others with the latest of the late
-(`rules.picked`). All of them, without their kinds, are in the log: `queries.matrix`.
+(`rules.picked`). All of them are in the log: `queries.logged_messages`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Row, select
 
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.graph import Graph, node_of
@@ -22,15 +23,17 @@ from lagloss_server.model.rule_places import RulePlace
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import MissingMessage, Store
+from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 PickedKind = Literal["late", "dead", "corrupted"]
 What = Literal["lost", "late", "dead", "all"]
 """All: lost, pending, dead, late and corrupted ones."""
 LOST_KINDS: Final = ("lost", "perhaps", "overdue")
+MAX_MISSING: Final = 1_000
+"""Names of missing messages that a closing keeps."""
 _SAMPLES: Final[Mapping[PickedKind, int]] = {"late": LATE | LATEST, "dead": DEAD, "corrupted": CORRUPTED}
-_KINDS: Final[Mapping[What, tuple[PickedKind, ...]]] = {
+_PICKED: Final[Mapping[What, tuple[PickedKind, ...]]] = {
     "lost": (),
     "late": ("late",),
     "dead": ("dead",),
@@ -104,32 +107,63 @@ class NamedMessage:
         }
 
 
-def read_named(store: Store, pipeline: str, window_start_s: int, what: What) -> list[NamedMessage]:
-    """Return the messages that the closing of a window kept; none where it is not closed."""
+@dataclass(frozen=True)
+class KeptMessages:
+    """What the closing of a window kept of single messages. `hosts`: of the emitters that are still known; `counts`:
+    the messages that the result counts as `lost` (at most), `pending`, `dead` and `late`; empty where it is not
+    closed."""
+
+    window_start_s: int
+    missing: Sequence[MissingMessage]
+    picked: PickedMessages
+    hosts: Mapping[bytes, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def named(self, what: What) -> list[NamedMessage]:
+        """Return the messages that were asked for, each once: lost ones first, then dead, late (worst first) and
+        corrupted ones."""
+        start_s = self.window_start_s
+        wanted = {"lost": LOST_KINDS, "all": MISSING_KINDS}.get(what, ())
+        missing = [each for each in self.missing if each.kind in wanted]
+        events_ms = dict(_event_times(start_s, self.picked)) if missing else {}
+        found = {each.id_hash: _of_missing(each, events_ms.get(each.id_hash)) for each in missing}
+        for kind in _PICKED[what]:
+            for message in of_kind(start_s, self.picked, kind):
+                found.setdefault(message.id_hash, message)
+        return [replace(each, host=self.hosts.get(each.emitter or b"")) for each in found.values()]
+
+    def is_truncated(self, what: What) -> bool:
+        """Return whether the window has more such messages than are named."""
+        named = Counter("lost" if each.kind in LOST_KINDS else each.kind for each in self.missing)
+        named.update({kind: self.picked.rows(sample).size for kind, sample in _SAMPLES.items()})
+        counts = Counter({**self.counts, "corrupted": self.picked.totals.get("corrupted", 0)})
+        wanted = ("lost", "pending", *_PICKED["all"]) if what == "all" else (what,)
+        return any(counts[kind] > named[kind] for kind in wanted)
+
+
+def read_kept(store: Store, pipeline: str, window_start_s: int) -> KeptMessages:
+    """Read what is kept of single messages of a window; nothing where it is not closed."""
+    window, emitter = tables.table_of(tables.WindowRow), tables.EmitterRow
+    result = select(window).where(window.c.pipeline == pipeline, window.c.window_start == window_start_s)
+    hosts = select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline)
     with store.engine.connect() as connection:
         picked = read_picked(connection, pipeline, window_start_s)
-        found = named_messages(window_start_s, picked, store.missing(pipeline, window_start_s), what)
-        return with_hosts(found, read_hosts(connection, pipeline))
+        closed = connection.execute(result).one_or_none()
+        hosts_of = {found.emitter: found.host for found in connection.execute(hosts)}
+    missing = store.missing(pipeline, window_start_s, MAX_MISSING)
+    return KeptMessages(window_start_s, missing, picked, hosts_of, {} if closed is None else _counts(closed))
 
 
 def read_picked(connection: Connection, pipeline: str, window_start_s: int) -> PickedMessages:
-    """Return the picked messages of a window; none where there are none."""
     row = tables.PickedMessagesRow
     asked = select(row.packed).where(row.pipeline == pipeline, row.window_start == window_start_s)
     return PickedMessages.unpack(connection.execute(asked).scalar_one_or_none() or b"")
 
 
-def named_messages(
-    window_start_s: int, picked: PickedMessages, missing: Sequence[MissingMessage], what: What
-) -> list[NamedMessage]:
-    """Return the messages that were asked for, each once, lost ones first."""
-    wanted = {"lost": LOST_KINDS, "all": (*LOST_KINDS, "pending")}.get(what, ())
-    events_ms = dict(_event_times(window_start_s, picked))
-    found = {each.id_hash: _of_missing(each, events_ms.get(each.id_hash)) for each in missing if each.kind in wanted}
-    for kind in _KINDS[what]:
-        for message in of_kind(window_start_s, picked, kind):
-            found.setdefault(message.id_hash, message)
-    return list(found.values())
+def _counts(row: Row[Any]) -> dict[str, int]:
+    """Return the counts of a closed window. One that is lost or pending is not on time either, and not late."""
+    late = max(0, row.on_time_of - row.on_time - row.lost_max - row.pending)
+    return {"lost": row.lost_max, "pending": row.pending, "dead": row.document["dead"], "late": late}
 
 
 def of_kind(
@@ -147,10 +181,11 @@ def of_kind(
     if not rows.size:
         return []
     seen_ms = picked["seen"][rows].astype(np.float64) * SEEN_MS
-    seen_ms[picked["seen"][rows] == NOWHERE] = np.nan
+    seen_ms[picked["seen"][rows] == NOWHERE] = -np.inf
+    last_ms = seen_ms.max(axis=1)
     event_ms = picked["event_ms"][rows].astype(np.float64)
     event_ms[event_ms < 0] = np.nan
-    lags = picked["lag_ms"][rows].astype(np.float64) if kind == "late" else np.nanmax(seen_ms, axis=1) - event_ms
+    lags = picked["lag_ms"][rows].astype(np.float64) if kind == "late" else last_ms - event_ms
     kept = np.ones(rows.size, bool)
     if place is not None and kind == "late" and place.kind in ("destination", "checkpoint"):
         name = f"{place.name}.out" if place.kind == "destination" else place.name
@@ -160,7 +195,7 @@ def of_kind(
     elif place is not None and graph is not None:
         kept = np.array([_is_at(picked, row, kind, graph, place) for row in rows.tolist()], bool)
     order = np.argsort(-lags, kind="stable") if kind == "late" else np.arange(rows.size)
-    last, emitters = np.nanmax(seen_ms, axis=1), picked.last_emitters()
+    emitters = picked.last_emitters()
     start_ms = window_start_s * 1_000
     return [
         _of_picked(
@@ -168,8 +203,8 @@ def of_kind(
             int(rows[at]),
             kind,
             window_start_s,
-            event_ms=None if np.isnan(event_ms[at]) else start_ms + event_ms[at],
-            last_seen_ms=start_ms + last[at],
+            event_ms=None if np.isnan(event_ms[at]) else start_ms + float(event_ms[at]),
+            last_seen_ms=start_ms + float(last_ms[at]),
             lag_ms=None if np.isnan(lags[at]) else float(lags[at]),
             emitter=emitters[int(rows[at])],
         )
@@ -198,8 +233,8 @@ def _of_picked(picked: PickedMessages, row: int, kind: PickedKind, window_start_
     last = _last_checkpoint(picked, row)
     hop, link, reason = (int(picked[name][row]) for name in ("hop", "link", "reason"))
     hop_name = picked.hops[hop] if kind == "late" and hop >= 0 else None
-    places = {"late": hop_name, "dead": f"node {node_of(last)}", "corrupted": f"link {picked.links[link]}"}
-    place = places[kind] if kind != "corrupted" or link >= 0 else None
+    corrupted_at = f"link {picked.links[link]}" if link >= 0 else None
+    place = {"late": hop_name, "dead": f"node {node_of(last)}", "corrupted": corrupted_at}[kind]
     return NamedMessage(
         window_start_s=window_start_s,
         id_hash=int(picked["ids"][row]),
@@ -234,14 +269,3 @@ def _event_times(window_start_s: int, picked: PickedMessages) -> Iterator[tuple[
     for id_hash, event_ms in zip(picked["ids"][rows].tolist(), picked["event_ms"][rows].tolist(), strict=True):
         if event_ms >= 0:
             yield id_hash, window_start_s * 1_000 + event_ms
-
-
-def with_hosts(messages: Iterable[NamedMessage], hosts: Mapping[bytes, str]) -> list[NamedMessage]:
-    return [replace(each, host=hosts.get(each.emitter or b"")) for each in messages]
-
-
-def read_hosts(connection: Connection, pipeline: str) -> dict[bytes, str]:
-    """Return the host and process of each emitter that is still known."""
-    row = tables.EmitterRow
-    asked = select(row.emitter, row.host).where(row.pipeline == pipeline)
-    return {found.emitter: found.host for found in connection.execute(asked)}

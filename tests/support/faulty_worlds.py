@@ -17,9 +17,20 @@ import numpy as np
 
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import gather
-from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id, pack_ids, partition_of
+from lagloss.wire.format import (
+    SAMPLE_ALL,
+    BeaconBlock,
+    block_key,
+    decode_block,
+    encode_block,
+    hash_id,
+    pack_ids,
+    partition_of,
+)
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.blame import Blame, blame
 from lagloss_server.rules.facts import WindowFacts
@@ -295,6 +306,15 @@ def _meets(fault: Fault, journey: Journey, node: str, process: Process, now_ms: 
         case "prefix":
             return journey.message_id.startswith(fault.value)
     return False
+
+
+def presence_of(world: FaultyWorld) -> Presence:
+    """The same messages as a read of the log has them."""
+    blocks: dict[str, list[BeaconBlock]] = {}
+    for record in _records(world.journeys):
+        block = decode_block(record.value)
+        blocks.setdefault(block.checkpoint, []).append(block)
+    return Presence(WindowBlocks(world.graph, START_S, blocks, SAMPLE_ALL))
 
 
 def _count(graph: Graph, journeys: Sequence[Journey]) -> WindowFacts:

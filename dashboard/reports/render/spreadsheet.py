@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dashboard.csv_lines import csv_lines
 from dashboard.reports.model import Figures, Report
+from lagloss_server.csv_lines import csv_lines
 from lagloss_server.model.window_result import Lags, rfc3339
 
 COLUMNS: Final = (

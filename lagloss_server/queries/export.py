@@ -1,0 +1,108 @@
+"""Exports of a window's messages that something is wrong with, as CSV, JSON or Parquet, for support and for repairs."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, Final, Literal
+
+from lagloss.wire.format import share_of
+from lagloss_server.csv_lines import csv_lines
+from lagloss_server.errors import NotebookMissing
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.logged_messages import logged_messages
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, What
+from lagloss_server.trace_links import NO_LINKS, TraceLinks
+
+ExportFormat = Literal["csv", "parquet", "json"]
+MEDIA_TYPES: Final[dict[ExportFormat, str]] = {
+    "csv": "text/csv; charset=utf-8",
+    "parquet": "application/vnd.apache.parquet",
+    "json": "application/json",
+}
+_ROW_GROUP: Final = 10_000
+_MOMENTS: Final = ("event_time", "last_seen")
+_NUMBERS: Final = ("lag_ms", "hop_ms")
+
+
+@dataclass(frozen=True)
+class WindowExport:
+    """The messages of a window that were asked for, to be gone through once. `source`: the log, or what the closing
+    kept. `is_truncated`: there may be more; `sample`: the share of the ids that was looked at."""
+
+    pipeline: str
+    window_start_s: int
+    what: What
+    source: Literal["log", "closing"]
+    messages: Iterable[NamedMessage]
+    is_truncated: bool
+    sample: float
+
+    @classmethod
+    def of(cls, pipeline: str, what: What, kept: KeptMessages, presence: Presence | None) -> WindowExport:
+        """Make an export of what the log has; where it was not read, of what the closing kept."""
+        if presence is None:
+            messages, sample = kept.named(what), share_of(kept.picked.sample)
+            return cls(pipeline, kept.window_start_s, what, "closing", messages, kept.is_truncated(what), sample)
+        found, sample = logged_messages(presence, kept, what), share_of(presence.found.sample)
+        return cls(pipeline, kept.window_start_s, what, "log", found, is_truncated=False, sample=sample)
+
+    def texts(self, format: Literal["csv", "json"], links: TraceLinks = NO_LINKS) -> Iterator[str]:
+        """Yield the file a message at a time."""
+        if format == "csv":
+            yield from csv_lines(COLUMNS, (message.cells() for message in self.messages))
+            return
+        yield json.dumps(self._head())[:-1] + ', "messages": ['
+        for at, message in enumerate(self.messages):
+            yield (",\n" if at else "\n") + json.dumps(message.document(links))
+        yield "]}\n"
+
+    def parquet(self) -> bytes:
+        """Return the file: times as UTC timestamps in ms, places as lists, ids as they were sent.
+
+        Raises:
+            NotebookMissing: PyArrow is not installed.
+        """
+        try:
+            import pyarrow as pa
+            from pyarrow import parquet
+        except ImportError as error:
+            raise NotebookMissing(what="Parquet", package="pyarrow", instead=", or take csv or json") from error
+        texts = {name: pa.string() for name in COLUMNS}
+        special = {"places": pa.list_(pa.string()), **dict.fromkeys(_NUMBERS, pa.float64())}
+        moments = dict.fromkeys(_MOMENTS, pa.timestamp("ms", "UTC"))
+        schema = pa.schema(list({**texts, **special, **moments}.items()))
+        schema = schema.with_metadata({name: str(value) for name, value in self._head().items()})
+        out, messages = io.BytesIO(), iter(self.messages)
+        with parquet.ParquetWriter(out, schema) as writer:
+            while rows := [_values(message) for message in islice(messages, _ROW_GROUP)]:
+                writer.write_table(pa.Table.from_pylist(rows, schema))
+        return out.getvalue()
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "window_start": rfc3339(self.window_start_s),
+            "what": self.what,
+            "source": self.source,
+            "truncated": self.is_truncated,
+            "sample": self.sample,
+        }
+
+
+def file_name(pipeline: str, window_start_s: int, what: What, format: ExportFormat) -> str:
+    return f"{pipeline}-{rfc3339(window_start_s).replace(':', '')}-{what}.{format}"
+
+
+def _values(message: NamedMessage) -> dict[str, Any]:
+    event = None if message.event_ms is None else _moment(message.event_ms)
+    return {**message.document(), "event_time": event, "last_seen": _moment(message.last_seen_ms)}
+
+
+def _moment(epoch_ms: float) -> datetime:
+    return datetime.fromtimestamp(round(epoch_ms) / 1_000, UTC)
