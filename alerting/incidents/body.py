@@ -15,6 +15,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.named_messages import NamedMessage
 from lagloss_server.rules.traits import Of
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.times import moment
@@ -38,11 +39,11 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class IncidentEvidence:
-    """Evidence stored with an incident for its messages, from its newest breached windows. `blame`: what the bad
-    messages have in common."""
+    """Evidence stored with an incident for its messages, from its newest breached windows. `examples`: lost messages,
+    or those that are late, dead or corrupted; `blame`: what the bad messages have in common."""
 
     where: Sequence[BreachPlace] = ()
-    examples: Sequence[MissingMessage] = ()
+    examples: Sequence[MissingMessage | NamedMessage] = ()
     messages: int | None = None
     lost: Document | None = None
     blame: Document | None = None
@@ -50,7 +51,7 @@ class IncidentEvidence:
     def document(self, links: TraceLinks = NO_LINKS) -> Document:
         return {
             "where": [_place(place) for place in self.where[:MAX_PLACES]],
-            "examples": [_example(lost, links) for lost in self.examples[:MAX_EXAMPLES]],
+            "examples": [_example(each, links) for each in self.examples[:MAX_EXAMPLES]],
             "messages": self.messages,
             "lost": self.lost,
             "blame": self.blame,
@@ -116,13 +117,21 @@ def _place(place: BreachPlace) -> Document:
     return document
 
 
-def _example(lost: MissingMessage, links: TraceLinks) -> Document:
+def _example(message: MissingMessage | NamedMessage, links: TraceLinks) -> Document:
     return {
-        "message_id": lost.message_id,
-        "id_hash": f"{lost.id_hash % 2**64:016x}",
-        "kind": lost.kind,
-        "places": lost.places,
-        "last_checkpoint": lost.last_checkpoint,
-        "last_seen": moment(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
-        **links.document(lost.trace, lost.window_start_s),
+        "message_id": message.message_id,
+        "id_hash": f"{message.id_hash % 2**64:016x}",
+        "kind": message.kind,
+        "places": list(message.places),
+        "last_checkpoint": message.last_checkpoint,
+        "last_seen": moment(datetime.fromtimestamp(message.last_seen_ms / 1_000, UTC)),
+        **(_more(message) if isinstance(message, NamedMessage) else {}),
+        **links.document(message.trace, message.window_start_s),
     }
+
+
+def _more(message: NamedMessage) -> Document:
+    """Return how late a message was and what held it, and why a dead one died; of others nothing."""
+    of_late = {"lag_ms": message.lag_ms, "hop": message.hop, "hop_ms": message.hop_ms}
+    of_dead = {"reason": message.reason}
+    return {"late": of_late, "dead": of_dead}.get(message.kind, {})

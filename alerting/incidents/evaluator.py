@@ -28,6 +28,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.blame import read_blame
+from lagloss_server.queries.named_messages import NamedMessage, PickedKind, of_kind, read_picked
 from lagloss_server.rules.facts import MAX_NAMES
 from lagloss_server.store.store import MissingMessage, Store
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
@@ -37,6 +38,15 @@ _CHANGES_AT_MOST: Final = 4
 
 EXAMPLES_OF: Final = {"loss": ("lost", "perhaps"), "uncertain-loss": ("perhaps", "overdue")}
 """Kinds of missing messages that incidents name, by the kind of rule."""
+PICKED_OF: Final[Mapping[str, PickedKind]] = {
+    "lag": "late",
+    "on-time": "late",
+    "dead-letters": "dead",
+    "corruption": "corrupted",
+}
+"""Kinds of picked messages that incidents name, by the kind of rule."""
+_NAMED_WINDOWS: Final = 5
+"""The newest of so many breached windows that has picked messages names the examples."""
 
 NOTIFY_LATE_S: Final = 3_600
 """An incident that opens and resolves in one evaluation is notified if its breach ended at most this long ago."""
@@ -261,7 +271,7 @@ class _Work:
         newest = documents[-1] if documents else None
         return IncidentEvidence(
             where=places or rule.where(documents),
-            examples=self._examples(rule, starts[-1]),
+            examples=self._examples(rule, starts[-1]) or self._picked(rule, starts),
             messages=newest["messages"] if newest else None,
             lost=newest["lost"] if newest else None,
             blame=self._blame(rule.kind, starts),
@@ -276,6 +286,25 @@ class _Work:
         at_most = MAX_EXAMPLES if within is None else MAX_NAMES
         found = self.store.missing(self.pipeline, start_s, at_most, kinds=kinds)
         return [each for each in found if within is None or within.intersection(each.places)][:MAX_EXAMPLES]
+
+    def _picked(self, rule: Rule, starts: Sequence[int]) -> list[NamedMessage]:
+        """Return late (worst first), dead or corrupted messages of the newest window that has some where the rule
+        looks. Like blame, no page waits for them."""
+        kind = PICKED_OF.get(rule.kind)
+        if kind is None:
+            return []
+        place, late_ms = getattr(rule, "place", None), getattr(rule, "within_ms", rule.target)
+        try:
+            graph = self.store.graph_at(self.pipeline, starts[-1])
+            for start in sorted(starts, reverse=True)[:_NAMED_WINDOWS]:
+                with self.store.engine.connect() as connection:
+                    picked = read_picked(connection, self.pipeline, start)
+                found = of_kind(start, picked, kind, graph=graph, place=place, above_ms=late_ms)
+                if found:
+                    return found[:MAX_EXAMPLES]
+        except Exception:
+            _log.exception("examples_failed", pipeline=self.pipeline)
+        return []
 
     def _blame(self, kind: str, starts: Sequence[int]) -> dict[str, Any] | None:
         """Return what the bad messages of these windows have in common; None where it is not known. No page waits for

@@ -51,6 +51,10 @@ class LagRule:
     inhibited_by: tuple[str, ...] = ()
 
     @property
+    def place(self) -> RulePlace | None:
+        return self.lag.place
+
+    @property
     def reads(self) -> Iterable[Measure]:
         return (self.lag,)
 

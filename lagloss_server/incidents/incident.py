@@ -17,6 +17,8 @@ from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.net.sanitize import one_line
+from lagloss_server.rules.hops import late_words
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
@@ -24,6 +26,8 @@ from lagloss_server.store.store import Store
 from lagloss_server.times import moment
 
 _ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
+
+_MAX_REASON: Final = 100
 
 Document = dict[str, Any]
 
@@ -276,9 +280,14 @@ def place_words(place: Mapping[str, Any]) -> str:
 
 
 def example_words(example: Mapping[str, Any]) -> str:
-    """`lost at link src->mid, last seen at src.out`, as far as it is known; the caller names the message."""
+    """`lost at link src->mid, last seen at src.out`, or `late: 12.3 s, 11 s of it at link src->mid`, as far as it is
+    known; the caller names the message."""
+    if example.get("kind") == "late" and example.get("lag_ms") is not None:
+        return f"late: {late_words(example['lag_ms'], example.get('hop'), example.get('hop_ms'))}"
     places, last = ", ".join(map(str, example.get("places") or ())), example.get("last_checkpoint")
-    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{f', last seen at {last}' if last else ''}"
+    reason = f" ({one_line(example['reason'], _MAX_REASON)})" if example.get("reason") else ""
+    seen = f", last seen at {last}" if last else ""
+    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{reason}{seen}"
 
 
 def _own_runbooks(connection: Connection) -> dict[str, str]:

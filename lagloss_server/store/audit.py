@@ -17,8 +17,8 @@ from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.core import table_of
 
 Look = Literal["ids.window", "ids.search", "ids.export", "ids.incident"]
-"""Looks at message ids: at those of a window, at one that was searched for, at all of a window as CSV, at the examples
-of an incident."""
+"""Looks at message ids: at those of a window, at one that was searched for, at all of a window as a file, at the
+examples of an incident."""
 Action = Literal[
     "ids.window",
     "ids.search",

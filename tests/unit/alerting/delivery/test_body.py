@@ -12,8 +12,9 @@ from alerting.incidents.body import MAX_EXAMPLES, IncidentEvidence, incident_bod
 from alerting.rules.assessment import BreachPlace
 from lagloss.wire.traces import TraceContext
 from lagloss_server.incidents.changes import IncidentRecord
-from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.incident import Incident, example_words
 from lagloss_server.net.outcome import backoff_s
+from lagloss_server.queries.named_messages import NamedMessage
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.trace_links import TraceLinks
 
@@ -95,6 +96,19 @@ def test_an_example_names_its_trace_and_where_that_is_shown() -> None:
     shown = replace(OPEN, detail={**OPEN.detail, "examples": [plain, traced]})
     lines = [line for line in details(IncidentRecord(shown, [], []).document("")) if "src.out" in line]
     assert [line.partition(", trace ")[2] for line in lines] == ["", traced["trace_url"]]
+
+
+def test_examples_of_lag_say_how_late_and_what_held_them_and_dead_ones_why() -> None:
+    late = NamedMessage(
+        START, 7, "m-1", "late", ("link src->mid",), START * 1000.0, "snk.out", START * 1000 + 9_500.0, 9_500.0,
+        hop="link src->mid", hop_ms=8_990.0,
+    )  # fmt: skip
+    dead = replace(late, kind="dead", places=("node mid",), hop=None, hop_ms=None, reason="no\nschema")
+    slow, buried = IncidentEvidence(examples=[late, dead]).document()["examples"]
+    assert (slow["lag_ms"], slow["hop"], slow["hop_ms"]) == (9_500.0, "link src->mid", 8_990.0)
+    assert example_words(slow) == "late: 9.5 s, 9 s of it at link src->mid"
+    assert (buried["reason"], "lag_ms" in buried) == ("no\nschema", False)
+    assert example_words(buried) == "dead at node mid (no schema), last seen at snk.out"
 
 
 def test_a_pipelines_own_runbooks_go_before_the_dashboards() -> None:
