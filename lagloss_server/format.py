@@ -113,6 +113,11 @@ def sampled(sample: float | None) -> str:
     return "sampled" if sample is None else f"sampled {percent(sample)}"
 
 
+def reason(text: str | None, most: int = 100) -> str:
+    """Format why a message was filtered or dead; None: not known."""
+    return "not known" if text is None else text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def size(of_bytes: int) -> str:
     """Format a size: `512 B`, `8.2 kB`, `1.4 GB`."""
     shown, unit = float(of_bytes), "B"

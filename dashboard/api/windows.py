@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
+from dashboard.queries.export import read_export
 from dashboard.queries.services import Services
 from dashboard.queries.window import check_known, read_revisions, read_window_page
 from lagloss.wire.format import WINDOW_S, window_start_of
@@ -23,7 +24,9 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.net.problem_details import documented
 from lagloss_server.queries.blame import blame_document, read_blame
 from lagloss_server.queries.difference import Difference, difference_in
+from lagloss_server.queries.export import MEDIA_TYPES, ExportFormat, file_name
 from lagloss_server.queries.matrix import Only, Presence
+from lagloss_server.queries.named_messages import What
 from lagloss_server.store.audit import Look
 from lagloss_server.times import parse_time_s
 
@@ -46,15 +49,16 @@ def router(services: Services) -> APIRouter:
         return await threads.read_log(services.logged.read, store, services.log, pipeline, start_s, look)
 
     def csv(name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
+        return streamed(csv_lines(header, rows), MEDIA_TYPES["csv"], _attachment(name))
+
+    def streamed(lines: Iterator[str], media_type: str, headers: Mapping[str, str]) -> Response:
         """Sent while it is made, so many lines at a time, each time in a turn among those who read the log."""
-        lines = csv_lines(header, rows)
 
         async def texts() -> AsyncIterator[str]:
             while text := await threads.read_log(lambda: "".join(islice(lines, _SLICE))):
                 yield text
 
-        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return StreamingResponse(texts(), media_type="text/csv; charset=utf-8", headers=headers)
+        return StreamingResponse(texts(), media_type=media_type, headers=headers)
 
     @routes.get(PATH, responses=documented(404, 422, 503))
     async def window(pipeline: PipelineName, start: Start) -> dict[str, Any]:
@@ -104,6 +108,23 @@ def router(services: Services) -> APIRouter:
         header = ("message_id", "event_time", *points, "missing_at", "duplicates", "trace_id")
         return csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
 
+    @routes.get(f"{PATH}/export", response_model=None, responses=documented(403, 404, 422, 503))
+    async def export(
+        pipeline: PipelineName,
+        start: Start,
+        what: Annotated[What, Query(description="which messages; all: pending and corrupted ones, too")] = "all",
+        format: ExportFormat = "csv",
+    ) -> Response:
+        """Return the messages that something is wrong with, as `lagloss export` does: all that the log has; where it
+        cannot be read, those that the closing kept (`source` and `truncated` of the JSON say so)."""
+        start_s = _start_s(start)
+        found = await threads.read_log(read_export, services, pipeline, start_s, what)
+        headers = _attachment(file_name(pipeline, start_s, what, format))
+        if format == "parquet":
+            file = await threads.document(found.parquet)
+            return Response(file, media_type=MEDIA_TYPES[format], headers=headers)
+        return streamed(found.texts(format, services.trace_links), MEDIA_TYPES[format], headers)
+
     @routes.get(f"{PATH}/difference", response_model=None, responses=documented(403, 404, 409, 422, 503))
     async def difference(
         pipeline: PipelineName,
@@ -124,6 +145,10 @@ def router(services: Services) -> APIRouter:
         return csv(named, ("message_id",), ((name,) for name in found.message_ids))
 
     return routes
+
+
+def _attachment(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{name}"'}
 
 
 def _start_s(moment: str) -> int:

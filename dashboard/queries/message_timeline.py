@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from lagloss_server.model.graph import Graph
 from lagloss_server.queries.message_trace import Beacon
+from lagloss_server.rules.hops import BEFORE_FIRST
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,17 @@ def stays(graph: Graph, beacons: Sequence[Beacon]) -> tuple[Stay, ...]:
         for replay in sorted(replays, key=lambda name: name or "")
         for stay in _stays_at(span, [beacon for beacon in beacons if beacon.replay == replay], replay)
     )
+
+
+def longest(graph: Graph, beacons: Sequence[Beacon]) -> list[tuple[str, float]]:
+    """Return the places that held a message, and for how long (ms), longest first; `BEFORE_FIRST` is one."""
+    live = [beacon for beacon in beacons if beacon.replay is None]
+    held: dict[str, float] = {}
+    for stay in stays(graph, live):
+        if stay.length_ms is not None:
+            held[stay.place] = held.get(stay.place, 0.0) + stay.length_ms
+    arrival = min((beacon.lag_ms for beacon in live if beacon.checkpoint == graph.first), default=0.0)
+    return sorted({BEFORE_FIRST: arrival, **held}.items(), key=lambda each: -each[1])
 
 
 def _spans(graph: Graph) -> Iterator[_Span]:

@@ -9,7 +9,7 @@ from dashboard.reports.model import Report, lost_places
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
-from lagloss_server.model.window_result import Lags, loss_ratio_of
+from lagloss_server.model.window_result import Lags, loss_ratio_of, reason_rows
 
 MAX_ROWS: Final = 200
 """Of incidents and places; the JSON has all of them."""
@@ -86,6 +86,20 @@ def places(report: Report) -> ReportSection:
     ]
     note = "A message may be lost at several places, where routes part."
     return ReportSection(title, (note,), None, Table(("Place", "Lost", "Of those lost for certain"), rows))
+
+
+def reasons(report: Report) -> ReportSection | None:
+    """Return why messages were filtered or dead; None if none was."""
+    found = reason_rows(report.whole.total.document())
+    if not found:
+        return None
+    rows = [
+        [Cell(row.node), Cell(row.exit), Cell(fmt.reason(row.reason)), Cell(fmt.count(row.count))]
+        for row in found[:MAX_ROWS]
+    ]
+    note = "Reasons are known of the windows whose beacons were read; those that their tallies prove have none."
+    heads = ("Node", "Exit", "Reason", "Beacons")
+    return ReportSection("Why messages were filtered or dead", (note,), None, Table(heads, rows, 3))
 
 
 def incidents(pages: Pages) -> ReportSection:

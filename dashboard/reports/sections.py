@@ -24,6 +24,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         happened.destinations(report),
         happened.worst_hours(pages),
         happened.places(report),
+        happened.reasons(report),
         happened.incidents(pages),
         comparison(report),
         _targets(pages),

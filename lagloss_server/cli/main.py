@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from importlib import import_module
 from math import ceil
 from pathlib import Path
@@ -24,7 +24,7 @@ from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
-from lagloss_server.errors import NotEnoughData, UnknownWindow
+from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
@@ -33,6 +33,7 @@ from lagloss_server.trace_links import TraceLinks
 
 if TYPE_CHECKING:
     from lagloss_server.queries.beacon_log import BeaconLog
+    from lagloss_server.queries.matrix import Presence
     from lagloss_server.store.store import Store
 
 app = typer.Typer(
@@ -262,6 +263,40 @@ def blame(pipeline: PipelineName, window: WindowMoment, as_json: AsJson = False,
 
 
 @app.command()
+def export(
+    pipeline: PipelineName,
+    window: WindowMoment,
+    what: Annotated[Literal["lost", "late", "dead", "all"], typer.Option(help="which messages")] = "all",
+    format_: Annotated[Literal["csv", "parquet", "json"], typer.Option("--format", help="form of the file")] = "csv",
+    out_path: Annotated[Path | None, typer.Option("--out", help="file to write; by default stdout")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Write the lost, late or dead messages of a window to a file: their ids, where each was last seen, and why; from
+    the log, or what the window's closing kept."""
+    from lagloss.wire.format import WINDOW_S
+    from lagloss_server.queries.export import WindowExport
+    from lagloss_server.queries.named_messages import read_kept
+    from lagloss_server.store.audit import note_look
+
+    start = _window_start(window)
+    settings = Settings.load(data_dir=data_dir)
+    with open_store(settings) as store:
+        store.pipeline(pipeline)
+        note_look(store.engine, "ids.export", pipeline, rfc3339(start))
+        presence = _read_presence(settings, store, pipeline, start)
+        if presence is None and not store.windows(pipeline, start, start + WINDOW_S):
+            raise UnknownWindow(pipeline=pipeline, start=rfc3339(start))
+        found = WindowExport.of(pipeline, what, read_kept(store, pipeline, start), presence)
+    with out_path.open("wb") if out_path is not None else nullcontext(sys.stdout.buffer) as file:
+        if format_ == "parquet":
+            file.write(found.parquet())
+        else:
+            file.writelines(text.encode() for text in found.texts(format_, TraceLinks(settings.trace_url)))
+    if found.is_truncated:
+        typer.echo(f"There are more: the closing of {rfc3339(start)} kept only these.", err=True)
+
+
+@app.command()
 def recompute(
     pipeline: PipelineName,
     from_: From,
@@ -324,6 +359,22 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
             yield store, log
         finally:
             log.close()
+
+
+def _read_presence(settings: Settings, store: Store, pipeline: str, start: int) -> Presence | None:
+    """Read the messages of a window from the log; None, with a line on stderr, where that cannot be done."""
+    from lagloss.broker.topics import BEACONS
+    from lagloss_server.queries.beacon_log import BeaconLog
+    from lagloss_server.queries.matrix import Presence
+    from lagloss_server.queries.window_blocks import read_window
+
+    try:
+        with closing(BeaconLog(settings.require_kafka(), BEACONS)) as log:
+            return Presence(read_window(store, log, pipeline, start))
+    except (KafkaException, NotConfigured, NotEnoughData) as error:
+        detail = kafka_error(error) if isinstance(error, KafkaException) else error
+        typer.echo(f"Written is what the closing kept, since the log cannot be read: {detail}", err=True)
+        return None
 
 
 def _sample_note(sample: float) -> str:

@@ -11,15 +11,17 @@ from dashboard import format as words
 from dashboard.figures.gantt import gantt
 from dashboard.pages.base import Part, alert, badge, moment, outward, sideways
 from dashboard.queries.message import MessageRead, Where
-from dashboard.queries.message_timeline import stays
+from dashboard.queries.message_timeline import longest, stays
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.message_trace import Search, Trail
+from lagloss_server.rules.hops import BEFORE_FIRST
 from lagloss_server.trace_links import TraceLinks
 
 _LOOKS: Final = {
@@ -34,6 +36,7 @@ _WHY: Final = {
     "overdue": "no place has overtaken it, and it has been pending longer than maxWait",
     "pending": "its place has not come past it yet: late, not lost",
 }
+_SHOWN_STAYS: Final = 3
 _SHOWN_BEACONS: Final = 500
 """A producer that gives every message the same id makes one message of them."""
 
@@ -168,12 +171,21 @@ def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
     return dmc.Paper(
         [
             dmc.Title("Where it was", order=2, fz=16),
+            dmc.Text(_where_time_went(found.graph, trail), size="sm"),
             dmc.Text(f"The table below says the same in numbers.{unknown}", size="sm", c="dimmed"),
             dcc.Graph(id="message-gantt", figure=figure, config=config, style={"height": figure.layout.height}),
         ],
         p="sm",
         withBorder=True,
     )
+
+
+def _where_time_went(graph: Graph, trail: Trail) -> str:
+    """Return the places that held it longest, in a sentence; empty where none held it at all."""
+    held = [(place, ms) for place, ms in longest(graph, trail.beacons[:_SHOWN_BEACONS]) if ms > 0][:_SHOWN_STAYS]
+    names = {BEFORE_FIRST: "before the first node"}
+    parts = [f"{fmt.duration(ms)} {names.get(place) or f'at {words.place_label(place)}'}" for place, ms in held]
+    return f"Where its time went: {', '.join(parts)}." if parts else ""
 
 
 def _beacons(trail: Trail, zone: Zone) -> Part:

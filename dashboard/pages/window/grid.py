@@ -52,6 +52,7 @@ def matrix_grid(
             tooltipField="message",
         ),
         _column("missing", "Missing at", width=_width(rows, "missing", 480), tooltipField="missing"),
+        *([_column("late", "Late", width=_width(rows, "late", 420), tooltipField="late")] if _any_late(rows) else []),
         *_trace_columns(rows),
         _column("event", f"Event time ({here.zone.label(found.start_s)})", width=180),
         *(
@@ -102,10 +103,15 @@ def _message_row(
     return {
         "message": message.message_id,
         "missing": f"{where} ({words.FATES[fate]})" if where and fate in words.FATES else where,
+        "late": str(message.late or ""),
         "event": fmt.NOTHING if message.event_time_ms is None else here.zone.precise(message.event_time_ms),
         "href": _href(found, message.message_id, here),
         **cells,
     }
+
+
+def _any_late(rows: Iterable[Mapping[str, str]]) -> bool:
+    return any(row["late"] for row in rows)
 
 
 def _missing_mask(missing: Sequence[Place]) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import dash_mantine_components as dmc
 from dash import dcc, html
@@ -16,18 +16,26 @@ from dashboard.request.links import Address
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S, window_start_of
 from lagloss_server.errors import BadTime
+from lagloss_server.queries.export import ExportFormat
 from lagloss_server.times import parse_time_s
 
 _LAST_S: Final = 253_000_000_000
 """In the year 9987: calendars end soon after."""
 EVERYTHING: Final = "all"
 """The filter that filters nothing."""
+EXPORTS: Final = {
+    "lost": "Lost messages",
+    "late": "Late messages",
+    "dead": "Dead letters",
+    "all": "All of these, pending and corrupted ones",
+}
 
 
 class WindowId(StrEnum):
     NOTICE = "window-notice"
     VERDICT = "window-verdict"
     TABLE = "window-table"
+    REASONS = "window-reasons"
     REVISIONS = "window-revisions"
     STAMP = "window-stamp"
     MATRIX = "window-matrix"
@@ -52,10 +60,16 @@ def layout(of: dict[str, str], here: Address) -> Part:
             _head(of["pipeline"], start_s, here),
             live(WindowId.NOTICE),
             dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
-            dmc.Paper(_matrix_box(asking().grants.may_see_ids(of["pipeline"])), p="sm", withBorder=True),
+            dmc.Paper(_matrix_box(of["pipeline"], start_s), p="sm", withBorder=True),
             dmc.SimpleGrid(
                 [
-                    _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
+                    dmc.Stack(
+                        [
+                            _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
+                            _box("Why messages were filtered or dead", html.Div(id=WindowId.REASONS)),
+                        ],
+                        gap="sm",
+                    ),
                     dmc.Stack(
                         [
                             _box("Difference between two points", [_points(), live(WindowId.DIFFERENCE)]),
@@ -107,9 +121,10 @@ def _box(title: str, children: Any) -> Part:
     return dmc.Paper([dmc.Title(title, order=2, fz=16, mb="xs"), html.Div(children)], p="sm", withBorder=True)
 
 
-def _matrix_box(shows_ids: bool) -> Part:
+def _matrix_box(pipeline: str, start_s: int) -> Part:
     """Draw the controls and the box of the matrix; without the controls for whom there is none."""
-    choices = {EVERYTHING: "all", "missing": "missing", "duplicate": "duplicate"}
+    shows_ids = asking().grants.may_see_ids(pipeline)
+    choices = {EVERYTHING: "all", "missing": "missing", "late": "late", "duplicate": "duplicate"}
     return html.Div(
         [
             dmc.Title("Messages by checkpoint", order=2, fz=16, mb="xs"),
@@ -141,6 +156,7 @@ def _matrix_box(shows_ids: bool) -> Part:
                         **aria(label="part of an id"),
                     ),
                     dmc.Button("Read again", id=WindowId.AGAIN, size="xs", variant="default"),
+                    _exports(pipeline, start_s),
                     live(WindowId.BUSY),
                 ],
                 gap="xs",
@@ -150,6 +166,23 @@ def _matrix_box(shows_ids: bool) -> Part:
             html.Div(id=WindowId.MATRIX),
         ]
     )
+
+
+def _exports(pipeline: str, start_s: int) -> Part:
+    """Return a menu of files of the messages that something is wrong with."""
+    items: list[Part] = []
+    for what, label in EXPORTS.items():
+        items.append(dmc.MenuLabel(label))
+        items += [
+            dmc.MenuItem(
+                name.upper(),
+                href=links.window_data(pipeline, start_s, "export", what=what, format=name),
+                target="_blank",
+            )
+            for name in get_args(ExportFormat)
+        ]
+    button = dmc.Button("Export", size="xs", variant="default")
+    return dmc.Menu([dmc.MenuTarget(button), dmc.MenuDropdown(items)], position="bottom-end")
 
 
 def _points() -> Part:

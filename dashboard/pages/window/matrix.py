@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 import dash_mantine_components as dmc
 from dash import html
@@ -38,7 +38,7 @@ class MatrixFilters:
     @classmethod
     def of(cls, here: Address) -> MatrixFilters:
         only = here.query.get("only")
-        known = cast("Only", only) if only in ("missing", "duplicate") else None
+        known = cast("Only", only) if only in get_args(Only) else None
         return cls(known, here.query.get("where"), here.query.get("text", ""))
 
     def query(self) -> dict[str, str | None]:
@@ -58,7 +58,8 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
         return _without_log(found, here, services.trace_links, str(error))
     filters = MatrixFilters.of(here)
     rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
-    shown = presence.missing_first(rows)[:SHOWN_ROWS] if rows.size > SHOWN_ROWS else rows
+    is_cut = rows.size > SHOWN_ROWS and filters.only != "late"  # late ones come worst first
+    shown = presence.missing_first(rows)[:SHOWN_ROWS] if is_cut else rows[:SHOWN_ROWS]
     csv = links.window_data(pipeline, start_s, "matrix", format="csv", **filters.query())
     return html.Div(
         [

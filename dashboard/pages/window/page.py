@@ -17,7 +17,7 @@ from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.pages.window.difference import draw_difference
 from dashboard.pages.window.layout import EVERYTHING, WindowId, layout, start_of
 from dashboard.pages.window.matrix import draw_matrix
-from dashboard.pages.window.table import talks_table
+from dashboard.pages.window.table import reasons_table, talks_table
 from dashboard.pages.window.verdict import revisions_part, state_notice, verdict_part
 from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
@@ -37,6 +37,7 @@ def _register_drawing(app: Dash, services: Services) -> None:
         Output(WindowId.NOTICE, "children"),
         Output(WindowId.VERDICT, "children"),
         Output(WindowId.TABLE, "children"),
+        Output(WindowId.REASONS, "children"),
         Output(WindowId.REVISIONS, "children"),
         Output(WindowId.WHERE, "data"),
         Output(WindowId.A, "data"),
@@ -53,13 +54,13 @@ def _register_drawing(app: Dash, services: Services) -> None:
         now_s = time.time()
         found = await services.threads.read(notices.attempt, _read, services, pipeline, start_s, now_s)
         if isinstance(found, Failed):
-            return notices.query_failed(found, here.zone, now_s), *[no_update] * 7
+            return notices.query_failed(found, here.zone, now_s), *[no_update] * 8
         if isinstance(found, list):
-            return notices.unknown_pipeline(pipeline, found, here), *[None] * 3, [], [], [], no_update
+            return notices.unknown_pipeline(pipeline, found, here), *[None] * 4, [], [], [], no_update
         by_clock = ctx.triggered_id == Shell.TICK
         new_stamp = _stamp(found)
         if by_clock and stamp == new_stamp and new_stamp[-1] not in ("open", None):
-            return state_notice(found, here.zone, now_s), *[no_update] * 7
+            return state_notice(found, here.zone, now_s), *[no_update] * 8
         return *_drawn(found, here.zone, now_s), no_update if stamp == new_stamp else new_stamp
 
 
@@ -84,6 +85,7 @@ def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:
         state_notice(found, zone, now_s),
         verdict_part(found, zone),
         talks_table(found.window, found.graph) if found.window is not None else None,
+        reasons_table(found.window) if found.window is not None else None,
         revisions_part(found.revisions, zone),
         places,
         points,

@@ -1,4 +1,5 @@
-"""The talk's table of one window: checkpoints with their counts and Per-Node Loss, and the E2E loss below them."""
+"""Tables of one window: the talk's, of checkpoints with their counts, Per-Node Loss, and the E2E loss below them; and
+that of the reasons for which messages were filtered or dead."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from dashboard.format import Document
 from dashboard.pages.base import Part, sideways
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import reason_rows
 
 ANY_OUT = ": to none of its next nodes"
 """Ends the name of the row that holds what a node with several next nodes lost."""
@@ -143,3 +145,32 @@ def _foot(title: str, value: str) -> Part:
             dmc.TableTh(""),
         ]
     )
+
+
+def reasons_table(window: Document) -> Part:
+    """Return why messages were filtered or dead, most frequent first."""
+    rows = reason_rows(window)
+    if not rows:
+        return dmc.Text("None was.", size="sm")
+    heads = ("Node", "Exit", "Reason", "Beacons")
+    cells = ((row.node, row.exit, fmt.reason(row.reason), fmt.count(row.count)) for row in rows)
+    body = [
+        dmc.TableTr([dmc.TableTd(cell, className="number" if at == 3 else "breaks") for at, cell in enumerate(row)])
+        for row in cells
+    ]
+    note = None
+    if window.get("reasons_by_node") is None:
+        note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
+    return [
+        sideways(
+            "reasons",
+            dmc.Table(
+                [dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])), dmc.TableTbody(body)],
+                striped=True,
+                withTableBorder=True,
+                tabularNums=True,
+                verticalSpacing=4,
+            ),
+        ),
+        dmc.Text(note, size="sm", c="dimmed", mt=4) if note else None,
+    ]
