@@ -14,7 +14,12 @@ from lagloss.broker.connection import MSK_PACKAGE
 
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
-EXTRAS = {"spark.py": {"pyarrow", "pyspark"}, "sdk/outlets/http.py": {"httpx2"}, "broker/connection.py": {MSK_PACKAGE}}
+EXTRAS = {
+    "notebook.py": {"pandas"},
+    "spark.py": {"pyarrow", "pyspark"},
+    "sdk/outlets/http.py": {"httpx2"},
+    "broker/connection.py": {MSK_PACKAGE},
+}
 
 
 def packages_in(path: Path) -> set[str]:

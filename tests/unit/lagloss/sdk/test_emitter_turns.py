@@ -90,7 +90,7 @@ def wait_for(condition: object, timeout_s: float = 10) -> None:
 
 
 def test_the_public_names_are_these() -> None:
-    assert lagloss.__all__ == ["Emitter", "EmitterStats", "KafkaLanes", "MemoryOutlet", "Processing"]
+    assert lagloss.__all__ == ["Emitter", "EmitterStats", "KafkaLanes", "MemoryOutlet", "Processing", "read_windows"]
     assert all(hasattr(lagloss, name) for name in lagloss.__all__)
 
 
