@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import insert
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import NotificationPolicy
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.routing import Escalation, ReceiverRoute
 from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
+from lagloss_server.store.schema.core import PickedMessagesRow, table_of
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import (
     START,
@@ -31,7 +34,9 @@ from tests.support.alerting_world import (
     somebody,
     webhook,
 )
+from tests.support.faulty_worlds import faulty_world
 from tests.support.kafka_log import wait_for
+from tests.support.window_documents import CHAIN
 
 EVERYTHING = ReceiverRoute((), ("hook",))
 
@@ -116,6 +121,24 @@ def test_one_lossy_window_is_a_ticket_with_names_and_a_page_takes_it_over(
     page = pager.bodies[0]["incident"]
     assert (page["severity"], page["acknowledged_at"]) == ("critical", None)
     assert happened(watched) == ["opened", "acknowledged", "raised", "resolved"]
+
+
+def test_incidents_of_lag_and_dead_letters_name_the_latest_and_the_dead(watched: Store) -> None:
+    watched.apply(parse_definition(CHAIN))
+    teller, slow = evaluator(watched), {"src.in": 5.0, "mid.in": 10.0, "snk.in": 9_000.0, "snk.out": 9_500.0}
+    close_windows(watched, "ooooo", lags_ms=slow, counts={"mid.dead": 500, **dict.fromkeys(slow, 1_000)})
+    with watched.engine.begin() as connection:
+        for harm, minute in (("late", 3), ("dead", 4)):
+            packed = faulty_world("process", harm, 1).facts.picked.pack()  # type: ignore[arg-type]
+            values = {"pipeline": "chain", "window_start": START + 60 * minute, "packed": packed}
+            connection.execute(insert(table_of(PickedMessagesRow)).values(values))
+    evaluate(watched, teller)
+    examples = {row.kind: row.detail["examples"] for row in rows(watched, IncidentRow)}
+    lags = [each["lag_ms"] for each in examples["lag"]]
+    assert (len(lags), lags) == (20, sorted(lags, reverse=True))
+    assert {each["kind"] for each in examples["lag"]} == {"late"}
+    assert all(each["hop"] for each in examples["lag"])
+    assert {(each["kind"], each["reason"]) for each in examples["dead-letters"]} == {("dead", "unreadable")}
 
 
 def test_a_ticket_withholds_no_page_of_the_budget(watched: Store) -> None:

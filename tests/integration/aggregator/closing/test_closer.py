@@ -33,6 +33,7 @@ from lagloss_server.model.message_ids import escape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.recompute import recompute
 from lagloss_server.queries.difference import difference
+from lagloss_server.queries.named_messages import read_kept
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.settings import Settings
 from lagloss_server.store import recompute_requests
@@ -152,6 +153,41 @@ def test_losses_are_counted_and_named_where_they_happened(chain: Chain) -> None:
     }
     found = difference(chain.store, chain.parts.beacons, chain.name, chain.start_s, "mid.out", "snk.in")
     assert (found.count, found.message_ids) == (10, tuple(sorted(IDS[::20])))
+
+
+def test_late_messages_of_a_window_that_loses_nothing_are_named_with_what_held_them(chain: Chain) -> None:
+    late = IDS[:20]
+    for window in (0, 1):
+        for node in NODES:
+            for side in ("in", "out"):
+                chain.send(node, side, [name for name in IDS if node != "snk" or name not in late], window)
+    for at, name in enumerate(late):
+        event_ms = chain.start_s * 1000 + at
+        chain.emitters["snk"].taken_in(name, event_ms, observed_at=event_ms + 9_000 + at)
+        chain.emitters["snk"].sent_out(name, event_ms, observed_at=event_ms + 9_100 + at)
+    chain.settle()
+    chain.close(0)
+    window = chain.window()
+    assert (window["delivered"], window["proof"]) == (200, "beacons")
+    found = read_kept(chain.store, chain.name, chain.start_s).named("late")
+    assert [message.message_id for message in found] == late[::-1]
+    assert {message.hop for message in found} == {"link mid->snk"}
+    assert {message.host for message in found} != {None}
+
+
+def test_dead_messages_are_counted_by_node_and_reason(chain: Chain) -> None:
+    send_all(chain)
+    send_all(chain, window=1)
+    for at, name in enumerate(IDS[::20]):
+        chain.emitters["snk"].taken_in(name, chain.start_s * 1000 + 20 * at)
+        chain.emitters["snk"].dead(name, chain.start_s * 1000 + 20 * at, "no schema" if at else "unreadable")
+    chain.settle()
+    chain.close(0)
+    window = chain.window()
+    assert window["reasons_by_node"] == {"snk": {"dead": {"no schema": 9, "unreadable": 1}}}
+    kept = read_kept(chain.store, chain.name, chain.start_s)
+    assert {(message.message_id, message.kind) for message in kept.named("dead")} == {(i, "dead") for i in IDS[::20]}
+    assert {message.reason for message in kept.named("dead")} == {"no schema", "unreadable"}
 
 
 def test_late_beacons_restate_the_window_and_keep_the_earlier_result(chain: Chain) -> None:

@@ -76,12 +76,14 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
     f"GET {P}/consumer-lag": [{"range": "24h"}, {"range": "24h", "by": "partition"}],
     f"GET {P}/windows": [{"range": "24h"}],
     f"GET {P}/windows/{{start}}": [{}],
+    f"GET {P}/windows/{{start}}/blame": [{}],
     f"GET {P}/windows/{{start}}/revisions": [{}],
     f"GET {P}/windows/{{start}}/matrix": [{}, {"format": "csv"}, {"only": "missing"}],
     f"GET {P}/windows/{{start}}/difference": [
         {"from": "src.in", "to": "snk.in"},
         {"from": "src.in", "to": "snk.in", "format": "csv"},
     ],
+    f"GET {P}/windows/{{start}}/export": [{}, {"what": "lost", "format": "json"}, {"format": "parquet"}],
     f"GET {P}/messages": [{"id": "HASH"}],
     f"GET {P}/report": [{"range": "7d", "format": name} for name in ("json", "csv", "html", "md")],
 }
@@ -273,6 +275,8 @@ def test_message_ids_are_shown_to_those_who_may_see_them_and_to_no_other(url: st
         (f"{window}/matrix", {"format": "csv"}),
         (f"{window}/difference", points),
         (f"{window}/difference", {**points, "format": "csv"}),
+        (f"{window}/export", {"what": "lost"}),
+        (f"{window}/export", {"what": "all", "format": "json"}),
         (f"/api/v1/pipelines/{OURS}/messages", {"id": ids(OURS)[3]}),
         (f"/api/v1/pipelines/{OURS}/messages", {"id": f"{hash_id(ids(OURS)[0]):016x}"}),
     ]
@@ -287,7 +291,7 @@ def test_message_ids_are_shown_to_those_who_may_see_them_and_to_no_other(url: st
         assert names_in(rob.get(incident).text) == []
         assert names_in(rhea.get(incident).text)
         for route in (*READS, *LISTS):
-            if not route.endswith(("/matrix", "/difference", "/messages", "/audit")):
+            if not route.endswith(("/matrix", "/difference", "/export", "/messages", "/audit")):
                 for query in (READS | LISTS)[route]:
                     assert names_in(asked(rob, route, query, world, OURS).text) == [], route
 

@@ -258,6 +258,35 @@ def test_csv_holds_what_the_matrix_holds_and_no_formula(url: str) -> None:
     assert answer.text.endswith("\r\n")
 
 
+def test_an_export_has_the_missing_with_kind_place_and_emitter(url: str) -> None:
+    answer = api(url, "/export", what="lost")
+    assert answer.headers["content-disposition"].endswith('-lost.csv"')
+    rows = {row["message_id"]: row for row in csv.DictReader(io.StringIO(answer.text, newline=""))}
+    assert rows.keys() == {"h", "i", "j"}
+    assert (rows["j"]["kind"], rows["j"]["places"], rows["j"]["trace_id"]) == ("lost", "link src->mid", TRACE.trace_id)
+    assert rows["j"]["last_checkpoint"] == "src.out"
+    found = api(url, "/export", format="json").json()
+    assert (found["source"], found["truncated"]) == ("log", False)
+    assert {message["message_id"] for message in found["messages"]} == {"h", "i", "j"}
+
+
+def test_an_export_of_a_sealed_minute_has_what_its_result_kept(url: str) -> None:
+    answer = httpx2.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(sealed())}/export?format=json", timeout=30)
+    found = answer.json()
+    assert (found["source"], [message["message_id"] for message in found["messages"]]) == ("closing", [EVIL])
+    parquet = httpx2.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(sealed())}/export?format=parquet", timeout=30)
+    assert (parquet.headers["content-type"], parquet.content[:4]) == ("application/vnd.apache.parquet", b"PAR1")
+
+
+def test_the_export_menu_leads_to_files(url: str, browser: Browser) -> None:
+    with Watched(browser) as page:
+        page.goto(url + path(closed()))
+        page.get_by_role("button", name="Export").click()
+        with page.expect_download() as download:
+            page.get_by_role("menuitem", name="JSON").first.click()
+        assert download.value.suggested_filename.endswith("-lost.json")
+
+
 def test_the_api_tells_the_window_its_gaps_and_its_revisions(url: str) -> None:
     window = api(url).json()
     assert (window["verdict"], window["revision"], window["lost"]) == ("loss", 3, {"min": 3, "max": 3})
@@ -277,6 +306,8 @@ def test_the_api_tells_the_window_its_gaps_and_its_revisions(url: str) -> None:
         ("chain/windows/2001-01-01T00:00:00Z/difference", {"from": "src.in", "to": "nowhere"}, 422),
         ("chain/windows/2001-01-01T00:00:00Z/matrix", {}, 409),
         ("chain/windows/2001-01-01T00:00:00Z/matrix", {"limit": "0"}, 422),
+        ("chain/windows/2001-01-01T00:00:00Z/export", {}, 404),
+        ("chain/windows/2001-01-01T00:00:00Z/export", {"what": "odd"}, 422),
     ],
 )
 def test_what_cannot_be_answered_is_a_problem_document(url: str, what: str, query: dict[str, str], status: int) -> None:

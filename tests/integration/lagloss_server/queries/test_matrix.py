@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import parquet
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from lagloss.errors import EXIT_USAGE
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, hash_id
 from lagloss_server.cli.main import app
-from lagloss_server.errors import NotEnoughData, UnknownPipeline
+from lagloss_server.errors import NotEnoughData, UnknownPipeline, UnknownWindow
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.window_blocks import read_window
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.store import Store
 from tests.conftest import Topics
 from tests.support.logged_blocks import Logged
+from tests.support.window_documents import document, store_missing, store_window
 
 CHECKPOINTS = ["src.in", "src.out", "snk.in", "snk.out"]
 IDS = [f"message-{at}" for at in range(10)]
@@ -87,6 +94,52 @@ def test_only_what_is_missing_and_no_more_than_asked_for(seen: Seen) -> None:
     assert [message["message_id"] for message in found["messages"]] == LOST
     found = seen.says("matrix", "--only", "missing", "--limit", "1", "--json")
     assert (found["count"], len(found["messages"]), found["truncated"]) == (2, 1, True)
+
+
+def test_late_messages_come_worst_first_with_what_held_them(seen: Seen) -> None:
+    slow = [f"slow-{at}" for at in range(3)]
+    for checkpoint, lag_ms in zip(CHECKPOINTS, (5, 10, 30_000, 30_010), strict=True):
+        seen.tell(checkpoint, seen.put(checkpoint, slow, lag_ms), emitter=b"slow".ljust(16))
+    seen.tell("snk.out", seen.put("snk.out", ["slower"], 60_000), emitter=b"slower".ljust(16))
+    found = seen.says("matrix", "--only", "late", "--json")
+    assert [message["lag_ms"] for message in found["messages"]] == [60_000.0, 30_010.0, 30_010.0, 30_010.0]
+    held = {(message["hop"], message["hop_ms"]) for message in found["messages"][1:]}
+    assert held == {("link src->snk", 29_990.0)}
+    assert "30 s, 30 s of it at link src->snk" in seen.says("matrix", "--only", "late")
+
+
+def test_an_export_has_every_lost_message_and_is_noted_in_the_trail(seen: Seen, tmp_path: Path) -> None:
+    document = json.loads(seen.says("export", "--what", "lost", "--format", "json"))
+    assert (document["source"], document["truncated"]) == ("log", False)
+    assert [message["message_id"] for message in document["messages"]] == LOST
+    assert {(message["kind"], *message["places"]) for message in document["messages"]} == {("missing", "link src->snk")}
+    assert {message["emitter"] for message in document["messages"]} == {"00" * 16}
+    lines = list(csv.DictReader(io.StringIO(seen.says("export", "--what", "lost"), newline="")))
+    assert [line["message_id"] for line in lines] == LOST
+    out = tmp_path / "lost.parquet"
+    seen.says("export", "--what", "lost", "--format", "parquet", "--out", str(out))
+    assert parquet.read_table(out).column("message_id").to_pylist() == LOST
+    with seen.store.engine.connect() as connection:
+        actions = connection.execute(select(AuditTrailRow.action, AuditTrailRow.object)).all()
+    assert [tuple(action) for action in actions] == [("ids.export", rfc3339(seen.start_s))]
+
+
+def test_without_the_log_an_export_has_what_the_closing_kept(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAGLOSS_KAFKA_BOOTSTRAP")
+    definition = seen.store.pipeline(seen.name).definition
+    lost = {"src->snk": (2, 2)}
+    with seen.store.engine.begin() as connection:
+        store_window(connection, document(definition, seen.start_s, verdict="loss", lost=lost), seen.start_s)
+        store_missing(connection, seen.name, seen.start_s, LOST[0], kind="lost", place="link src->snk", last="src.out")
+    arguments = ["export", seen.name, "--window", rfc3339(seen.start_s), "--what", "lost", "--format", "json"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    found = json.loads(done.stdout)
+    assert (found["source"], found["truncated"]) == ("closing", True)
+    assert [(each["message_id"], each["kind"]) for each in found["messages"]] == [(LOST[0], "lost")]
+    assert "kept only these" in done.stderr
+    nowhere = ["export", seen.name, "--window", rfc3339(seen.start_s - 3_600)]
+    with pytest.raises(UnknownWindow):
+        CliRunner().invoke(app, nowhere, catch_exceptions=False)
 
 
 def test_the_table_has_a_line_a_message_however_wide_it_is(seen: Seen) -> None:
