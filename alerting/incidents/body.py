@@ -132,6 +132,6 @@ def _example(message: MissingMessage | NamedMessage, links: TraceLinks) -> Docum
 
 def _more(message: NamedMessage) -> Document:
     """Return how late a message was and what held it, and why a dead one died; of others nothing."""
-    of_late = {"lag_ms": message.lag_ms, "hop": message.hop, "hop_ms": message.hop_ms}
-    of_dead = {"reason": message.reason}
-    return {"late": of_late, "dead": of_dead}.get(message.kind, {})
+    if message.kind == "late":
+        return {"lag_ms": message.lag_ms, "hop": message.hop, "hop_ms": message.hop_ms}
+    return {"reason": message.reason} if message.kind == "dead" else {}

@@ -92,7 +92,7 @@ def window(name: str, window_start_s: int) -> str:
     return f"/pipelines/{name}/windows/{rfc3339(window_start_s)}"
 
 
-def window_data(name: str, window_start_s: int, what: str, **query: str | None) -> str:
+def window_data(name: str, window_start_s: int, what: str, /, **query: str | None) -> str:
     """Return the API's `matrix`, `difference`, `export` or `revisions` of a window; `from` is written `from_`."""
     asked = {key.rstrip("_"): value for key, value in query.items() if value}
     return f"{API}/pipelines/{quote(name)}/windows/{rfc3339(window_start_s)}/{what}?{urlencode(asked, safe=':')}"

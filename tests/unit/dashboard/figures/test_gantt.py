@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboard.figures.gantt import gantt
-from dashboard.queries.message_timeline import stays
+from dashboard.queries.message_timeline import longest, stays
 from dashboard.request.zones import Zone
 from lagloss_server.model.graph import Graph
 from lagloss_server.queries.message_trace import Beacon
@@ -39,6 +39,14 @@ def test_what_never_left_has_no_end() -> None:
 
 def test_clocks_that_disagree_make_a_negative_time() -> None:
     assert told(beacons(("src.out", 10), ("mid.in", 4)))[0] == ("link src->mid", -6)
+
+
+def test_what_held_a_message_longest_comes_first_with_the_time_before_the_first_node() -> None:
+    again = {"mid.in": 500, "mid.out": 900}
+    seen = [*beacons(*CHAIN.items(), *again.items()), *beacons(("snk.in", 9_000), ("snk.out", 9_999), replay="r")]
+    assert longest(Graph(chain()), seen)[:3] == [("node mid", 430), ("link mid->snk", 270), ("link src->mid", 90)]
+    assert dict(longest(Graph(chain()), seen))["source"] == 5
+    assert longest(Graph(chain()), beacons(("src.in", 7_000)))[0] == ("source", 7_000)
 
 
 def test_a_replay_has_stays_of_its_own() -> None:

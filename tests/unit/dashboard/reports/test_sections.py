@@ -1,4 +1,4 @@
-"""A report over several destinations has the numbers of each; one over a single destination says nothing twice."""
+"""Sections of a report: those of several destinations, and of the reasons for which messages were filtered or dead."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 from dashboard.reports import render
 from dashboard.reports.model import Report
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.rollup import DestinationSums
+from lagloss_server.rules.rollup import CheckpointSums, DestinationSums
 from tests.support.report_figures import report
 
 FAST = DestinationSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
@@ -28,6 +28,20 @@ def test_each_destination_has_its_numbers() -> None:
         "| conn-ga | 900 | 900 | 0 % | 100 % | 147 ms |",
         "| conn-fb | 400 | 300 | 2.5 % – 5 % | 31.2 % | 9.8 s |",
     ]
+
+
+def test_reasons_come_with_those_that_are_not_known() -> None:
+    made, beacons = report(), {"mid.filtered": CheckpointSums(beacons=30), "snk.dead": CheckpointSums(beacons=2)}
+    reasons = {"mid": {"filtered": {"a | b\nc": 25}}, "snk": {"dead": {"unreadable": 2}}}
+    total = replace(made.whole.total, checkpoints=beacons, reasons=reasons)
+    text = render(replace(made, whole=replace(made.whole, total=total)), "md").decode()
+    section = text.split("## Why messages were filtered or dead")[1].split("##")[0]
+    assert [line for line in section.splitlines() if line.startswith(("| mid", "| snk"))] == [
+        "| mid | filtered | a \\| b c | 25 |",
+        "| mid | filtered | not known | 5 |",
+        "| snk | dead | unreadable | 2 |",
+    ]
+    assert "Why messages" not in render(made, "md").decode()
 
 
 def test_a_single_destination_has_no_section() -> None:

@@ -1,0 +1,74 @@
+"""Reasons, late messages and exports on the page of a window, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import dash_mantine_components as dmc
+
+from dashboard.pages.window.grid import matrix_grid
+from dashboard.pages.window.layout import layout
+from dashboard.pages.window.matrix import MatrixFilters
+from dashboard.pages.window.table import reasons_table
+from dashboard.queries.window import WindowRead
+from dashboard.request.links import Address
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.trace_links import NO_LINKS
+from tests.support.window_documents import chain, document
+from tests.unit.lagloss_server.queries.test_presence import LATE, presence
+
+START_S = 1_795_250_400
+HERE = Address("/", {})
+
+
+def parts_of(component: Any, kind: Any) -> list[Any]:
+    found = component if isinstance(component, list) else [component]
+    every = [each for one in found if one is not None for each in (one, *one._traverse())]
+    return [each for each in every if isinstance(each, kind)]
+
+
+def window(**more: Any) -> dict[str, Any]:
+    counts = {"mid.filtered": 25, "snk.dead": 5}
+    return document(chain(), START_S, counts=counts, lags_ms={"snk.out": 50.0}) | more
+
+
+def cells(table: Any) -> list[str]:
+    return [cell.children for cell in parts_of(table, dmc.TableTd)]
+
+
+def test_reasons_come_most_frequent_first_and_the_unknown_are_counted() -> None:
+    known = {"mid": {"filtered": {"no consent": 25}}, "snk": {"dead": {"x" * 200: 3}}}
+    found = cells(reasons_table(window(reasons_by_node=known)))
+    assert found[:8] == ["mid", "filtered", "no consent", "25", "snk", "dead", f"{'x' * 99}…", "3"]
+    assert found[8:] == ["snk", "dead", "not known", "2"]
+
+
+def test_where_no_beacon_was_read_the_table_says_why_reasons_are_not_known() -> None:
+    shown = reasons_table(window(reasons_by_node=None))
+    assert cells(shown)[2::4] == ["not known", "not known"]
+    assert "tallies prove" in parts_of(shown, dmc.Text)[-1].children
+    assert reasons_table(document(chain(), START_S)).children == "None was."
+
+
+def test_the_matrix_has_a_column_of_what_held_late_messages_only_if_there_are_some() -> None:
+    read = WindowRead("chain", START_S, chain(), Graph(chain()), window(), (), (), ())
+    found = presence(LATE)
+    rows = found.select(only="late")
+    grid = matrix_grid("grid", read, found, found.messages(rows), HERE, NO_LINKS)
+    assert grid.rowData[0]["late"] == "9.5 s, 9 s of it at link src->mid"
+    assert "late" in [column["field"] for column in grid.columnDefs]
+    on_time = found.messages(found.select(text="message-1"))
+    plain = matrix_grid("grid", read, found, on_time, HERE, NO_LINKS)
+    assert "late" not in [column["field"] for column in plain.columnDefs]
+    assert MatrixFilters.of(HERE.asking(only="late")).only == "late"
+    assert MatrixFilters.of(HERE.asking(only="odd")).only is None
+
+
+def test_the_menu_has_every_kind_in_every_format() -> None:
+    shown = layout({"pipeline": "chain", "start": rfc3339(START_S)}, HERE)
+    links = [item.href for item in parts_of(shown, dmc.MenuItem)]
+    assert {urlsplit(link).path for link in links} == {f"/api/v1/pipelines/chain/windows/{rfc3339(START_S)}/export"}
+    asked = [tuple(dict(parse_qsl(urlsplit(link).query)).values()) for link in links]
+    assert asked == [(what, form) for what in ("lost", "late", "dead", "all") for form in ("csv", "parquet", "json")]
