@@ -17,7 +17,7 @@ ReasonCounts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Live beacons by node, exit (`filtered` or `dead`) and reason."""
 EXITS_WITH_REASON: Final = ("filtered", "dead")
 MAX_REASONS: Final = 20
-"""Reasons that are told apart at one exit; the least frequent of more are counted together as `OTHER_REASONS`."""
+"""Reasons that are counted by themselves at one exit; the least frequent of more are counted as `OTHER_REASONS`."""
 OTHER_REASONS: Final = "(other reasons)"
 
 
@@ -248,7 +248,7 @@ def losses_by_place(window: WindowDocument) -> dict[str, tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class ReasonRow:
-    """Number of live beacons of one exit that give one reason; None: those that give none, and those that nobody
+    """Number of live beacons of one exit that give one reason; None: those that give none, or were not
     read."""
 
     node: str

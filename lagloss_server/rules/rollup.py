@@ -166,7 +166,7 @@ class Rollup:
     @classmethod
     def merged(cls, parts: Iterable[Rollup]) -> Rollup:
         """Return all parts together; their windows are different ones. Associative: a day is its hours is its
-        windows (but for the reasons where there are more than are told apart)."""
+        windows (but for reasons, where there are more than `MAX_REASONS`)."""
         parts = list(parts)
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
         return cls(

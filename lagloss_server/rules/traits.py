@@ -139,7 +139,7 @@ class Population:
 
     @cached_property
     def traits(self) -> tuple[Trait, ...]:
-        """What the messages differ in, those first that name somebody's door to knock at."""
+        """Traits that the messages differ in; those that name a process or a host come first."""
         return tuple(self._traits())
 
     def _traits(self) -> Iterator[Trait]:
