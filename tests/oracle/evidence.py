@@ -299,6 +299,7 @@ class Block:
     replay: str | None
     sample: int
     beacons: list[Beacon]
+    reason: str | None = None
 
 
 def read_blocks(world: World, d: Definition, window_start_s: int) -> tuple[list[Block], set[str], dict[str, int]]:
@@ -329,7 +330,8 @@ def read_blocks(world: World, d: Definition, window_start_s: int) -> tuple[list[
         if block["checkpoint"] not in d.checkpoints():
             strangers[block["checkpoint"]] = strangers.get(block["checkpoint"], 0) + len(beacons)
         else:
-            good.append(Block(block["emitter"], block["checkpoint"], block["replay"], block["sample"], beacons))
+            fields = (block[name] for name in ("emitter", "checkpoint", "replay", "sample"))
+            good.append(Block(*fields, beacons, block["reason"]))
     return good, quarantined, strangers
 
 

@@ -553,6 +553,29 @@ def stays(case: Case, arrivals: list[str], departures: list[str]) -> list[float]
     return found
 
 
+def reasons_by_node(case: Case) -> dict[str, dict[str, dict[str, int]]]:
+    """Live beacons of each node's `filtered` and `dead` by the reason that their blocks give."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for block in case.blocks:
+        node, _, way = block.checkpoint.partition(".")
+        if way in ("filtered", "dead") and block.replay is None and block.reason is not None:
+            taken = sum(beacon.id_hash % ALL_IDS < case.sample for beacon in block.beacons)
+            counts = found.setdefault(node, {}).setdefault(way, {})
+            counts[block.reason] = counts.get(block.reason, 0) + taken
+    scaled = {
+        node: {
+            way: {reason: rule_14_scaled(case, count) for reason, count in counts.items() if count}
+            for way, counts in ways.items()
+        }
+        for node, ways in found.items()
+    }
+    return {
+        node: {way: counts for way, counts in ways.items() if counts}
+        for node, ways in scaled.items()
+        if any(ways.values())
+    }
+
+
 def unknown_checkpoints(case: Case) -> list[dict[str, Any]]:
     """Beacons that tallies (or blocks, if another version has the checkpoint) count where this version has no
     checkpoint."""
@@ -761,6 +784,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
         "destinations": rows,
+        "reasons_by_node": reasons_by_node(case),
         "crashes": rule_16_crashes(case),
         "unknown_checkpoints": unknown_checkpoints(case),
     }
