@@ -11,7 +11,7 @@ from typing import Any, Final
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import Interval, Lags, rfc3339
+from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, ReasonRow, reason_rows, rfc3339
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import HopLags
 from lagloss_server.rules.rollup import Rollup
@@ -26,7 +26,8 @@ class Bucket:
 
     `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
     expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
-    minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `history`: back-filled; None
+    minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `reasons`: why
+    messages were filtered or dead, of the minutes whose beacons were read. `history`: back-filled; None
     where only roll-ups are known, which do not have them.
     """
 
@@ -44,6 +45,7 @@ class Bucket:
     on_time_share: float | None
     e2e_ms: Lags
     lags: HopLags = field(default_factory=HopLags)
+    reasons: ReasonCounts = field(default_factory=dict)
     history: bool | None = None
 
     @property
@@ -70,6 +72,12 @@ class Bucket:
             return None
         return self.lost.min / self.messages, self.lost.max / self.messages
 
+    @property
+    def reason_rows(self) -> list[ReasonRow]:
+        """Why its messages were filtered or dead, most frequent first."""
+        seen = [{"name": name, "beacons": count} for name, count in self.seen.items()]
+        return reason_rows({"reasons_by_node": self.reasons, "checkpoints": seen})
+
     def document(self) -> dict[str, Any]:
         ratio = self.loss_ratio
         return {
@@ -88,6 +96,7 @@ class Bucket:
             "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": asdict(self.e2e_ms),
+            "reasons_by_node": self.reasons,
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -124,6 +133,7 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         on_time_share=window["on_time_share"],
         e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
         lags=hops.of_window(window, graph),
+        reasons=window.get("reasons_by_node") or {},
         history=window["history"],
     )
 
@@ -147,4 +157,5 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
         lags=hops.of_checkpoints(p95_ms, graph),
+        reasons=total.reasons,
     )

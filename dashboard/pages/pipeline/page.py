@@ -56,6 +56,7 @@ class PipelineId(StrEnum):
     BARS = "pipeline-bars"
     FLOW = "pipeline-flow"
     WORST = "pipeline-worst"
+    REASONS = "pipeline-reasons"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -91,6 +92,7 @@ def _content(name: str) -> Part:
         [
             dmc.Paper([*parts, hidden], p="sm", withBorder=True),
             dmc.Paper(html.Div(id=PipelineId.WORST), p="sm", withBorder=True),
+            html.Div(id=PipelineId.REASONS),
         ],
         gap="sm",
     )
@@ -202,6 +204,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
         "flow": flow_graph.flow_figure(graph, series.total, dark),
         "flow_style": {"height": flow_graph.height_px(graph), "width": flow_graph.width_px(graph)},
         "worst": pipeline_parts.worst_table(panels, here),
+        "reasons": pipeline_parts.reasons_box(series.total),
     }
 
 
@@ -223,6 +226,7 @@ _OUTPUTS: Final = {
     "flow": Output(PipelineId.FLOW, "figure"),
     "flow_style": Output(PipelineId.FLOW, "style"),
     "worst": Output(PipelineId.WORST, "children"),
+    "reasons": Output(PipelineId.REASONS, "children"),
 }
 
 

@@ -12,6 +12,7 @@ from dash import html
 from dashboard import format as words
 from dashboard.figures.loss import drawn_loss
 from dashboard.format import VERDICTS
+from dashboard.pages import reasons
 from dashboard.pages.base import Part, badge, moment
 from dashboard.pages.destinations import destinations
 from dashboard.pages.pipeline import steps as pipeline_steps
@@ -30,6 +31,7 @@ from lagloss_server.model.window_result import start_of
 from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10
+_REASONS: Final = 10
 _NAMES: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
 
 
@@ -165,6 +167,20 @@ def worst(series: Series, terms: Terms) -> list[Bucket]:
         return "loss" in bucket.verdicts, _loss(bucket), terms.lag_ms(bucket) or 0.0, bucket.start_s
 
     return sorted(filter(is_bad, series.buckets), key=rank, reverse=True)[:_WORST]
+
+
+def reasons_box(total: Bucket | None) -> Part | None:
+    """Return why messages of the span were filtered or dead; None where none was."""
+    rows = [] if total is None else total.reason_rows[:_REASONS]
+    if not rows:
+        return None
+    about = "of minutes whose beacons were read; those that tallies prove have no reasons"
+    title = dmc.Title(reasons.TITLE, order=2, fz=16)
+    return dmc.Paper(
+        [title, dmc.Text(about, size="sm", className="faint", mb=4), reasons.reasons_table(rows)],
+        p="sm",
+        withBorder=True,
+    )
 
 
 def worst_table(panels: Panels, here: Address) -> Part:

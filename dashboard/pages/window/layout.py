@@ -8,6 +8,7 @@ from typing import Any, Final, get_args
 import dash_mantine_components as dmc
 from dash import dcc, html
 
+from dashboard.pages import reasons
 from dashboard.pages.base import Part, alert, aria, live, moment
 from dashboard.pages.shell import pipeline_nav
 from dashboard.request import links
@@ -66,7 +67,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
                     dmc.Stack(
                         [
                             _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
-                            _box("Why messages were filtered or dead", html.Div(id=WindowId.REASONS)),
+                            _box(reasons.TITLE, html.Div(id=WindowId.REASONS)),
                         ],
                         gap="sm",
                     ),

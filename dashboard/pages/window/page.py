@@ -17,7 +17,7 @@ from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.pages.window.difference import draw_difference
 from dashboard.pages.window.layout import EVERYTHING, WindowId, layout, start_of
 from dashboard.pages.window.matrix import draw_matrix
-from dashboard.pages.window.table import reasons_table, talks_table
+from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.pages.window.verdict import revisions_part, state_notice, verdict_part
 from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
@@ -85,7 +85,7 @@ def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:
         state_notice(found, zone, now_s),
         verdict_part(found, zone),
         talks_table(found.window, found.graph) if found.window is not None else None,
-        reasons_table(found.window) if found.window is not None else None,
+        reasons_part(found.window) if found.window is not None else None,
         revisions_part(found.revisions, zone),
         places,
         points,

@@ -10,6 +10,7 @@ import dash_mantine_components as dmc
 
 from dashboard.format import Document
 from dashboard.pages.base import Part, sideways
+from dashboard.pages.reasons import reasons_table
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import reason_rows
@@ -147,30 +148,12 @@ def _foot(title: str, value: str) -> Part:
     )
 
 
-def reasons_table(window: Document) -> Part:
+def reasons_part(window: Document) -> Part:
     """Return why messages were filtered or dead, most frequent first."""
     rows = reason_rows(window)
     if not rows:
         return dmc.Text("None was.", size="sm")
-    heads = ("Node", "Exit", "Reason", "Beacons")
-    cells = ((row.node, row.exit, fmt.reason(row.reason), fmt.count(row.count)) for row in rows)
-    body = [
-        dmc.TableTr([dmc.TableTd(cell, className="number" if at == 3 else "breaks") for at, cell in enumerate(row)])
-        for row in cells
-    ]
-    note = None
-    if window.get("reasons_by_node") is None:
-        note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
-    return [
-        sideways(
-            "reasons",
-            dmc.Table(
-                [dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])), dmc.TableTbody(body)],
-                striped=True,
-                withTableBorder=True,
-                tabularNums=True,
-                verticalSpacing=4,
-            ),
-        ),
-        dmc.Text(note, size="sm", c="dimmed", mt=4) if note else None,
-    ]
+    if window.get("reasons_by_node") is not None:
+        return reasons_table(rows)
+    note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
+    return [reasons_table(rows), dmc.Text(note, size="sm", c="dimmed", mt=4)]

@@ -10,7 +10,7 @@ import dash_mantine_components as dmc
 from dashboard.pages.window.grid import matrix_grid
 from dashboard.pages.window.layout import layout
 from dashboard.pages.window.matrix import MatrixFilters
-from dashboard.pages.window.table import reasons_table
+from dashboard.pages.window.table import reasons_part
 from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
 from lagloss_server.model.graph import Graph
@@ -40,16 +40,16 @@ def cells(table: Any) -> list[str]:
 
 def test_reasons_come_most_frequent_first_and_the_unknown_are_counted() -> None:
     known = {"mid": {"filtered": {"no consent": 25}}, "snk": {"dead": {"x" * 200: 3}}}
-    found = cells(reasons_table(window(reasons_by_node=known)))
+    found = cells(reasons_part(window(reasons_by_node=known)))
     assert found[:8] == ["mid", "filtered", "no consent", "25", "snk", "dead", f"{'x' * 99}…", "3"]
     assert found[8:] == ["snk", "dead", "not known", "2"]
 
 
 def test_where_no_beacon_was_read_the_table_says_why_reasons_are_not_known() -> None:
-    shown = reasons_table(window(reasons_by_node=None))
+    shown = reasons_part(window(reasons_by_node=None))
     assert cells(shown)[2::4] == ["not known", "not known"]
     assert "tallies prove" in parts_of(shown, dmc.Text)[-1].children
-    assert reasons_table(document(chain(), START_S)).children == "None was."
+    assert reasons_part(document(chain(), START_S)).children == "None was."
 
 
 def test_the_matrix_has_a_column_of_what_held_late_messages_only_if_there_are_some() -> None:
