@@ -36,7 +36,7 @@ from tests.support.alerting_world import (
 )
 from tests.support.faulty_worlds import faulty_world
 from tests.support.kafka_log import wait_for
-from tests.support.window_documents import CHAIN
+from tests.support.window_documents import CHAIN, document, store_window
 
 EVERYTHING = ReceiverRoute((), ("hook",))
 
@@ -124,15 +124,19 @@ def test_one_lossy_window_is_a_ticket_with_names_and_a_page_takes_it_over(
 
 
 def test_incidents_of_lag_and_dead_letters_name_the_latest_and_the_dead(watched: Store) -> None:
-    watched.apply(parse_definition(CHAIN))
-    teller, slow = evaluator(watched), {"src.in": 5.0, "mid.in": 10.0, "snk.in": 9_000.0, "snk.out": 9_500.0}
-    close_windows(watched, "ooooo", lags_ms=slow, counts={"mid.dead": 500, **dict.fromkeys(slow, 1_000)})
+    definition = parse_definition(CHAIN)
+    watched.apply(definition)
+    slow = {"src.in": 5.0, "mid.in": 10.0, "snk.in": 9_000.0, "snk.out": 9_500.0}
+    counts = {"mid.dead": 500, **dict.fromkeys(slow, 1_000)}
     with watched.engine.begin() as connection:
+        for minute in range(5):
+            window = document(definition, START + 60 * minute, lags_ms=slow, counts=counts) | {"dead": 500}
+            store_window(connection, window, START + 60 * minute)
         for harm, minute in (("late", 3), ("dead", 4)):
             packed = faulty_world("process", harm, 1).facts.picked.pack()  # type: ignore[arg-type]
             values = {"pipeline": "chain", "window_start": START + 60 * minute, "packed": packed}
             connection.execute(insert(table_of(PickedMessagesRow)).values(values))
-    evaluate(watched, teller)
+    evaluate(watched, evaluator(watched))
     examples = {row.kind: row.detail["examples"] for row in rows(watched, IncidentRow)}
     lags = [each["lag_ms"] for each in examples["lag"]]
     assert (len(lags), lags) == (20, sorted(lags, reverse=True))
