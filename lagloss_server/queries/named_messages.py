@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import Connection, Row, select
 
 from lagloss.wire.traces import TraceContext
@@ -44,7 +43,6 @@ COLUMNS: Final = (
     *("hop", "hop_ms", "reason", "emitter", "host", "trace_id", "span_id"),
 )
 """Fields of a message, in every format."""
-_Rows = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
