@@ -107,7 +107,7 @@ def optional_columns(plan: Plan, net: Net, draft: Draft) -> dict[str, Any]:
     if checked and chance(plan.rng("checksums", draft.actor.uuid), 0.8):
         fields["payload_crc"] = column("I", [s.crc for s in draft.seen])
     if draft.checkpoint.endswith((".filtered", ".dead")):
-        fields["reason"] = plan.rng("reasons", draft.actor.uuid, draft.at_ms).choice(["drawn", "unreadable"])
+        fields["reason"] = plan.rng("reasons", draft.checkpoint).choice(["drawn", "unreadable"])
     return fields
 
 
