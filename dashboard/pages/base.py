@@ -27,6 +27,8 @@ class Page:
     `pattern` matches its whole path; what its groups find is given to `title` and `layout`. `layout` makes what is
     mounted when a reader comes: containers with ids, and nothing that has to be read first. `register` adds the
     callbacks that fill them; they take `Shell.URL` (pathname, search), `Shell.TICK` and `Shell.SCHEME` as inputs.
+    `first` reads what the page says in the server's first answer, before a script has run (web/first_answer.py), at an
+    epoch s; `filled` is the CSS selector of what is there once the page says the same.
     `ranged`: whether the range in the header is of any use here. `refresh_ms`: how often `Shell.TICK` comes, where that
     does not follow from the range in the address. `elsewhere`: the address with a span that other pages can show, too.
     """
@@ -39,6 +41,8 @@ class Page:
     ranged: bool = False
     refresh_ms: int | None = None
     elsewhere: Callable[[Address], Address] = lambda here: here
+    first: Callable[[Services, dict[str, str], Address, float], Part] | None = None
+    filled: str = ""
 
     def match(self, path: str) -> dict[str, str] | None:
         found = self.pattern.fullmatch(path)

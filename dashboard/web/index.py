@@ -8,15 +8,19 @@ from typing import Any, Final
 
 from dash import Dash
 
+from dashboard.web.first_answer import first_answer
+
 PAGE: Final = Path(__file__).with_name("index.html").read_text()
 _POLYFILL: Final = re.compile(r'(?<=<script src=")[^"]*/polyfill@[^"]*')
 
 
 class Index(Dash):
     """Dash, without the script that teaches browsers what all of them can by now: to run it takes a third of a second
-    before anything is drawn. Of what it brings, Dash's charts still need one thing, which is loaded in its place."""
+    before anything is drawn. Of what it brings, Dash's charts still need one thing, which is loaded in its place. With
+    the page's first answer."""
 
     def interpolate_index(self, *args: Any, **parts: Any) -> str:
         runtime = self.get_asset_url("vendor/regenerator-runtime.js")
+        parts["app_entry"] += first_answer()
         parts["scripts"] = _POLYFILL.sub(runtime, parts["scripts"])
         return str(super().interpolate_index(*args, **parts))  # type: ignore[no-untyped-call]

@@ -24,6 +24,7 @@ from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.request import links
 from dashboard.web import routing
 from dashboard.web.compression import Compressed
+from dashboard.web.first_answer import FirstAnswers
 from dashboard.web.index import PAGE, Index
 from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
@@ -74,7 +75,8 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     routing.register(app, scoped)
     # Dash 4.4 on FastAPI does so only at a request for "/": a visitor who follows a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
-    return protect(Compressed(CountedRequests(server, metrics)), services, app.csp_hashes())
+    answering = FirstAnswers(CountedRequests(server, metrics), scoped)
+    return protect(Compressed(answering), services, app.csp_hashes())
 
 
 def _add_plain_routes(server: FastAPI, store: Store, metrics: DashboardMetrics) -> None:

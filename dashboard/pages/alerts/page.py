@@ -61,7 +61,7 @@ class Drawn:
 def layout(_of: dict[str, str], _here: Address) -> Part:
     return html.Div(
         [
-            dmc.Title("Alerts", order=1, fz=22, mb="xs"),
+            _title(),
             incident_forms.forms(),
             html.Div(id=AlertsId.NOTICE),
             html.Div(id=AlertsId.TABS),
@@ -122,6 +122,15 @@ def draw(store: Store, here: Address, now_s: float) -> Drawn:
         content = deliveries(found, failed_deliveries(store), here, now_s)
     notice = [no_alerter(board.leader, here, now_s), why_not(person)]
     return Drawn(notice, tabs(here, board), content, [receiver.name for receiver in board.receivers])
+
+
+def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
+    drawn = draw(services.store, here, now_s)
+    return [_title(), drawn.notice, drawn.tabs, drawn.content]
+
+
+def _title() -> Part:
+    return dmc.Title("Alerts", order=1, fz=22, mb="xs")
 
 
 def register(app: Dash, services: Services) -> None:
@@ -204,4 +213,6 @@ PAGE: Final = Page(
     layout=layout,
     register=register,
     ranged=True,
+    first=first,
+    filled=f"#{AlertsId.CONTENT} > *, #{AlertsId.NOTICE} > *",
 )

@@ -58,7 +58,7 @@ def layout(_of: dict[str, str], here: Address) -> Part:
     actions = [{"value": action, "label": words} for action, words in ACTIONS.items()]
     return html.Div(
         [
-            dmc.Title("Audit", order=1, fz=22, mb="xs"),
+            _title(),
             live(AuditId.NOTICE),
             dmc.Group(
                 [
@@ -107,6 +107,14 @@ def draw(store: Store, here: Address, now_s: float) -> tuple[Part | None, Part |
     heads = ("When", "Who", "From", "Did", "What", "Pipelines", "More")
     rows = [_row(entry, here) for entry in found.entries]
     return None, html.Div([table("audit trail", heads, rows), pages(found.page, found.total, here)])
+
+
+def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
+    return [_title(), *draw(services.store, here, now_s)]
+
+
+def _title() -> Part:
+    return dmc.Title("Audit", order=1, fz=22, mb="xs")
 
 
 def _row(entry: AuditEntry, here: Address) -> list[Part]:
@@ -194,4 +202,6 @@ PAGE: Final = Page(
     layout=layout,
     register=register,
     ranged=True,
+    first=first,
+    filled=f"#{AuditId.CONTENT} > *, #{AuditId.NOTICE} > *",
 )

@@ -44,7 +44,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
     )
     return html.Div(
         [
-            html.H1("Health of lagloss", className="page-title"),
+            _title(),
             live(_NOTICE),
             only,
             html.Div(id=_SECTIONS),
@@ -61,6 +61,16 @@ def draw(store: Store, ends: Ends, here: Address, now_s: float) -> tuple[Part, A
     except UnknownPipeline:
         return notices.unknown_pipeline(only or "", store.names(), here), {"into": _SECTIONS, "tree": None}
     return health_parts.verdict(found), {"into": _SECTIONS, "tree": health_parts.sections(found, here)}
+
+
+def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
+    ends = Ends(None, "Kafka is asked later")
+    notice, sections = draw(services.store, ends, here, now_s)
+    return [_title(), notice, sections["tree"]]
+
+
+def _title() -> Part:
+    return html.H1("Health of lagloss", className="page-title")
 
 
 def register(app: Dash, services: Services) -> None:
@@ -114,4 +124,6 @@ PAGE: Final = Page(
     title=lambda _of: "Health",
     layout=layout,
     register=register,
+    first=first,
+    filled=f"#{_SECTIONS} > *, #{_NOTICE} > *",
 )

@@ -83,6 +83,10 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
     )
 
 
+def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
+    return draw(services.store, of["incident"], here, now_s)
+
+
 def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
     incident = opened.incident
     facts = {
@@ -246,4 +250,6 @@ PAGE: Final = Page(
     title=lambda of: f"incident {of['incident'][:8]}",
     layout=layout,
     register=register,
+    first=first,
+    filled=f"#{IncidentId.CONTENT} > *, #{IncidentId.NOTICE} > *",
 )

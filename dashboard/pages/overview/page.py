@@ -66,6 +66,11 @@ def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
     return overview_parts.totals(found), notice, filters, {"into": _ROWS, "tree": rows}
 
 
+def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
+    totals, notice, filters, rows = draw(services.store, here, now_s)
+    return [html.H1("Pipelines"), html.P(totals), notice, filters, rows["tree"]]
+
+
 def chosen_state(here: Address) -> standing.State | None:
     """Return the state that the address asks for; one that is none is passed over."""
     asked = here.query.get("state", "")
@@ -116,4 +121,6 @@ PAGE: Final = Page(
     title=lambda _of: "Overview",
     layout=layout,
     register=register,
+    first=first,
+    filled=f"#{_ROWS} tr, #{_NOTICE} > *",
 )

@@ -63,7 +63,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
     name = of["pipeline"]
     return html.Div(
         [
-            dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
+            _title(name, here),
             live(PipelineId.NOTICE),
             live(PipelineId.INCIDENTS),
             dcc.Store(id=PipelineId.CLICKED),
@@ -73,6 +73,10 @@ def layout(of: dict[str, str], here: Address) -> Part:
             html.Div(_content(name), id=PipelineId.CONTENT, style={"visibility": "hidden"}),
         ]
     )
+
+
+def _title(name: str, here: Address) -> Part:
+    return dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm")
 
 
 def _content(name: str) -> Part:
@@ -167,6 +171,21 @@ def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> d
     is_empty = panels.newest is None and not panels.series.buckets
     drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
     return drawn | _drawn(panels, here, dark, now_s)
+
+
+def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
+    name = of["pipeline"]
+    try:
+        panels = read_panels(services.store, name, shown_span(here.query, now_s), now_s)
+    except UnknownPipeline:
+        return notices.unknown_pipeline(name, services.store.names(), here)
+    return [
+        _title(name, here),
+        notices.of_condition(panels.condition, panels.fresh, panels.stored.definition, here, now_s),
+        band.band(read_open(services.store, IncidentFilters(pipeline=name)), here, asking(), now_s),
+        pipeline_parts.headline(panels, here, now_s),
+        pipeline_parts.worst_table(panels, here),
+    ]
 
 
 def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
@@ -307,4 +326,6 @@ PAGE: Final = Page(
     layout=layout,
     register=register,
     ranged=True,
+    first=first,
+    filled=f"#{PipelineId.HEADLINE} > *, #{PipelineId.NOTICE} > *",
 )

@@ -52,7 +52,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
         gap="xs",
         my="sm",
     )
-    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), html.Div(id=ReportIds.NAV)])
+    head = dmc.Group([_title(name), html.Div(id=ReportIds.NAV)])
     # not live: a refresh would have all of it read aloud
     return html.Div([head, controls, live(ReportIds.NOTICE), html.Div(id=ReportIds.CONTENT, **aria(busy="true"))])
 
@@ -91,6 +91,15 @@ def content(services: Services, pipeline: str, here: Address, dark: bool) -> tup
     if isinstance(made, Report):
         return None, report_part(made, here, dark)
     return notices.query_failed(made, here.zone, now_s), None
+
+
+def first(services: Services, of: dict[str, str], here: Address, _now_s: float) -> Part:
+    pipeline = of["pipeline"]
+    return [_title(pipeline), *content(services, pipeline, here, dark=False)]
+
+
+def _title(pipeline: str) -> Part:
+    return dmc.Title(f"SLA report: {pipeline}", order=1, fz="h2")
 
 
 def asked(here: Address, now_s: float) -> CalendarSpan:
@@ -191,4 +200,6 @@ PAGE: Final = Page(
     register=register,
     refresh_ms=REFRESH_MS,
     elsewhere=elsewhere,
+    first=first,
+    filled=f"#{ReportIds.CONTENT} > *, #{ReportIds.NOTICE} > *",
 )

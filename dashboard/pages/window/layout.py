@@ -58,7 +58,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
         return html.Div([summary, pipeline_nav(here, of["pipeline"], "window")])
     return dmc.Stack(
         [
-            _head(of["pipeline"], start_s, here),
+            head(of["pipeline"], start_s, here),
             live(WindowId.NOTICE),
             dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
             dmc.Paper(_matrix_box(of["pipeline"], start_s), p="sm", withBorder=True),
@@ -89,7 +89,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
     )
 
 
-def _head(pipeline: str, start_s: int, here: Address) -> Part:
+def head(pipeline: str, start_s: int, here: Address) -> Part:
     def neighbour(label: str, at_s: int, key: str) -> Part:
         href = here.to(links.window(pipeline, at_s)).href
         return dmc.Anchor(label, href=href, size="sm", attributes={"root": {"accessKey": key}})

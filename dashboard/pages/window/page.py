@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from dash import Dash, Input, Output, State, ctx, no_update
+from dash import Dash, Input, Output, State, ctx, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
@@ -15,7 +15,7 @@ from dashboard.pages.base import NAME, Page, Part, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.pages.window.difference import draw_difference
-from dashboard.pages.window.layout import EVERYTHING, WindowId, layout, start_of
+from dashboard.pages.window.layout import EVERYTHING, WindowId, head, layout, start_of
 from dashboard.pages.window.matrix import draw_matrix
 from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.pages.window.verdict import revisions_part, state_notice, verdict_part
@@ -70,6 +70,19 @@ def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> Wind
         return read_window_page(services.store, pipeline, start_s, now_s)
     except UnknownPipeline:
         return services.store.names()
+
+
+def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
+    pipeline, start_s = of["pipeline"], start_of(of)
+    if start_s is None:
+        return None
+    found = _read(services, pipeline, start_s, now_s)
+    if isinstance(found, list):
+        return notices.unknown_pipeline(pipeline, found, here)
+    notice, verdict, talk, reasons, revisions, *_ = _drawn(found, here.zone, now_s)
+    tables = {"Per-Node Loss": talk, "Why messages were filtered or dead": reasons, "Revisions": revisions}
+    boxes = [[html.H2(title), table] for title, table in tables.items() if table is not None]
+    return [head(pipeline, start_s, here), notice, verdict, *boxes]
 
 
 def _stamp(found: WindowRead) -> list[Any]:
@@ -199,4 +212,6 @@ PAGE: Final = Page(
     title=lambda of: f"{of['pipeline']} {of['start']}",
     layout=layout,
     register=register,
+    first=first,
+    filled=f"#{WindowId.VERDICT} > *, #{WindowId.NOTICE} > *",
 )

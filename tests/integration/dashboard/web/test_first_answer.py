@@ -1,0 +1,94 @@
+"""The first answer: each page's verdict, numbers and tables are read before a script has run, and without any."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from dashboard.pages import directory
+from dashboard.request import links
+from lagloss_server.store.store import Store
+from tests.support.dashboards import Watched, serving, until
+from tests.support.incident_rows import store_incident
+from tests.support.stored_windows import Stored
+
+
+@dataclass
+class World:
+    url: str
+    start_s: int
+    incident: str
+
+
+@pytest.fixture(scope="module")
+def world(module_database_url: str) -> Iterator[World]:
+    """A pipeline `chain` that lost 30 of 100 messages in its newest minute, with an incident of that."""
+    start_s = int(time.time()) // 60 * 60 - 60
+    store = Store(module_database_url)
+    stored = Stored(store=store)
+    for at in range(5):
+        stored.close(start_s - 60 * at, lost=30 if at == 0 else 0, now_ms=int(time.time() * 1000))
+    with store.engine.begin() as connection:
+        incident = store_incident(connection, pipeline="chain")
+    store.close()
+    with serving(module_database_url) as url:
+        yield World(url, start_s, str(incident))
+
+
+def addresses(world: World) -> dict[str, tuple[str, str]]:
+    """By page where it is, and words that it says first."""
+    return {
+        "overview": ("/?zone=UTC", "1 pipeline loses messages"),
+        "pipeline": ("/pipelines/chain?zone=UTC&range=1h", "30 %"),
+        "window": (f"{links.window('chain', world.start_s)}?zone=UTC", "30 %"),
+        "report": ("/pipelines/chain/report?zone=UTC", "SLA report: chain"),
+        "alerts": ("/alerts?zone=UTC", "chain"),
+        "incident": (f"/incidents/{world.incident}?zone=UTC", "chain"),
+        "health": ("/health?zone=UTC", "Health of lagloss"),
+        "audit": ("/audit?zone=UTC", "Audit"),
+    }
+
+
+def test_without_scripts_each_page_says_what_it_says_with_them(world: World, browser: Browser) -> None:
+    plain = browser.new_context(java_script_enabled=False).new_page()
+    tried = set()
+    for name, (at, words) in addresses(world).items():
+        plain.goto(world.url + at)
+        first = plain.locator("#first-answer")
+        expect(first).to_contain_text(words)
+        expect(first.get_by_role("navigation", name="pages", exact=True)).to_be_visible()
+        tried.add(name)
+        with Watched(browser) as page:
+            page.goto(world.url + at)
+            expect(page.locator("#page")).to_contain_text(words)
+            expect(page.locator("#first-answer")).to_have_count(0)
+            expect(page.locator("#page")).to_be_visible()
+    plain.context.close()
+    assert tried == {page.name for page in directory.PAGES if page.first is not None}
+
+
+def test_links_lead_on_without_scripts(world: World, browser: Browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{world.url}/?zone=UTC")
+    page.get_by_role("link", name="chain").first.click()
+    expect(page.locator("#first-answer h1")).to_have_text("chain")
+    page.locator("#first-answer table").get_by_role("link").first.click()
+    until(lambda: "/windows/" in page.url, "the window's page")
+    context.close()
+
+
+def test_the_verdict_is_painted_before_the_first_script_has_run(world: World, browser: Browser) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.route("**/*.js*", lambda route: (time.sleep(0.5), route.continue_()))
+    page.goto(f"{world.url}/pipelines/chain?zone=UTC", wait_until="commit")
+    expect(page.locator("#first-answer")).to_contain_text("30 %")
+    assert page.evaluate("typeof window.DashRenderer") == "undefined"
+    until(lambda: page.evaluate("performance.getEntriesByName('first-contentful-paint').length"), "paint")
+    expect(page.locator("#first-answer")).to_have_count(0)
+    context.close()
