@@ -82,13 +82,11 @@ def test_links_lead_on_without_scripts(world: World, browser: Browser) -> None:
     context.close()
 
 
-def test_the_verdict_is_painted_before_the_first_script_has_run(world: World, browser: Browser) -> None:
+def test_the_verdict_is_painted_while_scripts_are_on_their_way(world: World, browser: Browser) -> None:
     context = browser.new_context()
     page = context.new_page()
-    page.route("**/*.js*", lambda route: (time.sleep(0.5), route.continue_()))
+    page.route("**/*.js*", lambda _route: None)  # they never come
     page.goto(f"{world.url}/pipelines/chain?zone=UTC", wait_until="commit")
+    until(lambda: page.evaluate("performance.getEntriesByName('first-contentful-paint').length"), "the first paint")
     expect(page.locator("#first-answer")).to_contain_text("30 %")
-    assert page.evaluate("typeof window.DashRenderer") == "undefined"
-    until(lambda: page.evaluate("performance.getEntriesByName('first-contentful-paint').length"), "paint")
-    expect(page.locator("#first-answer")).to_have_count(0)
     context.close()
