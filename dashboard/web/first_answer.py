@@ -23,7 +23,7 @@ from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 
-LONGEST_S: Final = 1.0
+LONGEST_S: Final = 3.0
 """The page is sent without it where its parts take longer to read."""
 _first: ContextVar[str] = ContextVar("first_answer", default="")
 _log = structlog.get_logger("lagloss.dashboard")
