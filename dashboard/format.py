@@ -14,22 +14,23 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class VerdictLook:
-    """How a verdict is shown: never by colour alone. `colour` is a Mantine colour name, `hex` for charts."""
+    """How a verdict is shown: never by colour alone. `colour` is a Mantine colour name, `role` the colour's in
+    `design.Palette`."""
 
     word: str
     icon: str
     colour: str
-    hex: str
+    role: str
     symbol: str
     meaning: str
 
 
 VERDICTS: Final[dict[str, VerdictLook]] = {
-    "ok": VerdictLook("OK", "✔", "teal", "#12a07c", "circle", "what was lost or is late is within the target"),
-    "loss": VerdictLook("LOSS", "✖", "red", "#e03131", "x", "more was lost for certain than the target allows"),
-    "unknown": VerdictLook("UNKNOWN", "?", "orange", "#e8890c", "diamond", "the evidence does not allow a verdict yet"),
-    "idle": VerdictLook("IDLE", "○", "gray", "#868e96", "circle-open", "no messages, and every emitter says so"),
-    "open": VerdictLook("OPEN", "…", "blue", "#4a90d9", "line-ew-open", "not closed yet: live numbers, no verdict"),
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "what was lost or is late is within the target"),
+    "loss": VerdictLook("LOSS", "✖", "red", "loss", "x", "more was lost for certain than the target allows"),
+    "unknown": VerdictLook("UNKNOWN", "?", "orange", "unknown", "diamond", "the evidence does not allow a verdict yet"),
+    "idle": VerdictLook("IDLE", "○", "gray", "idle", "circle-open", "no messages, and every emitter says so"),
+    "open": VerdictLook("OPEN", "…", "blue", "open", "line-ew-open", "not closed yet: live numbers, no verdict"),
 }
 
 

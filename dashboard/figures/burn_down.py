@@ -6,28 +6,28 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from dashboard.design import palette, translucent
 from dashboard.figures.drawing import Drawing, scatter
+from dashboard.figures.look import base_layout
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.reports import Report
 from dashboard.reports.model import BurnPoint
 from dashboard.reports.wording import OBJECTIVES
 from dashboard.request.zones import Zone, utc
 
-_HUES: Final = {False: ("#c2255c", "#1864ab"), True: ("#ff8cab", "#74c0fc")}
-_FILLS: Final = ("rgba(224,86,130,.2)", "rgba(77,140,210,.2)")
 _DASHES: Final = ("solid", "dash")
-_INK: Final = {False: "#2b2f36", True: "#d5d9e0"}
-_GRID: Final = {False: "#e9ecef", True: "#363a42"}
 
 
 def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     """Return the share of each budget that is left: a line for what is certain, a band down to what cannot be ruled
     out. A gap is a time of which nothing is known."""
+    of = palette(dark)
+    hues = (of.target, of.open)
     zone = Zone.named(report.span.zone)
     axis = TimeAxis.over(zone, report.span.from_s, report.span.to_s)
     drawing = Drawing()
     for which, one in enumerate(report.whole.attainments):
-        name, hue = OBJECTIVES[one.objective], _HUES[dark][which]
+        name, hue = OBJECTIVES[one.objective], hues[which]
         for side, style in (("min", {"width": 0}), ("max", {"width": 2, "color": hue, "dash": _DASHES[which]})):
             drawing.add_trace(
                 scatter(
@@ -41,7 +41,7 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
                     legendgroup=name,
                     showlegend=side == "max",
                     fill="tonexty" if side == "max" else None,
-                    fillcolor=_FILLS[which],
+                    fillcolor=translucent(hue, 0.2),
                     hoverinfo="skip" if side == "min" else None,
                     hovertemplate=f"{name}: %{{y:.1f}} % left<br>%{{customdata}}<extra></extra>"
                     if side == "max"
@@ -51,17 +51,14 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     return drawing.figure(
         height=280,
         margin={"l": 60, "r": 16, "t": 16, "b": 40},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-        font={"color": _INK[dark]},
-        legend={"orientation": "h", "y": 1.12},
+        **{**base_layout(of), "legend": {"orientation": "h", "y": 1.12}},
         uirevision=f"{report.span.from_s} {report.span.to_s}",
-        xaxis={"title": f"time, {axis.offset}", "gridcolor": _GRID[dark]},
+        xaxis={"title": f"time, {axis.offset}", "gridcolor": of.grid},
         yaxis={
             "title": "budget left (%)",
             "range": [100 * report.burn_down_floor, 105],
-            "gridcolor": _GRID[dark],
-            "zerolinecolor": _INK[dark],
+            "gridcolor": of.grid,
+            "zerolinecolor": of.text,
         },
     )
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
+from dashboard.design import hues
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import FigureFrame, carrier, line
-from dashboard.figures.look import hues, safe
+from dashboard.figures.look import safe
 from dashboard.queries.consumer_lag import LagBucket, Of
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph

@@ -9,8 +9,9 @@ from typing import Any, Final
 import networkx as nx
 import plotly.graph_objects as go
 
+from dashboard.design import Palette, hues, palette
 from dashboard.figures.drawing import Drawing
-from dashboard.figures.look import Colours, base_layout, colours, hues, safe
+from dashboard.figures.look import base_layout, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
@@ -61,7 +62,7 @@ def height_px(graph: Graph) -> int:
 
 def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     """`total`: the bucket of lag and loss; None: only the pipeline's structure."""
-    of, placed = colours(dark), spots(graph)
+    of, placed = palette(dark), spots(graph)
     rows = [spot.y for spot in placed.values()]
     drawing = Drawing()
     hue = hues(graph.steps)
@@ -107,7 +108,7 @@ def _describe_link(source: str, target: str, total: Bucket | None) -> list[str]:
 
 
 def _add_node(
-    drawing: Drawing, node: str, spot: Spot, summary: list[str], lost: Interval | None, hue: str, of: Colours
+    drawing: Drawing, node: str, spot: Spot, summary: list[str], lost: Interval | None, hue: str, of: Palette
 ) -> None:
     name = node if len(node) <= _MAX_NAME else f"{node[: _MAX_NAME - 1]}…"
     lines = [f"<b>{safe(name)}</b>", *summary]
@@ -120,7 +121,7 @@ def _add_node(
 
 
 def _add_link(
-    drawing: Drawing, source: Spot, target: Spot, summary: list[str], lost: Interval | None, of: Colours
+    drawing: Drawing, source: Spot, target: Spot, summary: list[str], lost: Interval | None, of: Palette
 ) -> None:
     _add_line(drawing, source, target, of.lossy if lost is not None else of.dim)
     lines = [*summary, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
@@ -141,5 +142,5 @@ def _at(spot: Spot) -> dict[str, Any]:
     return {"x": spot.x, "y": spot.y, "xref": "x", "yref": "y", "showarrow": False}
 
 
-def _red(text: str, of: Colours) -> str:
+def _red(text: str, of: Palette) -> str:
     return f'<span style="color:{of.lossy}"><b>{text}</b></span>'

@@ -9,9 +9,10 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
+from dashboard.design import Palette, palette
 from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, scatter
-from dashboard.figures.look import Colours, colours, moments, numbers
+from dashboard.figures.look import moments, numbers
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.queries.annotations import Happenings
 from dashboard.queries.consumer_lag import LagBucket, Of
@@ -60,8 +61,8 @@ class FigureFrame:
         return TimeAxis.over(self.zone, span.from_s, span.to_s)
 
     @property
-    def colours(self) -> Colours:
-        return colours(self.dark)
+    def colours(self) -> Palette:
+        return palette(self.dark)
 
     @property
     def unit(self) -> str:

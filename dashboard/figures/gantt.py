@@ -9,16 +9,18 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from dashboard import format as words
+from dashboard.design import NODE_HUES, palette
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
+from dashboard.figures.look import base_layout, faded
 from dashboard.queries.message_timeline import Stay
 from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 
-_NODE: Final = "#4c78d8"
-_LINK: Final = "#d9822b"
-_LINK_FADED: Final = "rgba(217,130,43,.28)"
-_MISSING: Final = "#e03131"
-_INK: Final = {False: ("#2b2f36", "#e9ecef", "#ffffff"), True: ("#d5d9e0", "#363a42", "#242424")}
+_NODE: Final = NODE_HUES[0]
+_LINK: Final = NODE_HUES[2]
+_LEGEND: Final = {
+    "orientation": "h", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "font": {"size": 11},
+}  # fmt: skip
 _ROW_PX: Final = 34
 
 
@@ -26,35 +28,30 @@ def gantt(
     found: Sequence[Stay], missing: Mapping[str, str], event_ms: float, last_seen_ms: float, zone: Zone, dark: bool
 ) -> go.Figure:
     """`missing`: by place, its description. Times are counted from `event_ms` (epoch ms)."""
-    text, grid, ground = _INK[dark]
+    of = palette(dark)
     unit_ms, unit = _unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
     places = list(dict.fromkeys([*(stay.place for stay in found), *missing]))
     drawing = Drawing()
     for kind, name, marker in (
         ("node", "time in the node", {"color": _NODE}),
-        ("link", "time in the queue", {"color": _LINK_FADED, "pattern": {"shape": "/", "fgcolor": _LINK, "size": 5}}),
+        ("link", "time in the queue", {"color": faded(_LINK), "pattern": {"shape": "/", "fgcolor": _LINK, "size": 5}}),
     ):
         these = [stay for stay in found if stay.kind == kind]
         if these:
             drawing.add_trace(_bars(these, name, marker, event_ms, unit_ms, zone))
-    drawing.add_trace(_arrivals(found, event_ms, unit_ms, text))
+    drawing.add_trace(_arrivals(found, event_ms, unit_ms, of.text))
     if missing:
-        drawing.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms))
+        drawing.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms, of.loss))
     return drawing.figure(
-        template="none",
-        font={"family": "system-ui, sans-serif", "size": 12, "color": text},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
+        **{**base_layout(of), "hoverlabel": {**base_layout(of)["hoverlabel"], "align": "left"}, "legend": _LEGEND},
         margin={"l": 20, "r": 16, "t": 34, "b": 48},
         height=110 + _ROW_PX * max(len(places), 2),
         hovermode="closest",
-        hoverlabel={"bgcolor": ground, "font": {"color": text}, "namelength": -1, "align": "left"},
         barmode="overlay",
-        legend={"orientation": "h", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "font": {"size": 11}},
         xaxis={
             "title": {"text": f"{unit} since the event"},
-            "gridcolor": grid,
-            "zerolinecolor": text,
+            "gridcolor": of.grid,
+            "zerolinecolor": of.text,
             "rangemode": "tozero",
         },
         yaxis={
@@ -96,7 +93,9 @@ def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: st
     )
 
 
-def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: float, unit_ms: float) -> Trace:
+def _missing_marks(
+    missing: Mapping[str, str], last_seen_ms: float, event_ms: float, unit_ms: float, colour: str
+) -> Trace:
     return scatter(
         x=[(last_seen_ms - event_ms) / unit_ms] * len(missing),
         y=[escape(words.place_label(place)) for place in missing],
@@ -104,8 +103,8 @@ def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: fl
         name="missing",
         text=[f"{escape(summary)} " for summary in missing.values()],
         textposition="middle left",  # it is the last that is known: right of it the figure ends
-        textfont={"color": _MISSING},
-        marker={"symbol": "x", "size": 12, "color": _MISSING},
+        textfont={"color": colour},
+        marker={"symbol": "x", "size": 12, "color": colour},
         cliponaxis=False,
         hovertemplate="%{text}<extra></extra>",
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from dashboard.design import NODE_HUES, Palette
 from dashboard.figures.drawing import Drawing, Trace, scatter
-from dashboard.figures.look import HUES, Colours, safe
+from dashboard.figures.look import safe
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.queries.annotations import Deploy, Happenings
 from lagloss.wire.format import WINDOW_S
@@ -14,7 +15,6 @@ from lagloss_server.incidents.incident import Incident
 
 LANES: Final = 4
 """Incidents at the same time are drawn one below the other, in so many lanes; the rest shares the last."""
-_SEVERITY: Final = {"critical": "#e03131", "warning": "#e8890c"}
 RANGE: Final = [-LANES, 1.6]
 
 
@@ -22,7 +22,7 @@ def add(
     drawing: Drawing,
     happenings: Happenings,
     axis: TimeAxis,
-    colours: Colours,
+    colours: Palette,
     now_s: float,
     yaxis: str,
     middles_s: Sequence[float] = (),
@@ -39,7 +39,7 @@ def add(
     for incident in happenings.incidents:
         ends_s = end_s(incident, now_s)
         lane = _lane(lanes, incident.first_window_s, ends_s)
-        drawing.add_trace(_incident(incident, ends_s, -lane, axis, yaxis, middles_s))
+        drawing.add_trace(_incident(incident, ends_s, -lane, axis, colours, yaxis, middles_s))
     if happenings.deploys:
         drawing.add_trace(_deploys(happenings.deploys, axis, colours, yaxis))
 
@@ -61,7 +61,13 @@ def _lane(lanes: list[float], from_s: float, to_s: float) -> int:
 
 
 def _incident(
-    incident: Incident, ends_s: float, y: float, axis: TimeAxis, yaxis: str, middles_s: Sequence[float]
+    incident: Incident,
+    ends_s: float,
+    y: float,
+    axis: TimeAxis,
+    colours: Palette,
+    yaxis: str,
+    middles_s: Sequence[float],
 ) -> Trace:
     first_s = max(incident.first_window_s, axis.from_s)
     last_s = max(first_s + WINDOW_S, min(ends_s, axis.to_s))
@@ -73,7 +79,7 @@ def _incident(
         x=[axis.at(at) for at in points],
         y=[y] * len(points),
         mode="lines",
-        line={"color": _SEVERITY.get(incident.severity, _SEVERITY["warning"]), "width": 6},
+        line={"color": colours.loss if incident.severity == "critical" else colours.warning, "width": 6},
         text=[safe(summary)] * len(points),
         hovertemplate="%{text}<extra></extra>",
         name=safe(f"incident {incident.rule}"),
@@ -83,7 +89,7 @@ def _incident(
     )
 
 
-def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Colours, yaxis: str) -> Trace:
+def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Palette, yaxis: str) -> Trace:
     return scatter(
         x=[axis.at(deploy.at_s) for deploy in deploys],
         y=[1] * len(deploys),
@@ -91,7 +97,7 @@ def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Colours, yaxis:
         marker={
             "symbol": ["star-diamond" if deploy.node is None else "triangle-up" for deploy in deploys],
             "size": 9,
-            "color": [colours.text if deploy.node is None else HUES[0] for deploy in deploys],
+            "color": [colours.text if deploy.node is None else NODE_HUES[0] for deploy in deploys],
         },
         text=[safe(deploy.text) for deploy in deploys],
         hovertemplate="%{text}<extra></extra>",

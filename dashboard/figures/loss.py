@@ -7,10 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from dashboard.design import translucent
 from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.figures.frame import FigureFrame, Step, add_target, carrier, merged
-from dashboard.figures.look import CERTAIN, moments, numbers
+from dashboard.figures.look import moments, numbers
 from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sla_periods import Term
@@ -29,8 +30,11 @@ def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
     drawn = [(bucket, loss) for bucket in found if (loss := drawn_loss(bucket)) is not None]
     certain = [(bucket, loss[0]) for bucket, loss in drawn]
-    drawing.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": CERTAIN}))
-    hatched = {"color": "rgba(224,49,49,.22)", "pattern": {"shape": "/", "fgcolor": CERTAIN, "size": 5}}
+    drawing.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": frame.colours.loss}))
+    hatched = {
+        "color": translucent(frame.colours.loss, 0.22),
+        "pattern": {"shape": "/", "fgcolor": frame.colours.loss, "size": 5},
+    }
     perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
     drawing.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
     drawing.add_trace(carrier(frame, [(bucket, 0.0, _describe_loss(bucket)) for bucket in found], "y3"))
@@ -101,14 +105,15 @@ def add_verdicts(drawing: Drawing, frame: FigureFrame) -> None:
         of_this = [bucket for bucket in marked if bucket.verdict == verdict]
         if not of_this:
             continue
+        colour = getattr(frame.colours, look.role)
         border = 1.5 if look.symbol.endswith("-open") else 0
         drawing.add_trace(
             scatter(
                 x=[frame.middle(bucket) for bucket in of_this],
                 y=np.zeros(len(of_this)),
                 name=look.word.lower(), uid=f"verdict-{verdict}", mode="markers", yaxis="y4", hoverinfo="skip",
-                marker={"color": look.hex, "symbol": look.symbol, "size": size,
-                        "line": {"color": look.hex, "width": border}},
+                marker={"color": colour, "symbol": look.symbol, "size": size,
+                        "line": {"color": colour, "width": border}},
             )
         )  # fmt: skip
 

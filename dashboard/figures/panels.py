@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from dashboard.design import hues, translucent
 from dashboard.figures import happened, loss, stack
 from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import SLOWEST, FigureFrame, Step, add_target, carrier, line, merged
-from dashboard.figures.look import base_layout, hues, lag_unit, safe
+from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sla_periods import Term, is_held, target_percentile
 from dashboard.request.zones import utc
@@ -29,11 +30,11 @@ _DOMAINS: Final[dict[str, tuple[float, float]]] = {
     "y5": (0.0, 0.11),
 }
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
-HEIGHT_PX: Final = 1_060
+HEIGHT_PX: Final = 938
 _CONSUMER_LAG_PX: Final = 140
 """Height that the panel of consumer lag takes below that of lag, with the space around it."""
-_LEGEND_PX: Final = 170
-"""As many lines as six nodes need in a window of 1,280 px; the rest is scrolled to."""
+_LEGEND_PX: Final = 48
+"""Two lines; hops are named by the graph of the flow, by their shares and under the mouse."""
 _TITLE_PX: Final = 44
 """Two lines, and the space around them."""
 _CHARACTER_PX: Final = 7
@@ -138,7 +139,7 @@ def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
     drawing.add_trace(
         line(
             frame, seen, name="seen to an end", uid="seen", line={"color": hue["seen"], "width": 1.5},
-            fill="tozeroy", fillcolor="rgba(31,161,135,.18)", yaxis="y",
+            fill="tozeroy", fillcolor=translucent(hue["seen"], 0.18), yaxis="y",
         )
     )  # fmt: skip
     drawing.add_trace(
@@ -230,7 +231,7 @@ def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:
         label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}
         drawing.add_shape(
             type="rect", xref="x", yref="paper", y0=0, y1=1, x0=frame.axis.at(first_s), x1=frame.axis.at(end_s),
-            fillcolor=frame.colours.history, line={"width": 0}, layer="below",
+            fillcolor=frame.colours.shade, line={"width": 0}, layer="below",
             label=label if end_s - first_s >= frame.series.span.length_s / 6 else None,
         )  # fmt: skip
 

@@ -8,13 +8,14 @@ from typing import Final
 
 import plotly.graph_objects as go
 
+from dashboard.design import LIGHT, hues, palette
 from dashboard.figures.drawing import Drawing, bar, pie
-from dashboard.figures.look import base_layout, colours, faded, hatch, hues, lag_unit, safe
+from dashboard.figures.look import base_layout, faded, hatch, lag_unit, safe
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.hops import Hop
 
-_ON_SOLID: Final = "#111418"
+_ON_SOLID: Final = LIGHT.line
 """Readable on every hue."""
 BAR_PX: Final = 26
 """Height of one bar."""
@@ -40,7 +41,7 @@ def shares(path: Mapping[Hop, float]) -> list[HopShare]:
 
 def pie_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
     """Return each hop's part of the whole, in the order of the flow."""
-    of, hue = colours(dark), hues(graph.steps)
+    of, hue = palette(dark), hues(graph.steps)
     known = [share for share in found if share.share]
     whole = Drawing(
         [
@@ -78,7 +79,7 @@ def bars_px(found: list[HopShare]) -> int:
 
 def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
     """Return the hops by what they add, the largest on top, each with its lag and share in words."""
-    of, hue = colours(dark), hues(graph.steps)
+    of, hue = palette(dark), hues(graph.steps)
     values = [share.p95_ms for share in found]
     highest, lowest = max([0.0, *values]), min([0.0, *values])
     unit_ms, unit = lag_unit(highest)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
+from dashboard.design import LIGHT, NODE_HUES
 from dashboard.queries.pipeline_status import Hour, Targets
 from lagloss_server import format as fmt
 
@@ -19,9 +20,9 @@ _FOOT_PX: Final = 8
 """Kept free for the marks of loss."""
 _PERCENTILE: Final = 95
 """Shown for hours, whatever percentile the target is of."""
-_LINE: Final = "#5c7cfa"
-_TARGET: Final = "#868e96"
-_LOSS: Final = "#fa5252"
+_LINE: Final = NODE_HUES[0]
+_TARGET: Final = LIGHT.idle
+_LOSS: Final = LIGHT.loss
 
 
 def sparkline(hours: Sequence[Hour], targets: Targets) -> str:

@@ -16,8 +16,6 @@ from lagloss_server.rules.hops import Hop
 
 MAX_BARS: Final = 120
 """A browser draws ten areas of 1,440 steps in the time of some hundred bars."""
-_LAST: Final = 1_001
-"""In the legend, whose room is limited: the shares of hops beside the panels name their colours, too."""
 Stack = Mapping[Hop, float]
 """Time that each hop on the path adds in one bucket, in ms, signed."""
 Edge = tuple[float, float]
@@ -135,7 +133,7 @@ def _named(hop: Hop, yaxis: str) -> dict[str, Any]:
         "name": safe(hop.label),
         "uid": f"{hop.kind}-{hop.source}-{hop.node}",  # what a reader hid stays hidden when other hops are drawn
         "yaxis": yaxis,
-        "legendrank": _LAST,
+        "showlegend": False,
         "hoverinfo": "skip",
     }
 

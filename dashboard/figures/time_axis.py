@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Self
 
-from dashboard.figures.look import Colours
+from dashboard.design import Palette
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 
@@ -36,7 +36,7 @@ class TimeAxis:
         """`2026-11-21 09:40`, as the axis has it."""
         return fmt.clock(epoch_s + self.offset_s, date=True)
 
-    def layout(self, colours: Colours, hover: str) -> dict[str, Any]:
+    def layout(self, colours: Palette, hover: str) -> dict[str, Any]:
         """`hover`: what stands behind the time where the mouse is."""
         return {
             "type": "date",

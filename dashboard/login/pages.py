@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from starlette.responses import HTMLResponse
 
+from dashboard.design import css_variables
 from lagloss_server.net.problem_details import Problem
 
 _templates: Final = Environment(
@@ -35,5 +37,5 @@ def refusal_page(problem: Problem) -> HTMLResponse:
 
 def _page(template: str, problem: Problem | None, **values: str) -> HTMLResponse:
     document = problem.document if problem else None
-    text = _templates.get_template(template).render(problem=document, **values)
+    text = _templates.get_template(template).render(problem=document, design=Markup(css_variables()), **values)
     return HTMLResponse(text, problem.status if problem else 200, problem.headers if problem else None)

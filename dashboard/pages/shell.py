@@ -55,7 +55,13 @@ def frame() -> Part:
             dcc.Store(id=Shell.SCHEME, storage_type="local"),
             dcc.Store(id=Shell.TITLE),
             html.A("Skip to the page", href=f"#{Shell.PAGE}", className="skip"),
-            dmc.Container([_header(), html.Main(id=Shell.PAGE, tabIndex=-1)], size=1320, px="sm", py="sm"),
+            dmc.Container(
+                [_header(), html.Main(id=Shell.PAGE, tabIndex=-1)],
+                fluid=True,
+                maw=1760,
+                px={"base": "sm", "sm": "lg"},
+                py="sm",
+            ),
         ],
     )
 

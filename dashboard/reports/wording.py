@@ -13,12 +13,12 @@ from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
-    "met": VerdictLook("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
-    "missed": VerdictLook("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
+    "met": VerdictLook("MET", "✔", "teal", "ok", "circle", "within the target, whatever is not known"),
+    "missed": VerdictLook("MISSED", "✖", "red", "loss", "x", "more than the target allows, for certain"),
     "unproven": VerdictLook(
-        "UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"
+        "UNPROVEN", "?", "orange", "unknown", "diamond", "what is not known could tip it either way"
     ),
-    "none": VerdictLook("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
+    "none": VerdictLook("NO MESSAGES", "○", "gray", "idle", "circle-open", "nothing to judge"),
 }
 OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from dash import Dash
 
+from dashboard.design import css_variables
 from dashboard.web.first_answer import first_answer
 
-PAGE: Final = Path(__file__).with_name("index.html").read_text()
+PAGE: Final = Path(__file__).with_name("index.html").read_text().replace("DESIGN", css_variables())
 _POLYFILL: Final = re.compile(r'(?<=<script src=")[^"]*/polyfill@[^"]*')
 
 

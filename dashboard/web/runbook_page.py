@@ -8,23 +8,24 @@ from typing import Final
 
 from markdown_it import MarkdownIt
 
+from dashboard.design import css_variables
 from lagloss_server.incidents.runbooks import KINDS, runbook
 
 _STYLE: Final = """
 :root { color-scheme: light dark; }
-body { font: 16px/1.55 system-ui, sans-serif; max-width: 46rem; margin: 0 auto; padding: 1rem;
-  color: light-dark(#1a1b1e, #d5d7db); background: light-dark(#fff, #1a1b1e); overflow-wrap: break-word; }
-a { color: light-dark(#3b5bdb, #91a7ff); }
-nav { font-size: 0.875rem; border-bottom: 1px solid light-dark(#dee2e6, #373a40); padding-bottom: 0.5rem; }
+body { font: 16px/1.55 var(--ll-font); max-width: 46rem; margin: 0 auto; padding: 1rem;
+  color: var(--ll-text); background: var(--ll-ground); overflow-wrap: break-word; }
+a { color: var(--ll-link); }
+nav { font-size: 0.875rem; border-bottom: 1px solid var(--ll-border); padding-bottom: 0.5rem; }
 nav a { margin-right: 0.75rem; display: inline-block; }
 h1 { font-size: 1.6rem; line-height: 1.25; } h2 { font-size: 1.15rem; margin-top: 1.8rem; }
-code { font: 0.875em ui-monospace, "DejaVu Sans Mono", monospace; background: light-dark(#f1f3f5, #25262b);
+code { font: 0.875em var(--ll-mono); background: var(--ll-raised);
   padding: 0.1em 0.3em; border-radius: 3px; }
-pre { background: light-dark(#f1f3f5, #25262b); padding: 0.7rem; border-radius: 4px; overflow-x: auto; }
+pre { background: var(--ll-raised); padding: 0.7rem; border-radius: 4px; overflow-x: auto; }
 pre code { padding: 0; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
 th, td { text-align: left; vertical-align: top; padding: 0.35rem 0.7rem 0.35rem 0;
-  border-bottom: 1px solid light-dark(#dee2e6, #373a40); }
+  border-bottom: 1px solid var(--ll-border); }
 li { margin: 0.2rem 0; }
 """
 
@@ -42,7 +43,8 @@ def runbook_html(kind: str) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{title} · lagloss</title><link rel="icon" href="data:,"><style>{_STYLE}</style></head><body>'
+        f'<title>{title} · lagloss</title><link rel="icon" href="data:,">'
+        f"<style>{css_variables()}{_STYLE}</style></head><body>"
         f'<nav><a href="/"><b>Dashboard</b></a>{pages}</nav><main>{_body(text)}</main></body></html>'
     )
 

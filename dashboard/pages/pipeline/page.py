@@ -110,11 +110,11 @@ def _content(name: str) -> Part:
     return dmc.Stack(
         [
             html.Div(id=PipelineId.HEADLINE),
+            dmc.Paper(flow, p="sm", withBorder=True),
             dmc.Grid(
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
             ),
-            dmc.Paper(flow, p="sm", withBorder=True),
         ],
         gap="sm",
     )

@@ -90,7 +90,7 @@ def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
 def _tile(title: str, value: str, beside: str) -> Part:
     texts = [
         dmc.Text(title, size="xs", className="faint"),
-        dmc.Text(value, fz=20, fw=650),
+        html.Div(value, className="tile-value"),
         dmc.Text(beside, size="xs", className="faint"),
     ]
     return dmc.Paper(texts, p="xs", className="tile")

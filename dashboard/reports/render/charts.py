@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
+from dashboard.design import LIGHT
 from dashboard.reports import wording
 from dashboard.reports.model import BurnPoint, Figures, Report
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Share, Status
 
 WIDTH: Final = 960
-_HUES: Final = ("#c2255c", "#1864ab")
+_HUES: Final = (LIGHT.target, LIGHT.open)
 _DASHES: Final = ("", ' stroke-dasharray="7 4"')
-_INK, _GRID = "#2b2f36", "#d8dce1"
+_INK, _GRID = LIGHT.text, LIGHT.border
 _TOP, _BOTTOM, _LEFT, _RIGHT = 14, 236, 64, 110
 _DAYS_A_ROW: Final = 31
 _DAY, _GAP, _LABEL = 24, 4, 92
@@ -93,13 +94,13 @@ _SIGNS: Final[dict[Status, str]] = {
     "none": '<circle cx="12" cy="12" r="5" {}/>',
 }
 """Drawn, since a machine without fonts has no such letters."""
-_STROKE: Final = 'fill="none" stroke="#ffffff" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"'
+_STROKE: Final = 'fill="none" stroke="white" stroke-width="2.2" stroke-linecap="round" stroke-linejoin="round"'
 
 
 def _square(status: Status, left: float, top: float, title: str) -> str:
     return (
         f'<g transform="translate({left:.0f} {top:.0f})">{_title(title)}<rect width="{_DAY}" height="{_DAY}" rx="3" '
-        f'fill="{wording.STATUSES[status].hex}"/>{_SIGNS[status].format(_STROKE)}</g>'
+        f'fill="{getattr(LIGHT, wording.STATUSES[status].role)}"/>{_SIGNS[status].format(_STROKE)}</g>'
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from dashboard.design import LIGHT, css_variables
 from dashboard.reports import wording
 from dashboard.reports.model import Report
 from dashboard.reports.render import charts
@@ -29,7 +30,7 @@ def page(report: Report, base_url: str = "") -> str:
         look=wording.STATUSES[report.status],
         sections=sections(report, base_url),
         charts=drawn,
-        style=Markup(_file("report.css")),
+        style=Markup(f"{css_variables(LIGHT)}\n{_file('report.css')}"),
     )
 
 
