@@ -24,7 +24,7 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     of = palette(dark)
     hues = (of.target, of.open)
     zone = Zone.named(report.span.zone)
-    axis = TimeAxis.over(zone, report.span.from_s, report.span.to_s)
+    axis = TimeAxis.over(zone, *report.burn_down_span_s)
     drawing = Drawing()
     for which, one in enumerate(report.whole.attainments):
         name, hue = OBJECTIVES[one.objective], hues[which]
@@ -53,7 +53,11 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
         margin={"l": 60, "r": 16, "t": 16, "b": 40},
         **{**base_layout(of), "legend": {"orientation": "h", "y": 1.12}},
         uirevision=f"{report.span.from_s} {report.span.to_s}",
-        xaxis={"title": f"time, {axis.offset}", "gridcolor": of.grid},
+        xaxis={
+            "title": f"time, {axis.offset}",
+            "gridcolor": of.grid,
+            "range": [axis.at(at_s) for at_s in report.burn_down_span_s],
+        },
         yaxis={
             "title": "budget left (%)",
             "range": [100 * report.burn_down_floor, 105],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from dashboard.reports import render
 from dashboard.reports.model import Report
+from dashboard.reports.render import charts
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import CheckpointSums, DestinationSums
 from tests.support.report_figures import report
@@ -42,6 +43,20 @@ def test_reasons_come_with_those_that_are_not_known() -> None:
         "| snk | dead | unreadable | 2 |",
     ]
     assert "Why messages" not in render(made, "md").decode()
+
+
+def test_budgets_are_drawn_over_what_is_known_of_a_range() -> None:
+    made = report()
+    whole = made.burn_down_span_s
+    assert whole == (made.span.from_s, made.burn_down[-1].at_s)
+    nothing = (None,) * len(made.burn_down[0].left)
+    last = len(made.burn_down) - 1
+    only_the_last = tuple(
+        point if at in (0, last) else replace(point, left=nothing) for at, point in enumerate(made.burn_down)
+    )
+    late = replace(made, burn_down=only_the_last)
+    assert late.burn_down_span_s == (made.burn_down[-2].at_s, made.burn_down[-1].at_s)
+    assert "Error budget left over time" in charts.burn_down(late)
 
 
 def test_a_single_destination_has_no_section() -> None:
