@@ -51,6 +51,9 @@ class ScopedStore(Store):
     def is_whole(self) -> bool:
         return asking().grants.is_whole
 
+    def may_see_ids(self, pipeline: str) -> bool:
+        return asking().grants.may_see_ids(pipeline)
+
     def look_at_ids(self, look: audit.Look, pipeline: str, of: str) -> None:
         """Note the look in the audit trail. Raises IdsHidden."""
         person = asking()
@@ -135,6 +138,9 @@ def _all_or_none(those: Pipelines) -> str | None:
 
 
 def _detail(grants: Grants) -> str | None:
-    """Return the detail of an incident without the examples, which name messages."""
+    """Return the detail of an incident without what names messages: the examples, and a cause that is a beginning of
+    ids."""
     shown = _among("ids", grants.ids)
-    return shown and f"CASE WHEN {shown} THEN detail ELSE jsonb_set(detail, '{{examples}}', '[]') END"
+    names = """jsonb_path_exists(detail, '$.blame.** ? (@.kind == "prefix")')"""
+    without = f"jsonb_set(CASE WHEN {names} THEN detail - 'blame' ELSE detail END, '{{examples}}', '[]')"
+    return shown and f"CASE WHEN {shown} THEN detail ELSE {without} END"

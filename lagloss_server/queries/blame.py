@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
 from sqlalchemy import Connection, select
@@ -52,7 +52,8 @@ class WindowBlame:
 def read_blame(
     store: Store, pipeline: str, starts_s: Iterable[int], of: Sequence[Of] = KINDS, now_ms: int | None = None
 ) -> list[WindowBlame]:
-    """Return what the bad messages of some windows, together, have in common; of each kind that there is.
+    """Return what the bad messages of some windows, together, have in common; of each kind that there is. For whom
+    message ids are hidden, their beginnings are no trait.
 
     Raises:
         UnknownPipeline: with the names there are.
@@ -65,6 +66,8 @@ def read_blame(
         facts = read_emitter_facts(
             connection, pipeline, {each for of_it in picked.values() for each in of_it.emitters}, now_ms
         )
+    if not store.may_see_ids(pipeline):
+        picked = {start: replace(each, names=(None,) * len(each.names)) for start, each in picked.items()}
     graphs = {start: Graph(versions[in_force(versions, start)].definition) for start in picked}
     windows = [SuspectWindow(start, graphs[start], picked[start], fates.get(start, {})) for start in picked]
     counts = {kind: _count(kind, windows) for kind in of}

@@ -96,6 +96,10 @@ class Store:
         """Whether whoever asks may see every pipeline."""
         return True
 
+    def may_see_ids(self, pipeline: str) -> bool:
+        """Return whether whoever asks may see message ids of this pipeline; of this class, everybody may."""
+        return True
+
     def look_at_ids(self, look: audit.Look, pipeline: str, of: str) -> None:
         """Permit that message ids of a pipeline are shown; to be called before they are read, from wherever.
 

@@ -129,7 +129,9 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
     }
     if table.name == "incident":
         special["id"] = incident
-        special["detail"] = {"text": word(pipeline), "examples": [{"message_id": f"id-{word(pipeline)}"}]}
+        name = f"id-{word(pipeline)}"
+        blame = {"findings": [{"kind": "prefix", "value": name}]}
+        special["detail"] = {"text": word(pipeline), "examples": [{"message_id": name}], "blame": blame}
     return values | {name: value for name, value in special.items() if name in table.c}
 
 
