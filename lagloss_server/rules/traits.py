@@ -155,7 +155,8 @@ class Population:
                 yield from self._described(node, "label", name, here)
             yield from self._lanes(node, known)
             yield from self._ages(node, known)
-            yield self._times(node)
+            if self.of != "lag" or node == self.nodes[0]:
+                yield self._times(node)  # what was held is seen later from there on: that is no cause
         for to, due in self.due.items():
             yield Trait("destination", (to,), np.where(due, 0, -2), to)
         seconds = np.where(np.isnan(self.event_ms), -1, self.event_ms % 60_000 // 1000).astype(np.int64)
