@@ -154,8 +154,9 @@ def _further(
 
 
 def is_raised(known: Document, now: Document) -> bool:
-    """Return whether the receiver of the one body knows of a ticket that is a page now."""
-    before, after = known["incident"].get("severity"), now["incident"].get("severity")
+    """Return whether the receiver of the one body knows of a ticket that is a page now. Bodies of the first version
+    have no severity: all were pages."""
+    before, after = (body["incident"].get("severity", "critical") for body in (known, now))
     return bool(before != "critical" and after == "critical")
 
 

@@ -109,7 +109,8 @@ def test_one_lossy_window_is_a_ticket_with_names_and_a_page_takes_it_over(
             close_windows(watched, "ol")
             wait_for(lambda: tracker.types == ["opened"], what="the ticket")
             assert tracker.bodies[0]["incident"]["severity"] == "warning"
-            assert [each["message_id"] for each in tracker.bodies[0]["examples"]][:2] == ["m-1-0", "m-1-1"]
+            assert {each["message_id"] for each in tracker.bodies[0]["examples"]} <= {f"m-1-{n}" for n in range(1_000)}
+            assert len(tracker.bodies[0]["examples"]) == 20
             incident_actions.acknowledge(watched, tracker.bodies[0]["incident"]["id"], "ann")
             wait_for(lambda: tracker.types[1:] == ["acknowledged"], what="the acknowledgement")
             close_windows(watched, "L", first=2)

@@ -15,7 +15,6 @@ from sqlalchemy import text
 
 from alerting import service as worker
 from alerting.delivery.sender import HeldLead, Sender
-from alerting.incidents import evaluator as evaluating
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification import Notification
 from alerting.incidents.notifier import Notifier
@@ -23,8 +22,10 @@ from alerting.incidents.outbox import Outbox
 from alerting.metrics import AlertingMetrics
 from alerting.rules import Document, Rule, Unit, rules_of
 from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.service import Alerter
+from alerting.views import view_cache
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.net.outcome import Outcome, Sent
@@ -48,6 +49,8 @@ class Trouble:
     target: ClassVar[float] = 0.0
     higher_is_worse: ClassVar[bool] = True
     inhibited_by: ClassVar[tuple[str, ...]] = ()
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
 
     def assess(self, view: PipelineView) -> Assessment:
         self.does()
@@ -105,7 +108,7 @@ def in_trouble(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[Calla
         def found(definition: Definition) -> list[Rule]:
             return [*([Trouble(does)] if definition.name == "bad" else []), *rules_of(definition)]
 
-        monkeypatch.setattr(evaluating, "rules_of", found)
+        monkeypatch.setattr(view_cache, "rules_of", found)
 
     return make
 

@@ -121,7 +121,9 @@ def test_an_export_has_every_lost_message_and_is_noted_in_the_trail(seen: Seen, 
     assert parquet.read_table(out).column("message_id").to_pylist() == LOST
     with seen.store.engine.connect() as connection:
         actions = connection.execute(select(AuditTrailRow.action, AuditTrailRow.object)).all()
-    assert [tuple(action) for action in actions] == [("ids.export", rfc3339(seen.start_s))]
+    assert [tuple(action) for action in actions if action.action.startswith("ids.")] == [
+        ("ids.export", rfc3339(seen.start_s))
+    ]
 
 
 def test_without_the_log_an_export_has_what_the_closing_kept(seen: Seen, monkeypatch: pytest.MonkeyPatch) -> None:
