@@ -63,12 +63,12 @@ LIGHT: Final = Palette(
     target="#b01e57",
     lossy="#c92a2a",
     shade="rgba(90,100,120,.10)",
-    ok="#0b8a66",
+    ok="#0a7d5c",
     loss="#d6282e",
-    unknown="#b35900",
-    idle="#6b7280",
+    unknown="#a65200",
+    idle="#626973",
     open="#2f6fc2",
-    warning="#b35900",
+    warning="#a65200",
 )
 DARK: Final = Palette(
     text="#d9dde3",

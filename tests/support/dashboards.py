@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Browser, Page, Response, expect
 
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.store import Store
@@ -70,6 +71,18 @@ def address(page: Page) -> str:
     return str(page.evaluate("location.href"))
 
 
+def _until_filled(page: Page, load: Callable[..., Response | None]) -> Callable[..., Response | None]:
+    """Returns what loads an address and waits until the page has replaced the first answer: links of that one load
+    anew, and what has the focus there is taken away."""
+
+    def loaded(*arguments: Any, **options: Any) -> Response | None:
+        response = load(*arguments, **options)
+        page.locator("#first-answer").wait_for(state="detached")
+        return response
+
+    return loaded
+
+
 class Watched:
     """A page, every host it asked and whatever its console complained about. Use as a context manager: it fails in the
     end if the page asked another host or complained."""
@@ -92,6 +105,8 @@ class Watched:
         )
         self.page: Page = self._context.new_page()
         self.page.set_default_timeout(WAIT_S * 1_000)
+        for name in ("goto", "reload"):
+            setattr(self.page, name, _until_filled(self.page, getattr(self.page, name)))
         self.hosts: set[str] = set()
         self.complaints: list[str] = []
         self.expected: list[str] = []
