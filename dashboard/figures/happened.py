@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dashboard.design import NODE_HUES, Palette
 from dashboard.figures.drawing import Drawing, Trace, scatter
 from dashboard.figures.look import safe
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.queries.annotations import Deploy, Happenings
+from dashboard.queries.annotations import Deploy, DeployKind, Happenings
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 
 LANES: Final = 4
 """Incidents at the same time are drawn one below the other, in so many lanes; the rest shares the last."""
+_SYMBOLS: Final[Mapping[DeployKind, str]] = {
+    "definition": "star-diamond",
+    "version": "diamond",
+    "start": "circle",
+    "restart": "circle-open",
+    "scale-out": "triangle-up",
+    "scale-in": "triangle-down",
+}
 RANGE: Final = [-LANES, 1.6]
 
 
@@ -95,13 +103,13 @@ def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Palette, yaxis:
         y=[1] * len(deploys),
         mode="markers",
         marker={
-            "symbol": ["star-diamond" if deploy.node is None else "triangle-up" for deploy in deploys],
+            "symbol": [_SYMBOLS[deploy.kind] for deploy in deploys],
             "size": 9,
             "color": [colours.text if deploy.node is None else NODE_HUES[0] for deploy in deploys],
         },
         text=[safe(deploy.text) for deploy in deploys],
         hovertemplate="%{text}<extra></extra>",
-        name="deploys",
+        name="deploys, scaling",
         uid="deploys",
         yaxis=yaxis,
     )

@@ -1,39 +1,54 @@
-"""Annotations of a pipeline over a span of time: incidents, versions of its definition, processes that started."""
+"""Annotations of a pipeline over a span of time: incidents, versions of its definition, deploys and scaling of its
+nodes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from sqlalchemy import func, select
+from sqlalchemy import case, func, literal, null, select, union_all
+from sqlalchemy.orm import aliased
 
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.freshness import SILENT_AFTER_MS
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 MAX_INCIDENTS: Final = 50
 """Incidents shown: critical ones first, then the newest. More cannot be distinguished in a strip."""
-MAX_STARTS: Final = 500
-"""The newest started processes that are shown."""
+MAX_CHANGES: Final = 500
+"""The newest changes of processes that are shown."""
+
+
+DeployKind = Literal["definition", "version", "start", "restart", "scale-out", "scale-in"]
 
 
 @dataclass(frozen=True, slots=True)
 class Deploy:
-    """Something was put into service at `at_s` (epoch s): a version of the definition (`node` None), or `count`
-    processes of a node within a minute."""
+    """Something was put into service, or taken out of it, at `at_s` (epoch s): a version of the definition (`node`
+    None), or `count` processes of a node within a minute. `kind`: `version` where they have a label `version` that the
+    node had not; else by how many processes it has before and after."""
 
     at_s: float
     text: str
     node: str | None = None
     count: int = 1
+    kind: DeployKind = "definition"
 
     def document(self) -> dict[str, Any]:
-        return {"at": rfc3339(round(self.at_s)), "text": self.text, "node": self.node, "count": self.count}
+        return {
+            "at": rfc3339(round(self.at_s)),
+            "text": self.text,
+            "node": self.node,
+            "count": self.count,
+            "kind": self.kind,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +71,7 @@ class Happenings:
 def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
     """Read the pipeline's events within the span."""
     within, more = _incidents(store, pipeline, span)
-    deploys = [*_versions(store, pipeline, span), *_starts(store, pipeline, span)]
+    deploys = [*_versions(store, pipeline, span), *_processes(store, pipeline, span)]
     return Happenings(within, tuple(sorted(deploys, key=lambda deploy: deploy.at_s)), more)
 
 
@@ -89,22 +104,58 @@ def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
         ]
 
 
-def _starts(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
-    row = tables.EmitterRow
+def _processes(store: Store, pipeline: str, span: Span) -> list[Deploy]:
+    """Return how the processes of each node changed, by minute. One that ended without saying so has fallen silent:
+    it ended with its last report."""
+    row, every = tables.EmitterRow, aliased(tables.EmitterRow)
+    newest = select(func.max(every.appended_at)).where(every.pipeline == pipeline).scalar_subquery()
+    ended = case((row.closed | (row.appended_at < newest - SILENT_AFTER_MS), row.sent_at))
+    version = row.labels["version"].astext
+    of = (row.pipeline == pipeline, row.started_at < span.to_s * 1_000)
+    changes = union_all(
+        select(row.node, row.started_at.label("at"), version.label("version"), literal(1).label("change")).where(*of),
+        select(row.node, ended, null(), literal(-1)).where(*of, ended.is_not(None), ended < span.to_s * 1_000),
+    ).subquery()
+    change = changes.c
+    minute = func.greatest(change.at // (1_000 * WINDOW_S), span.from_s // WINDOW_S - 1)
     asked = (
-        select(row.node, row.started_at)
-        .where(row.pipeline == pipeline, row.started_at >= span.from_s * 1_000, row.started_at < span.to_s * 1_000)
-        .order_by(row.started_at.desc())
-        .limit(MAX_STARTS)
+        select(
+            change.node,
+            func.min(change.at),
+            func.count().filter(change.change > 0),
+            func.count().filter(change.change < 0),
+            func.array_agg(func.distinct(change.version)).filter(change.version.is_not(None)),
+        )
+        .group_by(change.node, minute)
+        .order_by(func.min(change.at))
     )
-    together: dict[tuple[str, int], list[int]] = {}
+    running: Counter[str] = Counter()
+    versions: dict[str, set[str]] = {}
+    found: list[Deploy] = []
     with store.engine.connect() as connection:
-        for node, at_ms in connection.execute(asked):
-            together.setdefault((node, at_ms // (1_000 * WINDOW_S)), []).append(at_ms)
-    return [_start(node, times_ms) for (node, _), times_ms in together.items()]
+        for node, at_ms, started, stopped, seen in connection.execute(asked):
+            known, new = versions.setdefault(node, set()), sorted(set(seen or ()))
+            if at_ms >= span.from_s * 1_000:
+                fresh = [each for each in new if known and each not in known]
+                found.append(_change(node, at_ms / 1_000, running[node], started, stopped, fresh))
+            running[node] += started - stopped
+            known.update(new)
+    return found[-MAX_CHANGES:]
 
 
-def _start(node: str, times_ms: Sequence[int]) -> Deploy:
-    number = len(times_ms)
-    summary = f"a process of {node} started" if number == 1 else f"{number} processes of {node} started"
-    return Deploy(min(times_ms) / 1_000, summary, node, number)
+def _change(node: str, at_s: float, before: int, started: int, stopped: int, versions: Sequence[str]) -> Deploy:
+    after, count = before + started - stopped, max(started, stopped)
+    if versions:
+        summary = f"version {', '.join(versions)} of {node}: {_processes_word(started)} started"
+        return Deploy(at_s, summary, node, started, "version")
+    if not before:
+        return Deploy(at_s, f"{_processes_word(started)} of {node} started", node, count, "start")
+    if after == before:
+        return Deploy(at_s, f"{count} of {_processes_word(before)} of {node} restarted", node, count, "restart")
+    out = after > before
+    summary = f"{node} scaled {'out' if out else 'in'}: {before} → {_processes_word(after)}"
+    return Deploy(at_s, summary, node, count, "scale-out" if out else "scale-in")
+
+
+def _processes_word(number: int) -> str:
+    return "a process" if number == 1 else f"{number} processes"

@@ -231,21 +231,32 @@ def test_what_happened_in_a_span_is_told_and_nothing_else(store: Store) -> None:
     with store.engine.begin() as connection:
         within = store_incident(connection, opened_at=opened, resolved_at=opened.replace(minute=30))
         store_incident(connection, pipeline="other", opened_at=opened)
-        for number, minute in enumerate((0, 0, 9)):
+        # minutes from and to (None: still there), version; the first falls silent without saying so
+        lives = [(0, 30, ""), (0, None, ""), (9, None, "1"), (30, None, "1"), (50, 80, "1"), (70, None, "2")]
+        for number, (from_, to, version) in enumerate(lives):
+            newest = (MIDNIGHT + 60 * (100 if to is None else to)) * 1_000
             connection.execute(
                 tables.table_of(tables.EmitterRow).insert().values(
                     pipeline="chain", emitter=bytes([number]) * 16, node="mid", host="h", seq=1,
-                    started_at=(MIDNIGHT + 60 * minute) * 1_000, sent_at=0, closed=False, final_through=0,
-                    appended_at=0,
+                    started_at=(MIDNIGHT + 60 * from_) * 1_000, sent_at=newest, closed=to == 80, final_through=0,
+                    appended_at=newest, labels={"version": version} if version else {},
                 )
             )  # fmt: skip
     found = read_happenings(store, "chain", Span(MIDNIGHT, MIDNIGHT + 2 * HOUR))
     assert [incident.id for incident in found.incidents] == [within]
-    assert [deploy.text for deploy in found.deploys] == [
-        "version 1 of the definition applied",
-        "2 processes of mid started",
-        "a process of mid started",
+    assert [(deploy.text, deploy.kind) for deploy in found.deploys] == [
+        ("version 1 of the definition applied", "definition"),
+        ("2 processes of mid started", "start"),
+        ("mid scaled out: 2 → 3 processes", "scale-out"),
+        ("1 of 3 processes of mid restarted", "restart"),
+        ("mid scaled out: 3 → 4 processes", "scale-out"),
+        ("version 2 of mid: a process started", "version"),
+        ("mid scaled in: 5 → 4 processes", "scale-in"),
     ]
+    later = read_happenings(store, "chain", Span(MIDNIGHT + 75 * 60, MIDNIGHT + 2 * HOUR))
+    assert [deploy.text for deploy in later.deploys] == ["mid scaled in: 5 → 4 processes"], (
+        "counted from before the span"
+    )
     assert read_happenings(store, "chain", Span(MIDNIGHT + 2 * HOUR, MIDNIGHT + 3 * HOUR)).incidents == ()
 
 

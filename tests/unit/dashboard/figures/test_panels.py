@@ -309,7 +309,7 @@ def test_what_is_hidden_stays_hidden_over_refreshes_and_zooms_and_not_over_pipel
 def test_html_in_names_and_texts_stays_text() -> None:
     evil = Happenings(deploys=(Deploy(START + 30, "<b>version</b> <a href='x'>2</a>"),))
     figure = panels_figure(frame(chain(), [document(chain(), START)], happenings=evil))
-    assert list(traces(figure)["deploys"].text) == ["&lt;b&gt;version&lt;/b&gt; &lt;a href='x'&gt;2&lt;/a&gt;"]
+    assert list(traces(figure)["deploys, scaling"].text) == ["&lt;b&gt;version&lt;/b&gt; &lt;a href='x'&gt;2&lt;/a&gt;"]
 
 
 def test_the_axis_keeps_one_offset_where_clocks_change() -> None:
