@@ -16,6 +16,9 @@
 
   nameZone();
 
+  const HOP = /^(arrival|queue|process)-/; // the uid of a hop's trace (lagloss_server/rules/hops.py)
+  const FADED = 0.12;
+
   // plotly tells of both halves of a double click as clicks
   const DOUBLE_CLICK_MS = 350;
   let doubledAt = 0;
@@ -63,6 +66,18 @@
             resolve(click && !isDouble ? click : no_update);
           }, DOUBLE_CLICK_MS);
         });
+      },
+
+      /** The hop under the mouse in the graph of the flow: the stack of lags fades all others. */
+      showHop(hover, panelsId) {
+        const hop = hover?.points?.[0]?.customdata;
+        const chart = document.querySelector(`#${panelsId} .js-plotly-plot`);
+        const hops = (chart?.data ?? []).flatMap((trace, at) => (HOP.test(trace.uid ?? "") ? [at] : []));
+        if (hops.length > 0) {
+          const opacity = hops.map((at) => (!hop || chart.data[at].uid === hop ? 1 : FADED));
+          window.Plotly.restyle(chart, { opacity }, hops);
+        }
+        return window.dash_clientside.no_update;
       },
     },
   });

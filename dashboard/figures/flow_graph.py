@@ -10,7 +10,7 @@ import networkx as nx
 import plotly.graph_objects as go
 
 from dashboard.design import Palette, hues, palette
-from dashboard.figures.drawing import Drawing
+from dashboard.figures.drawing import Drawing, scatter
 from dashboard.figures.look import base_layout, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
@@ -77,14 +77,35 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     for node in graph.nodes:
         lost = None if total is None else total.lost_at.get(f"node {node}")
         _add_node(drawing, node, placed[node], _describe_node(node, graph, total), lost, hue.get(node, of.dim), of)
+    _add_hops(drawing, graph, placed)
     return drawing.figure(
         **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
         height=height_px(graph),
         width=width_px(graph),
         dragmode=False,
-        hovermode=False,
+        hovermode="closest",
+        hoverdistance=40,
         xaxis={"visible": False, "fixedrange": True, "range": [-0.5, max(s.x for s in placed.values()) + 0.5]},
         yaxis={"visible": False, "fixedrange": True, "range": [min(rows) - 0.62, max(rows) + 0.62]},
+    )
+
+
+def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> None:
+    """Add a point for each hop, unseen: it names the hop that the mouse is at, for charts to show that one."""
+    found = [(Hop("process", node), placed[node]) for node in graph.steps]
+    found += [
+        (Hop("queue", link.target, link.source), _on_link(placed[link.source], placed[link.target]))
+        for link in graph.links
+    ]
+    drawing.add_trace(
+        scatter(
+            x=[spot.x for _, spot in found],
+            y=[spot.y for _, spot in found],
+            customdata=[hop.uid for hop, _ in found],
+            mode="markers",
+            marker={"opacity": 0, "size": 40},
+            hoverinfo="none",
+        )
     )
 
 
@@ -126,9 +147,15 @@ def _add_link(
     _add_line(drawing, source, target, of.lossy if lost is not None else of.dim)
     lines = [*summary, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
     if lines:
-        # nearer to the target: what leaves one node for several would overlap near the source
-        middle = Spot(source.x + 0.52 * (target.x - source.x), source.y + 0.52 * (target.y - source.y))
-        drawing.add_annotation(**_at(middle), text="<br>".join(lines), bgcolor=of.ground, font={"size": 11})
+        drawing.add_annotation(
+            **_at(_on_link(source, target)), text="<br>".join(lines), bgcolor=of.ground, font={"size": 11}
+        )
+
+
+def _on_link(source: Spot, target: Spot) -> Spot:
+    """Return where a link's words stand: nearer to the target, since what leaves one node for several would overlap
+    near the source."""
+    return Spot(source.x + 0.52 * (target.x - source.x), source.y + 0.52 * (target.y - source.y))
 
 
 def _add_line(drawing: Drawing, source: Spot, target: Spot, colour: str, dash: str = "solid") -> None:

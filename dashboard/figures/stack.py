@@ -131,7 +131,7 @@ def _area(panel: Panel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> Tra
 def _named(hop: Hop, yaxis: str) -> dict[str, Any]:
     return {
         "name": safe(hop.label),
-        "uid": f"{hop.kind}-{hop.source}-{hop.node}",  # what a reader hid stays hidden when other hops are drawn
+        "uid": hop.uid,  # what a reader hid stays hidden when other hops are drawn
         "yaxis": yaxis,
         "showlegend": False,
         "hoverinfo": "skip",

@@ -11,7 +11,15 @@ from typing import Any, Final
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, ReasonRow, reason_rows, rfc3339
+from lagloss_server.model.window_result import (
+    Interval,
+    Lags,
+    ReasonCounts,
+    ReasonRow,
+    percentiles,
+    reason_rows,
+    rfc3339,
+)
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import HopLags
 from lagloss_server.rules.rollup import Rollup
@@ -26,9 +34,10 @@ class Bucket:
 
     `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
     expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
-    minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `reasons`: why
-    messages were filtered or dead, of the minutes whose beacons were read. `history`: back-filled; None
-    where only roll-ups are known, which do not have them.
+    minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `durations`: for how long
+    places kept messages (a node's process duration, a link's queue time), and `reasons`: why messages were filtered or
+    dead, both of the minutes whose beacons were read. `history`: back-filled; None where only roll-ups are known, which
+    do not have them.
     """
 
     start_s: int
@@ -45,6 +54,7 @@ class Bucket:
     on_time_share: float | None
     e2e_ms: Lags
     lags: HopLags = field(default_factory=HopLags)
+    durations: Mapping[str, Lags] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     history: bool | None = None
 
@@ -97,6 +107,9 @@ class Bucket:
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": asdict(self.e2e_ms),
             "reasons_by_node": self.reasons,
+            "lag_in_p95_ms": dict(self.lags.lag_in),
+            "lag_out_p95_ms": dict(self.lags.lag_out),
+            "durations_ms": {place: percentiles(kept) for place, kept in self.durations.items()},
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -133,6 +146,14 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         on_time_share=window["on_time_share"],
         e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
         lags=hops.of_window(window, graph),
+        durations={
+            label: Lags(**kept, max=None)
+            for label, kept in [
+                *((f"node {node['name']}", node.get("process_duration_ms")) for node in window["nodes"]),
+                *((f"link {link['from']}->{link['to']}", link.get("queue_time_ms")) for link in window["links"]),
+            ]
+            if kept and kept["p95"] is not None
+        },
         reasons=window.get("reasons_by_node") or {},
         history=window["history"],
     )
@@ -157,5 +178,6 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
         lags=hops.of_checkpoints(p95_ms, graph),
+        durations={label: Lags.of(kept) for label, kept in total.durations.items()},
         reasons=total.reasons,
     )

@@ -38,17 +38,22 @@ class Hop(NamedTuple):
             case _:
                 return f"process {self.node}"
 
+    @property
+    def uid(self) -> str:
+        """Return what tells it from all others of a pipeline, in charts."""
+        return f"{self.kind}-{self.source}-{self.node}"
+
     def document(self) -> dict[str, Any]:
         return {"kind": self.kind, "from": self.source, "node": self.node}
 
 
 @dataclass(frozen=True, slots=True)
 class HopLags:
-    """p95s in ms, signed: what each hop adds, and the lag at the out of each delivery node; what is not known is left
-    out."""
+    """p95s in ms, signed: what each hop adds, and the lags in and out of each node; what is not known is left out."""
 
     hops: Mapping[Hop, float] = field(default_factory=dict)
-    delivered: Mapping[str, float] = field(default_factory=dict)
+    lag_in: Mapping[str, float] = field(default_factory=dict)
+    lag_out: Mapping[str, float] = field(default_factory=dict)
 
 
 def hops(graph: Graph) -> list[Hop]:
@@ -68,20 +73,17 @@ def deliveries(graph: Graph) -> list[str]:
 def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
     """Return the hops of a window's document."""
     values: dict[Hop, float] = {}
-    lag_out: dict[str, float] = {}
-    ends = deliveries(graph)
+    lag_in = {node["name"]: node["lag_in_p95_ms"] for node in window["nodes"]}
+    lag_out = {node["name"]: node["lag_out_p95_ms"] for node in window["nodes"]}
+    if lag_in.get(graph.first_node) is not None:
+        values[Hop("arrival", graph.first_node)] = lag_in[graph.first_node]
     for node in window["nodes"]:
-        name = node["name"]
-        if name == graph.first_node and node["lag_in_p95_ms"] is not None:
-            values[Hop("arrival", name)] = node["lag_in_p95_ms"]
         if node["process_duration_p95_ms"] is not None:
-            values[Hop("process", name)] = node["process_duration_p95_ms"]
-        if name in ends and node["lag_out_p95_ms"] is not None:
-            lag_out[name] = node["lag_out_p95_ms"]
+            values[Hop("process", node["name"])] = node["process_duration_p95_ms"]
     for link in window["links"]:
         if link["queue_time_p95_ms"] is not None:
             values[Hop("queue", link["to"], link["from"])] = link["queue_time_p95_ms"]
-    return HopLags(values, lag_out)
+    return HopLags(values, _known(lag_in), _known(lag_out))
 
 
 def of_checkpoints(p95_ms: Callable[[tuple[str, ...]], float | None], graph: Graph) -> HopLags:
@@ -97,8 +99,11 @@ def of_checkpoints(p95_ms: Callable[[tuple[str, ...]], float | None], graph: Gra
         _add(values, Hop("process", node), lag_out[node], lag_in[node])
     for link in graph.links:
         _add(values, Hop("queue", link.target, link.source), lag_in[link.target], p95_ms((link.out,)))
-    ends = ((node, lag_out[node]) for node in deliveries(graph))
-    return HopLags(values, {node: lag for node, lag in ends if lag is not None})
+    return HopLags(values, _known(lag_in), _known(lag_out))
+
+
+def _known(lags: Mapping[str, float | None]) -> dict[str, float]:
+    return {node: lag for node, lag in lags.items() if lag is not None}
 
 
 def _add(values: dict[Hop, float], hop: Hop, later_ms: float | None, earlier_ms: float | None) -> None:
@@ -126,9 +131,9 @@ def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Ho
             total, path = max(before, key=itemgetter(0))
             process = Hop("process", node)
             paths[node] = (total + values[process], [*path, process]) if process in values else (total, path)
-    ends = [node for node in deliveries(graph) if node in paths and node in lags.delivered]
+    ends = [node for node in deliveries(graph) if node in paths and node in lags.lag_out]
     if delivery is None and ends:
-        delivery = max(ends, key=lambda node: lags.delivered[node])
+        delivery = max(ends, key=lambda node: lags.lag_out[node])
     return {hop: values[hop] for hop in paths[delivery][1]} if delivery in ends else {}
 
 

@@ -102,7 +102,8 @@ class Rollup:
     `on_time` of the `on_time_of` messages that had to be delivered, one each for every destination (rule 15), were so
     within the lag target; windows without an on-time share count in neither. `checkpoints` and `destinations` are in
     the order of the flow. `lost_at`: what was lost at each place that lost something (`node mid`, `link src->mid`); a
-    message may be so at several. `reasons`: why messages were filtered or dead, of the windows that were read.
+    message may be so at several. `reasons`: why messages were filtered or dead, and `durations`: for how long places
+    kept messages (`Graph.spans`), of the windows that were read.
     """
 
     windows: int = 0
@@ -123,6 +124,7 @@ class Rollup:
     destinations: Mapping[str, DestinationSums] = field(default_factory=dict)
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
+    durations: Mapping[str, Sketch] = field(default_factory=dict)
 
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
@@ -155,6 +157,7 @@ class Rollup:
                 label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
             },
             reasons=document.get("reasons_by_node") or {},
+            durations=facts.durations,
         )
 
     @classmethod
@@ -184,6 +187,10 @@ class Rollup:
             },
             lost_at=_added_intervals(part.lost_at for part in parts),
             reasons=_added_reasons([part.reasons for part in parts]),
+            durations={
+                label: Sketch.merged(part.durations[label] for part in parts if label in part.durations)
+                for label in sorted({label for part in parts for label in part.durations})
+            },
         )
 
     @property
@@ -240,6 +247,7 @@ class Rollup:
             },
             "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
             "reasons": self.reasons,
+            "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
         }
         return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
 
@@ -261,6 +269,7 @@ class Rollup:
             checkpoints=checkpoints,
             destinations=destinations,
             lost_at=lost_at,
+            durations={label: Sketch.unpacked(bins) for label, bins in raw.pop("durations", {}).items()},
             **raw,
         )
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from dashboard.figures import flow_graph, shares
+from dashboard.figures import flow_graph, nodes, shares
 from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.pages import notices
@@ -55,6 +55,9 @@ class PipelineId(StrEnum):
     PIE = "pipeline-pie"
     BARS = "pipeline-bars"
     FLOW = "pipeline-flow"
+    HOVERED = "pipeline-hovered"
+    NODES = "pipeline-nodes"
+    NODES_CAPTION = "pipeline-nodes-caption"
     WORST = "pipeline-worst"
     REASONS = "pipeline-reasons"
 
@@ -67,6 +70,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
             live(PipelineId.NOTICE),
             live(PipelineId.INCIDENTS),
             dcc.Store(id=PipelineId.CLICKED),
+            dcc.Store(id=PipelineId.HOVERED),
             dcc.Store(id=PipelineId.OFFSET),
             dcc.Store(id=PipelineId.ZOOMED, data=[]),
             # hidden with its size: what is drawn in it need not be drawn again when it is shown
@@ -115,9 +119,22 @@ def _content(name: str) -> Part:
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
             ),
+            _nodes(),
         ],
         gap="sm",
     )
+
+
+def _nodes() -> Part:
+    rows = html.Div(
+        _figure(PipelineId.NODES, f"{PipelineId.NODES}-name", None),
+        className="sideways",
+        tabIndex=0,
+        **aria(labelledby=f"{PipelineId.NODES}-name"),
+    )
+    head = dmc.Title("Each node over time", order=2, fz=16, id=f"{PipelineId.NODES}-name")
+    caption = html.Div(id=PipelineId.NODES_CAPTION, className="caption")
+    return dmc.Paper([head, caption, rows], p="sm", withBorder=True)
 
 
 def _panels_head() -> Part:
@@ -154,7 +171,7 @@ def _panels_head() -> Part:
 def _figure(id_: str, named_by: str, height: int | None) -> Part:
     """Return a figure that a screen reader takes for a picture with a name."""
     style = {} if height is None else {"height": height}
-    graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style)
+    graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style, clear_on_unhover=id_ == PipelineId.FLOW)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
@@ -222,6 +239,9 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
         "bars_style": {"height": shares.bars_px(parts)},
         "flow": flow_graph.flow_figure(graph, series.total, dark),
         "flow_style": {"height": flow_graph.height_px(graph), "width": flow_graph.width_px(graph)},
+        "nodes": nodes.nodes_figure(frame),
+        "nodes_caption": nodes.caption(frame),
+        "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
         "worst": pipeline_parts.worst_table(panels, here),
         "reasons": pipeline_parts.reasons_box(series.total),
     }
@@ -244,6 +264,9 @@ _OUTPUTS: Final = {
     "bars_style": Output(PipelineId.BARS, "style"),
     "flow": Output(PipelineId.FLOW, "figure"),
     "flow_style": Output(PipelineId.FLOW, "style"),
+    "nodes": Output(PipelineId.NODES, "figure"),
+    "nodes_caption": Output(PipelineId.NODES_CAPTION, "children"),
+    "nodes_style": Output(PipelineId.NODES, "style"),
     "worst": Output(PipelineId.WORST, "children"),
     "reasons": Output(PipelineId.REASONS, "children"),
 }
@@ -285,6 +308,14 @@ def _register_steps(app: Dash) -> None:
         ClientsideFunction("lagloss", "singleClick"),
         Output(PipelineId.CLICKED, "data"),
         Input(PipelineId.PANELS, "clickData"),
+        prevent_initial_call=True,
+    )
+
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "showHop"),
+        Output(PipelineId.HOVERED, "data"),
+        Input(PipelineId.FLOW, "hoverData"),
+        State(PipelineId.PANELS, "id"),
         prevent_initial_call=True,
     )
 

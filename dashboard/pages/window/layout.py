@@ -171,19 +171,19 @@ def _matrix_box(pipeline: str, start_s: int) -> Part:
 
 def _exports(pipeline: str, start_s: int) -> Part:
     """Return a menu of files of the messages that something is wrong with."""
-    items: list[Part] = []
-    for what, label in EXPORTS.items():
-        items.append(dmc.MenuLabel(label))
-        items += [
-            dmc.MenuItem(
-                name.upper(),
-                href=links.window_data(pipeline, start_s, "export", what=what, format=name),
-                target="_blank",
-            )
-            for name in get_args(ExportFormat)
-        ]
-    button = dmc.Button("Export", size="xs", variant="default")
-    return dmc.Menu([dmc.MenuTarget(button), dmc.MenuDropdown(items)], position="bottom-end")
+    files = [
+        html.Li(
+            [
+                f"{label}: ",
+                *(
+                    html.A(name.upper(), href=links.window_data(pipeline, start_s, "export", what=what, format=name))
+                    for name in get_args(ExportFormat)
+                ),
+            ]
+        )
+        for what, label in EXPORTS.items()
+    ]
+    return html.Details([html.Summary("Export"), html.Ul(files)], className="menu")
 
 
 def _points() -> Part:

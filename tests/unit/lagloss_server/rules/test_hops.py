@@ -68,7 +68,7 @@ def test_the_path_is_the_one_that_adds_up_to_most_of_all_that_are_known_whole(
     graph = Graph(DIAMOND)
     known = {hop: value for hop in hops.hops(graph) if (value := data.draw(values)) is not None}
     delivered = {end: value for end in WAYS if (value := data.draw(values)) is not None}
-    found = hops.path_ms(HopLags(known, delivered), graph, delivery)
+    found = hops.path_ms(HopLags(known, lag_out=delivered), graph, delivery)
     sums = {}
     for end, ways in WAYS.items():
         for way in ways:

@@ -1,0 +1,183 @@
+"""The nodes of a pipeline over time, a row each: lag in and out, process duration, and queue times into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from dashboard.design import SIZES, hues
+from dashboard.figures.drawing import Drawing
+from dashboard.figures.frame import FigureFrame, line
+from dashboard.figures.look import base_layout, lag_unit, safe
+from dashboard.queries.buckets import Bucket
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import Lags
+
+ROW_PX: Final = 116
+_FOOT_PX: Final = 64
+WIDTH_PX: Final = 860
+"""The least width at which three columns can be read."""
+_POINTS: Final = 120
+"""So many points a line tell what there is to see in a row this small; each is then the highest of its buckets."""
+_COLUMNS: Final = (
+    ("lag in (dotted), lag out, p95", 0.0, 0.32),
+    ("process duration: p50, p95, p99", 0.37, 0.66),
+    ("queue time into it", 0.71, 1.0),
+)
+"""Title, left and right end of each, in shares of the width."""
+_SHARES: Final = (("p99", "dot", 1.0), ("p95", "solid", 2.0), ("p50", "dash", 1.0))
+
+Read = Callable[[Bucket], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """Buckets that are drawn as one point."""
+
+    start_s: int
+    length_s: int
+    buckets: Sequence[Bucket]
+
+    def highest(self, of: Read) -> float | None:
+        return max((value for bucket in self.buckets if (value := of(bucket)) is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """`values`: in ms, one for each stretch."""
+
+    name: str
+    values: list[float | None]
+    look: dict[str, Any]
+
+
+def height_px(graph: Graph) -> int:
+    return ROW_PX * len(graph.nodes) + _FOOT_PX
+
+
+def caption(frame: FigureFrame) -> str:
+    """Return what a point of the lines is, and of how many minutes distributions are known."""
+    known = sum(1 for bucket in frame.series.buckets if bucket.durations)
+    many = len(frame.series.buckets)
+    said = f"distributions are known where beacons were read: {fmt.count(known)} of {fmt.counted(many, frame.unit)}"
+    size = _size(frame)
+    return said if size == 1 else f"a point is the highest of {size} {frame.unit.partition(' ')[0]}s; {said}"
+
+
+def nodes_figure(frame: FigureFrame) -> go.Figure:
+    """Draw the rows in the order of the flow."""
+    graph, of = Graph(frame.definition), frame.colours
+    stretches = _stretches(frame)
+    drawing, hue = Drawing(), hues(graph.steps)
+    time_axis = frame.axis.layout(of, "")
+    layout: dict[str, Any] = {}
+    height, foot = height_px(graph), _FOOT_PX
+    for row, node in enumerate(graph.nodes):
+        is_last = node == graph.nodes[-1]
+        top = 1 - row * ROW_PX / (height - foot)
+        domain = [max(0.0, top - (ROW_PX - 34) / (height - foot)), max(0.0, top - 18 / (height - foot))]
+        lines = (
+            _lags(node, stretches, hue.get(node, of.dim)),
+            _shares(f"node {node}", stretches, hue.get(node, of.dim)),
+            [
+                each
+                for link in graph.links
+                if link.target == node
+                for each in _shares(f"link {link.name}", stretches, hue.get(link.source, of.dim), link.source)
+            ],
+        )
+        for column, (drawn, (title, left, right)) in enumerate(zip(lines, _COLUMNS, strict=True)):
+            number = row * len(_COLUMNS) + column + 1
+            suffix = "" if number == 1 else str(number)
+            unit = _add(drawing, frame, stretches, drawn, suffix)
+            layout[f"xaxis{suffix}"] = {
+                **time_axis, "title": time_axis["title"] if is_last else None, "domain": [left, right],
+                "anchor": f"y{suffix}", "nticks": 4, "showticklabels": is_last, "fixedrange": True,
+                **({} if number == 1 else {"matches": "x"}),
+            }  # fmt: skip
+            layout[f"yaxis{suffix}"] = {
+                "domain": domain, "anchor": f"x{suffix}", "fixedrange": True, "rangemode": "tozero", "nticks": 3,
+                "gridcolor": of.grid, "zerolinecolor": of.dim, "ticksuffix": f" {unit}", "tickfont": {"size": 10},
+                "ticklabeloverflow": "allow",
+            }  # fmt: skip
+            name = f"<b>{safe(node)}</b>  " if not column else ""
+            drawing.add_annotation(
+                x=left, y=top, xref="paper", yref="paper", xanchor="left", yanchor="top", showarrow=False,
+                text=f"{name}{title}" if drawn else name, font={"size": SIZES["small"], "color": of.text},
+            )  # fmt: skip
+    return drawing.figure(
+        **base_layout(of),
+        **layout,
+        showlegend=False,
+        margin={"l": 56, "r": 12, "t": 4, "b": foot - 4, "autoexpand": False},
+        height=height,
+        hovermode="x unified",
+        dragmode=False,
+        uirevision=frame.series.pipeline,
+    )
+
+
+def _size(frame: FigureFrame) -> int:
+    """Return how many buckets a point is of."""
+    return -(-frame.series.span.length_s // frame.series.bucket_s // _POINTS) or 1
+
+
+def _stretches(frame: FigureFrame) -> list[_Stretch]:
+    length_s = _size(frame) * frame.series.bucket_s
+    by_start = groupby(frame.series.buckets, key=lambda bucket: bucket.start_s // length_s * length_s)
+    return [_Stretch(start_s, length_s, list(buckets)) for start_s, buckets in by_start]
+
+
+def _lags(node: str, stretches: Iterable[_Stretch], hue: str) -> list[_Line]:
+    def lag_in(bucket: Bucket) -> float | None:
+        return bucket.lags.lag_in.get(node)
+
+    def lag_out(bucket: Bucket) -> float | None:
+        return bucket.lags.lag_out.get(node)
+
+    found = [
+        _Line("lag in", [each.highest(lag_in) for each in stretches], {"color": hue, "width": 1.5, "dash": "dot"}),
+        _Line("lag out", [each.highest(lag_out) for each in stretches], {"color": hue, "width": 2}),
+    ]
+    return [each for each in found if any(value is not None for value in each.values)]
+
+
+def _shares(place: str, stretches: Sequence[_Stretch], hue: str, source: str | None = None) -> list[_Line]:
+    def value(bucket: Bucket, share: str) -> float | None:
+        kept: Lags | None = bucket.durations.get(place)
+        return None if kept is None else getattr(kept, share)
+
+    found = [
+        _Line(
+            share if source is None else f"from {source} {share}",
+            [each.highest(partial(value, share=share)) for each in stretches],
+            {"color": hue, "width": width, "dash": dash},
+        )
+        for share, dash, width in _SHARES
+    ]
+    return [each for each in found if any(value is not None for value in each.values)]
+
+
+def _add(
+    drawing: Drawing, frame: FigureFrame, stretches: Sequence[_Stretch], lines: Sequence[_Line], suffix: str
+) -> str:
+    """Add the lines to a panel; return the unit of its axis."""
+    unit_ms, unit = lag_unit(max((value for each in lines for value in each.values if value is not None), default=0.0))
+    axes = {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}"}
+    if not lines:
+        drawing.add_trace({"type": "scatter", "x": [frame.axis.at(frame.axis.from_s)], "y": [None], **axes})
+        drawing.add_annotation(
+            x=0.5, y=0.5, xref=f"x{suffix} domain", yref=f"y{suffix} domain", showarrow=False, text="–",
+            font={"color": frame.colours.dim},
+        )  # fmt: skip
+    for each in lines:
+        drawn = [None if value is None else value / unit_ms for value in each.values]
+        trace = line(frame, drawn, stretches, name=safe(each.name), line=each.look, **axes)
+        drawing.add_trace({**trace, "hoverinfo": "all", "hovertemplate": f"%{{y:.3~g}} {unit}"})
+    return unit
