@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import Final
 
 from dashboard.design import hues
 from dashboard.figures.drawing import Drawing
@@ -12,9 +11,6 @@ from dashboard.figures.look import safe
 from dashboard.queries.consumer_lag import LagBucket, Of
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-
-_LAST: Final = 1_002
-"""In the legend, behind the hops, whose colours these are."""
 
 
 def is_shown(frame: FigureFrame) -> bool:
@@ -32,7 +28,7 @@ def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
         look = {"color": hue.get(of.node, frame.colours.dim), "width": 1.5}
         values: list[float | None] = [bucket.offsets_max for bucket in buckets]
         name, uid = safe(f"consumer lag {of.node}"), f"consumer-lag {of.node} {of.group}"
-        drawing.add_trace(line(frame, values, buckets, name=name, uid=uid, legendrank=_LAST, line=look, yaxis=yaxis))
+        drawing.add_trace(line(frame, values, buckets, name=name, uid=uid, showlegend=False, line=look, yaxis=yaxis))
         for bucket in buckets:
             shown[bucket.start_s] = bucket
             summary[bucket.start_s].append(_describe(of, bucket))

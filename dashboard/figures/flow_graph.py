@@ -81,7 +81,6 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     return drawing.figure(
         **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
         height=height_px(graph),
-        width=width_px(graph),
         dragmode=False,
         hovermode="closest",
         hoverdistance=40,

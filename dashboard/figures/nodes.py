@@ -104,7 +104,7 @@ def nodes_figure(frame: FigureFrame) -> go.Figure:
             layout[f"yaxis{suffix}"] = {
                 "domain": domain, "anchor": f"x{suffix}", "fixedrange": True, "rangemode": "tozero", "nticks": 3,
                 "gridcolor": of.grid, "zerolinecolor": of.dim, "ticksuffix": f" {unit}", "tickfont": {"size": 10},
-                "ticklabeloverflow": "allow",
+                "ticklabeloverflow": "allow", "visible": bool(drawn),
             }  # fmt: skip
             name = f"<b>{safe(node)}</b>  " if not column else ""
             drawing.add_annotation(

@@ -101,7 +101,7 @@ def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss:
     time_axis = frame.axis.layout(of, f", one {frame.unit}")
     return {
         **base_layout(of),
-        "margin": {"l": _left_px(frame), "r": 12, "t": 8, "b": _LEGEND_PX + 44, "autoexpand": False},
+        "margin": {"l": _left_px(frame), "r": 20, "t": 8, "b": _LEGEND_PX + 44, "autoexpand": False},
         "plot_bgcolor": of.ground,  # by it plotly chooses the colour around the line under the mouse
         "paper_bgcolor": of.ground,
         "barmode": "relative",

@@ -19,9 +19,9 @@ def reasons_table(rows: Sequence[ReasonRow]) -> Part:
     """Draw the reasons, in the order given."""
     body = []
     for row in rows:
-        cells = (row.node, row.exit, fmt.reason(row.reason))
+        reason = dmc.TableTd(fmt.reason(row.reason), className="breaks")
         number = dmc.TableTd(fmt.count(row.count), className="number")
-        body.append(dmc.TableTr([*(dmc.TableTd(cell, className="breaks") for cell in cells), number]))
+        body.append(dmc.TableTr([dmc.TableTd(row.node), dmc.TableTd(row.exit), reason, number]))
     return sideways(
         TITLE,
         dmc.Table(

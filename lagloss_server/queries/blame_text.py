@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from lagloss_server import format as fmt
@@ -113,14 +114,19 @@ def _clause(finding: Finding) -> tuple[str, str]:
         case "destination":
             return f"were due at {value}", "were"
         case "time":
-            first, last = (rfc3339(int(second)) for second in finding.value.split("-"))
-            return f"{at} from {first} to {last}", echo
+            return f"{at} {_stretch(finding.value)}", echo
         case "second":
             first, last = finding.value.split("-")
             seconds = f"second {first}" if first == last else f"seconds {first} to {last}"
             return f"have event times in {seconds} of the minute", "have"
         case "prefix":
             return f"have ids that begin with {value!r}", "have"
+
+
+def _stretch(value: str) -> str:
+    first, last = (datetime.fromtimestamp(int(second), UTC) for second in value.split("-"))
+    until = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M:%S}"
+    return f"from {first:%Y-%m-%d %H:%M:%S} to {until} UTC"
 
 
 def _process(finding: Finding) -> str:

@@ -45,6 +45,8 @@ ALMOST: Final = 0.9
 Z: Final = 2.576
 """Two-sided 99 % quantile of the normal distribution, for the base, which is known from a sample."""
 MAX_FINDINGS: Final = 3
+LEAST_REST: Final = 0.1
+"""Share of the bad that the findings so far must leave unexplained for another to be looked for."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,8 @@ def blame(population: Population) -> Blame:
                 break
             findings.append(search.finding(best))
             left &= ~best.has
+            if (population.bad & left).sum() < LEAST_REST * bad:
+                break
     return Blame(population.of, bad, others, ranked, tuple(findings))
 
 
@@ -366,6 +370,8 @@ def _tail(count: int, n: int, share: float) -> float:
     """Return the probability that at least so many of n have what each has with this probability."""
     if count <= 0 or share >= 1:
         return 1.0
+    if share <= 0:
+        return 0.0
     logs = [
         math.lgamma(n + 1)
         - math.lgamma(k + 1)

@@ -45,7 +45,7 @@ def matrix_grid(
     columns: list[dict[str, Any]] = [
         _column(
             "message",
-            "MatrixMessage",
+            "Message",
             width=_width(rows, "message", 320),
             pinned="left",
             cellRenderer="MessageLink",

@@ -17,6 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete, insert
 
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.schema import core as tables
@@ -67,11 +68,15 @@ def store(module_database_url: str) -> Iterator[Store]:
             of = {"node": "event-norm", "consumer_group": "clicks.event-norm", "topic": "in", "topic_partition": 0}
             row = {"pipeline": "clicks", "window_start": start_s, "asked_at": 1_000 * start_s, **of, **lag}
             connection.execute(insert(tables.ConsumerLagRow).values(row))
-        detail = {"text": "<b>3.2 %</b> lost <img src=x onerror=alert(1)>"}
+        blame = {"conclusion": CAUSE, "text": CAUSE, "findings": [{}]}
+        detail = {"text": "<b>3.2 %</b> lost <img src=x onerror=alert(1)>", "blame": blame}
         opened_at = datetime.fromtimestamp(lossy(), UTC)
         store_incident(connection, pipeline="clicks", opened_at=opened_at, detail=detail)
     yield opened
     opened.close()
+
+
+CAUSE = "97 % of the lost were last seen at conn-ga-7; 2 % of the others were"
 
 
 @pytest.fixture(scope="module")
@@ -181,7 +186,7 @@ def test_a_refresh_keeps_zoom_hidden_traces_and_scroll_and_shows_new_minutes(
     with Watched(browser) as page:
         query = f"from={rfc3339(now() - 1_800)}&to={rfc3339(now())}&zone=UTC"
         open_page(page, url, query)
-        page.locator("#pipeline-panels .legendtoggle").nth(2).click()
+        page.locator("#pipeline-panels .legendtoggle").nth(1).click()
         hidden = "at => document.querySelector(at)._fullData.filter(t => t.visible === 'legendonly').map(t => t.name)"
         until(lambda: page.evaluate(hidden, PANELS), "a hidden trace")
         was_hidden, was_drawn = page.evaluate(hidden, PANELS), drawn_range(page)
@@ -313,6 +318,42 @@ def test_what_the_api_cannot_answer_is_a_problem_in_words(url: str, path: str, s
     answer = httpx2.get(f"{url}/api/v1/pipelines/{path}")
     assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
     assert words in answer.text
+
+
+def test_one_click_leads_from_the_page_to_the_names_and_the_cause(url: str, browser: Browser) -> None:
+    with Watched(browser) as page:
+        open_page(page, url)
+        card = page.locator("#pipeline-incidents")
+        expect(card).to_contain_text(CAUSE)
+        card.get_by_role("link", name="loss", exact=True).click()
+        expect(page.locator("#page")).to_contain_text(CAUSE)
+        expect(page.get_by_role("link", name="m-1", exact=True)).to_be_visible()
+
+
+def test_a_hop_under_the_mouse_in_the_graph_stands_out_in_the_stack(url: str, browser: Browser) -> None:
+    faded = """at => document.querySelector(at)._fullData.filter(t => t.opacity < 1).map(t => t.uid)"""
+    hops_ = """at => document.querySelector(at)._fullData.filter(
+        t => /^(arrival|queue|process)-/.test(t.uid)).map(t => t.uid)"""
+    with Watched(browser) as page:
+        open_page(page, url)
+        drawn = page.evaluate(hops_, PANELS)
+        page.locator("#pipeline-flow .annotation", has_text="event-router").first.hover()
+        until(
+            lambda: page.evaluate(faded, PANELS) == [hop for hop in drawn if hop != "process-None-event-router"],
+            "all other hops faded",
+        )
+        page.mouse.move(5, 5)
+        until(lambda: page.evaluate(faded, PANELS) == [], "none faded")
+
+
+def test_each_node_has_a_row_of_its_own(url: str, browser: Browser) -> None:
+    with Watched(browser) as page:
+        open_page(page, url)
+        rows = page.locator("#pipeline-nodes .annotation", has_text="lag in (dotted)")
+        expect(rows).to_have_count(len(Graph(clicks()).nodes))
+        expect(page.locator("#pipeline-nodes-caption")).to_contain_text(
+            "distributions are known where beacons were read"
+        )
 
 
 def test_incidents_go_when_they_are_over(url: str, store: Store, browser: Browser) -> None:

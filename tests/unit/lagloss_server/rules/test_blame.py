@@ -34,7 +34,7 @@ def test_the_cause_is_named_first_in_at_least_19_of_20_worlds_and_none_is_made_u
 def test_a_process_is_named_with_its_start_and_what_else_it_alone_has() -> None:
     world = faulty_world("start", "lost", 0)
     (found, *_) = world.blame.findings
-    assert found.support > 0.8 > 0.2 > found.base
+    assert found.support > 0.8 > 0.3 > found.base
     assert world.fault.process is not None
     processes = [each for each in (found, *found.same) if each.kind == "process"]
     assert [each.emitter for each in processes] == [world.fault.process.facts]

@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import dash_mantine_components as dmc
+from dash import html
 
 from dashboard.pages.window.grid import matrix_grid
 from dashboard.pages.window.layout import layout
@@ -68,7 +69,8 @@ def test_the_matrix_has_a_column_of_what_held_late_messages_only_if_there_are_so
 
 def test_the_menu_has_every_kind_in_every_format() -> None:
     shown = layout({"pipeline": "chain", "start": rfc3339(START_S)}, HERE)
-    links = [item.href for item in parts_of(shown, dmc.MenuItem)]
+    (menu,) = (part for part in parts_of(shown, html.Details))
+    links = [item.href for item in parts_of(menu, html.A)]
     assert {urlsplit(link).path for link in links} == {f"/api/v1/pipelines/chain/windows/{rfc3339(START_S)}/export"}
     asked = [tuple(dict(parse_qsl(urlsplit(link).query)).values()) for link in links]
     assert asked == [(what, form) for what in ("lost", "late", "dead", "all") for form in ("csv", "parquet", "json")]
