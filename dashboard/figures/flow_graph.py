@@ -90,7 +90,7 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
 
 
 def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> None:
-    """Add a point for each hop, unseen: it names the hop that the mouse is at, for charts to show that one."""
+    """Add a point for each hop, unseen: it names the hop that the mouse is at."""
     found = [(Hop("process", node), placed[node]) for node in graph.steps]
     found += [
         (Hop("queue", link.target, link.source), _on_link(placed[link.source], placed[link.target]))
@@ -103,7 +103,8 @@ def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> Non
             customdata=[hop.uid for hop, _ in found],
             mode="markers",
             marker={"opacity": 0, "size": 40},
-            hoverinfo="none",
+            text=[safe(hop.label) for hop, _ in found],
+            hovertemplate="%{text}<extra></extra>",
         )
     )
 
@@ -135,7 +136,7 @@ def _add_node(
     if lost is not None:
         lines.append(_red(lost_words(lost), of))
     drawing.add_annotation(
-        **_at(spot), text="<br>".join(lines), hovertext=safe(node), align="center", bgcolor=of.ground,
+        **_at(spot), text="<br>".join(lines), align="center", bgcolor=of.ground,
         bordercolor=of.lossy if lost is not None else hue, borderwidth=2, borderpad=6,
     )  # fmt: skip
 

@@ -106,8 +106,6 @@ def _clause(finding: Finding) -> tuple[str, str]:
             return f"{at} {label}", echo
         case "input":
             return f"came to {node} by {value}", "did"
-        case "output":
-            return f"left {node} for {value}", "did"
         case "age":
             young = [f" ({_process(each)})" for each in finding.same if each.kind == "process"]
             return f"{at} by a process{''.join(young)} that had started less than {value} s before", echo

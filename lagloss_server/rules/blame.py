@@ -35,10 +35,10 @@ SAME: Final = 0.97
 WEIGHTS: Final[Mapping[TraitKind, float]] = {"time": 0.7, "second": 0.7, "prefix": 0.9, "age": 0.9}
 """Of the information a trait carries: a process that lost messages for five seconds is named, not the five seconds."""
 ORDER: Final[tuple[TraitKind, ...]] = (
-    *("process", "input", "output", "host", "label", "age", "destination", "second", "time", "prefix"),
+    *("process", "input", "host", "label", "age", "destination", "second", "time", "prefix"),
 )
 """Which of two equal ones is named."""
-WHO: Final[frozenset[TraitKind]] = frozenset({"process", "input", "output", "host", "label"})
+WHO: Final[frozenset[TraitKind]] = frozenset({"process", "input", "host", "label"})
 WHEN: Final[frozenset[TraitKind]] = frozenset({"age", "time", "second"})
 ALMOST: Final = 0.9
 """Of the support of a time: who has so much of it is named, and the time with it."""

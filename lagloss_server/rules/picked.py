@@ -51,7 +51,7 @@ _NUMBERS: Final[Mapping[str, type[np.generic]]] = {
     "link": np.int16,
     "reason": np.int16,
 }
-_SIGHTINGS: Final[Mapping[str, type[np.generic]]] = {"emitter": np.int16, "lane": np.int16, "seen": np.int32}
+_SIGHTINGS: Final[Mapping[str, type[np.generic]]] = {"emitter": np.int16, "seen": np.int32}
 
 
 def spread(ids: U64) -> U64:
@@ -64,19 +64,18 @@ def spread(ids: U64) -> U64:
 class PickedMessages:
     """Some messages of a window, a row each.
 
-    Texts that rows refer to by number (-1: none): `checkpoints` are the columns of `emitter`, `lane` and `seen`; `hops`
+    Texts that rows refer to by number (-1: none): `checkpoints` are the columns of `emitter` and `seen`; `hops`
     are the places that may have held a late message, `links` those of corrupted ones, `reasons` those of dead ones.
 
     `names`, `masks`: of each row its name, None where it is not known, and its presence pattern.
     `numbers`: `ids`; `what` (bits above); `event_ms` (event time - window start, -1 where it is not known); and of a
-    late message its `lag_ms`, and how long the hop that held it longest did; by sighting `emitter`, `lane`, and `seen`
+    late message its `lag_ms`, and how long the hop that held it longest did; by sighting `emitter`, and `seen`
     (observed - window start, in units of `SEEN_MS`; `NOWHERE`).
     `totals`: messages of each kind in the window, `good` those that nothing is wrong with by pattern; of this `sample`.
     """
 
     checkpoints: tuple[str, ...] = ()
     emitters: tuple[bytes, ...] = ()
-    lanes: tuple[str, ...] = ()
     hops: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
@@ -117,7 +116,7 @@ class PickedMessages:
             return parts[0].pruned()
         texts = {
             name: tuple(dict.fromkeys(text for part in parts for text in getattr(part, name)))
-            for name in ("checkpoints", "emitters", "lanes", "hops", "links", "reasons")
+            for name in ("checkpoints", "emitters", "hops", "links", "reasons")
         }
         totals: Counter[str] = Counter()
         good: Counter[int] = Counter()
@@ -143,7 +142,7 @@ class PickedMessages:
             wide = blank(len(self), len(texts["checkpoints"]))[name]
             wide[:, at] = found[name]
             found[name] = wide
-        for column in ("emitter", "lane", "hop", "link", "reason"):
+        for column in ("emitter", "hop", "link", "reason"):
             name = f"{column}s"
             places = {text: number for number, text in enumerate(texts[name])}
             codes = np.array([*(places[text] for text in getattr(self, name)), -1], np.int16)
@@ -182,7 +181,6 @@ class PickedMessages:
         head = {
             "checkpoints": self.checkpoints,
             "emitters": [emitter.hex() for emitter in self.emitters],
-            "lanes": self.lanes,
             "hops": self.hops,
             "links": self.links,
             "reasons": self.reasons,
@@ -217,7 +215,6 @@ class PickedMessages:
         return cls(
             checkpoints=tuple(head["checkpoints"]),
             emitters=tuple(bytes.fromhex(emitter) for emitter in head["emitters"]),
-            lanes=tuple(head["lanes"]),
             hops=tuple(head["hops"]),
             links=tuple(head["links"]),
             reasons=tuple(head["reasons"]),
@@ -245,6 +242,5 @@ def blank(rows: int, width: int) -> dict[str, npt.NDArray[Any]]:
     return {
         **{name: np.full(rows, 0 if name in ("ids", "what") else -1, kind) for name, kind in _NUMBERS.items()},
         "emitter": np.full((rows, width), -1, np.int16),
-        "lane": np.full((rows, width), -1, np.int16),
         "seen": np.full((rows, width), NOWHERE, np.int32),
     }

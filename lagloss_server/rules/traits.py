@@ -18,7 +18,7 @@ from lagloss_server.rules.picked import CORRUPTED, DEAD, GOOD, LATE, LATEST, MIS
 
 Of = Literal["loss", "lag", "dead", "corruption"]
 """What the bad messages have suffered."""
-TraitKind = Literal["process", "host", "label", "input", "output", "age", "destination", "time", "second", "prefix"]
+TraitKind = Literal["process", "host", "label", "input", "age", "destination", "time", "second", "prefix"]
 LOST: Final = frozenset({"lost", "perhaps", "overdue"})
 AGES_S: Final = (10, 60, 300)
 """Ages of a process, in seconds, below which a message may have met it young."""
@@ -85,14 +85,12 @@ class Population:
 
     `bad`: which they are; `weights`: how many messages a row stands for; `names` of messages; `event_ms` (NaN where it
     is not known); `places` where the bad ones are missing, were held or died; `due` by destination; by node `emitter`
-    (number in `emitters`, -1), `seen_ms` (NaN), `came` and `went` (numbers in `lanes`, -1: the input and the output
-    that its beacons name); `last`: number of the last node that saw it.
+    (number in `emitters`, -1) and `seen_ms` (NaN); `last`: number of the last node that saw it.
     """
 
     of: Of
     nodes: tuple[str, ...]
     emitters: tuple[bytes, ...]
-    lanes: tuple[str, ...]
     facts: Mapping[bytes, EmitterFacts]
     bad: Bools
     weights: F64
@@ -102,8 +100,6 @@ class Population:
     due: Mapping[str, Bools]
     emitter: Mapping[str, Codes]
     seen_ms: Mapping[str, F64]
-    came: Mapping[str, Codes]
-    went: Mapping[str, Codes]
     last: Codes
 
     @classmethod
@@ -111,9 +107,8 @@ class Population:
         """Bring the messages of some windows together."""
         nodes = tuple(dict.fromkeys(node for window in windows for node in window.graph.nodes))
         emitters = tuple(dict.fromkeys(each for window in windows for each in window.picked.emitters))
-        lanes = tuple(dict.fromkeys(each for window in windows for each in window.picked.lanes))
         destinations = tuple(dict.fromkeys(to.name for window in windows for to in window.graph.destinations))
-        parts = [_Rows.of(of, window, nodes, emitters, lanes) for window in windows]
+        parts = [_Rows.of(of, window, nodes, emitters) for window in windows]
 
         def joined(columns: Iterable[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
             return np.concatenate([np.empty(0, kind), *columns])
@@ -122,7 +117,6 @@ class Population:
             of=of,
             nodes=nodes,
             emitters=emitters,
-            lanes=lanes,
             facts=facts,
             bad=joined((part.bad for part in parts), np.bool_),
             weights=joined((part.weights for part in parts), np.float64),
@@ -132,8 +126,6 @@ class Population:
             due={to: joined((part.due(to) for part in parts), np.bool_) for to in destinations},
             emitter={node: joined((part.emitter[node] for part in parts), np.int64) for node in nodes},
             seen_ms={node: joined((part.seen_ms[node] for part in parts), np.float64) for node in nodes},
-            came={node: joined((part.came[node] for part in parts), np.int64) for node in nodes},
-            went={node: joined((part.went[node] for part in parts), np.int64) for node in nodes},
             last=joined((part.last for part in parts), np.int64),
         )
 
@@ -153,7 +145,8 @@ class Population:
             for name in sorted({name for each in known if each is not None for name in each.labels}):
                 here = [None if each is None else each.labels.get(name, "") for each in known]
                 yield from self._described(node, "label", name, here)
-            yield from self._lanes(node, known)
+            inputs = [each.inputs[0] if each and len(each.inputs) == 1 else None for each in known]
+            yield from self._described(node, "input", "", inputs)
             yield from self._ages(node, known)
             if self.of != "lag" or node == self.nodes[0]:
                 yield self._times(node)  # what was held is seen later from there on: that is no cause
@@ -170,19 +163,6 @@ class Population:
         codes = numbers[self.emitter[node]]
         if len(set(codes[codes >= 0].tolist())) > 1:
             yield Trait(kind, values, codes, node, name)
-
-    def _lanes(self, node: str, known: Sequence[EmitterFacts | None]) -> Iterator[Trait]:
-        """Yield the input that a message came by, which its beacon names or its process reads no other than, and the
-        output that it went to."""
-        came = self.came[node]
-        if (came < 0).all():
-            yield from self._described(
-                node, "input", "", [each.inputs[0] if each and len(each.inputs) == 1 else None for each in known]
-            )
-        elif len(set(came.tolist()) - {-1}) > 1:
-            yield Trait("input", self.lanes, came, node)
-        if len(set(self.went[node].tolist()) - {-1}) > 1:
-            yield Trait("output", self.lanes, self.went[node], node)
 
     def _ages(self, node: str, known: Sequence[EmitterFacts | None]) -> Iterator[Trait]:
         started = np.array([np.nan if each is None else each.started_at for each in known] + [np.nan])
@@ -242,14 +222,10 @@ class _Rows:
     places: Sequence[tuple[str, ...]]
     emitter: Mapping[str, Codes]
     seen_ms: Mapping[str, F64]
-    came: Mapping[str, Codes]
-    went: Mapping[str, Codes]
     last: Codes
 
     @classmethod
-    def of(
-        cls, of: Of, window: SuspectWindow, nodes: Sequence[str], emitters: Sequence[bytes], lanes: Sequence[str]
-    ) -> _Rows:
+    def of(cls, of: Of, window: SuspectWindow, nodes: Sequence[str], emitters: Sequence[bytes]) -> _Rows:
         picked, start_ms = window.picked, window.start_s * 1000
         what = picked["what"]
         bad = (what & _BAD[of]) > 0
@@ -265,9 +241,8 @@ class _Rows:
         }
         in_flow = [window.graph.bit[name] for name in picked.checkpoints]
         number_of = _numbers(picked.emitters, emitters)
-        lane_of = _numbers(picked.lanes, lanes)
-        codes, seen, lane = picked["emitter"][rows], picked["seen"][rows], picked["lane"][rows]
-        emitter, seen_ms, came, went = {}, {}, {}, {}
+        codes, seen = picked["emitter"][rows], picked["seen"][rows]
+        emitter, seen_ms = {}, {}
         last = np.full(rows.size, -1, np.int64)
         for number, node in enumerate(nodes):
             mine = sorted(columns[node], key=in_flow.__getitem__)
@@ -278,10 +253,6 @@ class _Rows:
             emitter[node] = np.where(is_there, number_of[codes[every, at]], -1)
             tenths = seen[every, at].astype(np.float64)
             seen_ms[node] = np.where(is_there & (tenths != NOWHERE), start_ms + SEEN_MS * tenths, np.nan)
-            into = [column for column in mine if picked.checkpoints[column].endswith(".in")]
-            out = [column for column in mine if ".out" in picked.checkpoints[column]]
-            came[node] = lane_of[lane[:, into].max(axis=1)] if into else np.full(rows.size, -1)
-            went[node] = lane_of[lane[:, out].max(axis=1)] if out else np.full(rows.size, -1)
             last[is_there] = number
         return cls(
             graph=window.graph,
@@ -293,8 +264,6 @@ class _Rows:
             places=[_places(of, window, row) if bad[row] else () for row in rows.tolist()],
             emitter=emitter,
             seen_ms=seen_ms,
-            came=came,
-            went=went,
             last=last,
         )
 

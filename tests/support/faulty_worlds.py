@@ -10,7 +10,7 @@ import itertools
 import random
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -71,7 +71,6 @@ class Sighting:
     checkpoint: str
     process: Process
     lag_ms: float
-    lane: str | None = None
     reason: str | None = None
     crc: int | None = None
 
@@ -144,7 +143,7 @@ class FaultyWorld:
             case "version":
                 return (found.kind, found.name, found.node, found.value) == ("label", "version", node, self.fault.value)
             case "partition":
-                return found.kind in ("input", "output") and found.value == f"{node}-in/{self.fault.value}"
+                return (found.kind, found.value) == ("input", f"{node}-in/{self.fault.value}")
             case "vendor":
                 return (found.kind, found.value) == ("destination", node)
             case "time":
@@ -160,7 +159,7 @@ class FaultyWorld:
 def faulty_world(cause: Cause, harm: Harm, seed: int, messages: int | None = None) -> FaultyWorld:
     """A random world with this cause; the same for the same seed."""
     rng = random.Random(f"{cause} {harm} {seed}")
-    processes = _processes(rng)
+    processes = _processes(rng, partitions_each=1 if cause == "partition" else None)
     fault = _fault(cause, harm, rng, processes)
     graph = Graph(_definition())
     messages = messages or (8_000 if cause == "start" else rng.choice([2_000, 4_000, 8_000]))
@@ -179,12 +178,12 @@ def _definition() -> Definition:
     )
 
 
-def _processes(rng: random.Random) -> list[Process]:
+def _processes(rng: random.Random, partitions_each: int | None) -> list[Process]:
     hosts = [f"host-{at}" for at in range(rng.randint(4, 6))]
     found = []
     for node in NODES:
         count = rng.randint(4, 8)
-        partitions = list(range(count * rng.choice([2, 3])))
+        partitions = list(range(count * (partitions_each or rng.choice([2, 3]))))
         old = rng.sample(range(count), count // 2)
         machines = rng.sample(hosts * 2, count)
         for at in range(count):
@@ -217,7 +216,11 @@ def _fault(cause: Cause, harm: Harm, rng: random.Random, processes: list[Process
                 changed = next(each for each in mine if each.facts.machine != value)
                 processes[processes.index(changed)] = _moved(changed, value)
         case "partition":
-            value = str(rng.choice(process.partitions))
+            (partition,) = process.partitions
+            value = str(partition)
+            began = START_MS + rng.randint(20_000, 40_000)
+            emitter = uuid.UUID(int=rng.getrandbits(128)).bytes
+            processes.append(replace(process, emitter=emitter, started_ms=began))  # which reads it from then on
         case "version":
             value = rng.choice(["1.4.1", "1.4.2"])
         case "time":
@@ -226,7 +229,7 @@ def _fault(cause: Cause, harm: Harm, rng: random.Random, processes: list[Process
             share = rng.uniform(0.6, 1.0)
         case "start":
             began = START_MS + rng.randint(5_000, 40_000)
-            young = Process(node, process.emitter, process.host, process.version, began, process.partitions)
+            young = replace(process, started_ms=began)
             processes[processes.index(process)] = process = young
             span = (began, began + rng.randint(5_000, 12_000))
             share = 1.0
@@ -239,15 +242,14 @@ def _fault(cause: Cause, harm: Harm, rng: random.Random, processes: list[Process
 
 
 def _moved(process: Process, machine: str) -> Process:
-    host = f"{machine}:{process.host.split(':')[1]}"
-    return Process(process.node, process.emitter, host, process.version, process.started_ms, process.partitions)
+    return replace(process, host=f"{machine}:{process.host.split(':')[1]}")
 
 
 def _journey(rng: random.Random, fault: Fault, processes: Sequence[Process]) -> Journey:
     event_ms = START_MS + rng.randrange(60_000)
     name = rng.choice(["ios-", "web-", "and-"]) + f"{rng.getrandbits(64):016x}"
     key = rng.getrandbits(32)
-    count = {node: sum(len(p.partitions) for p in processes if p.node == node) for node in NODES}
+    count = {node: len({at for p in processes if p.node == node for at in p.partitions}) for node in NODES}
     partition = {node: (key if node == "ses" else rng.getrandbits(32)) % count[node] for node in NODES}
     journey = Journey(name, event_ms, rng.choices(VENDORS, [5, 3, 1])[0], partition)
     for node in ("src", "ses", journey.vendor):
@@ -258,30 +260,26 @@ def _journey(rng: random.Random, fault: Fault, processes: Sequence[Process]) -> 
 
 def _pass(rng: random.Random, journey: Journey, node: str, fault: Fault, processes: Sequence[Process]) -> bool:
     """One node: in, and out; whether the message goes on."""
-    (process,) = (p for p in processes if p.node == node and journey.partition[node] in p.partitions)
-    lane = f"{node}-in/{journey.partition[node]}"
+    readers = [p for p in processes if p.node == node and journey.partition[node] in p.partitions]
+    process = max(readers, key=lambda each: (each.started_ms <= journey.now_ms, each.started_ms))
     lag_ms = journey.now_ms - journey.event_ms + rng.expovariate(1 / 150)
     is_met = _meets(fault, journey, node, process, journey.event_ms + lag_ms)
     hit = (is_met and rng.random() < fault.share) or rng.random() < fault.noise
-    if hit and fault.harm == "lost" and fault.cause == "partition":
-        return False  # on its way into the node
     if hit and fault.harm == "lost" and fault.cause in ("none", "time") and rng.random() < 0.5 and node != "src":
         return False
-    journey.seen.append(Sighting(f"{node}.in", process, lag_ms, lane if node != "src" else None))
+    journey.seen.append(Sighting(f"{node}.in", process, lag_ms))
     if hit and fault.harm == "lost":
         return False
     lag_ms += rng.expovariate(1 / 100) + (rng.uniform(6_000, 20_000) if hit and fault.harm == "late" else 0)
     if hit and fault.harm == "dead":
         journey.seen.append(Sighting(f"{node}.dead", process, lag_ms, reason="unreadable"))
         return False
-    following = {"src": "ses", "ses": journey.vendor}.get(node)
     out = f"{node}.out" if node != "ses" else f"ses.out:{journey.vendor}"
     crc = rng.getrandbits(32) if fault.harm == "corrupted" else None
     if crc is not None and journey.crc is not None:  # as it was sent, or not
         journey.seen[-1].crc = journey.crc ^ 1 if hit else journey.crc
     journey.crc = crc
-    sent_to = None if following is None else f"{following}-in/{journey.partition[following]}"
-    journey.seen.append(Sighting(out, process, lag_ms, sent_to, crc=crc))
+    journey.seen.append(Sighting(out, process, lag_ms, crc=crc))
     return True
 
 
@@ -324,7 +322,7 @@ def _count(graph: Graph, journeys: Sequence[Journey]) -> WindowFacts:
 
 
 def _records(journeys: Sequence[Journey]) -> Iterator[Record]:
-    """Blocks as the SDK would make them: one a second, by checkpoint, process, reason and partition."""
+    """Blocks as the SDK would make them: one a second, by checkpoint, process and reason."""
     groups: dict[tuple[object, ...], list[tuple[Journey, Sighting]]] = {}
     for journey in journeys:
         at = partition_of(hash_id(journey.message_id), LOG_PARTITIONS)

@@ -8,7 +8,7 @@ from lagloss_server.rules.blame import LEAST_BAD, _tail, _upper, blame
 from lagloss_server.rules.traits import Population
 from tests.support.faulty_worlds import Cause, Harm, faulty_world
 
-CAUSES: tuple[Cause, ...] = ("process", "version", "vendor", "time", "host", "start", "prefix", "none")
+CAUSES: tuple[Cause, ...] = ("process", "partition", "version", "vendor", "time", "host", "start", "prefix", "none")
 
 
 @pytest.mark.parametrize("cause", CAUSES)
