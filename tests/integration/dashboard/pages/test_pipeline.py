@@ -337,7 +337,11 @@ def test_a_hop_under_the_mouse_in_the_graph_stands_out_in_the_stack(url: str, br
     with Watched(browser) as page:
         open_page(page, url)
         drawn = page.evaluate(hops_, PANELS)
-        page.locator("#pipeline-flow .annotation", has_text="event-router").first.hover()
+        node = page.locator("#pipeline-flow .annotation", has_text="event-router").first
+        node.scroll_into_view_if_needed()
+        box = node.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
         until(
             lambda: page.evaluate(faded, PANELS) == [hop for hop in drawn if hop != "process-None-event-router"],
             "all other hops faded",
