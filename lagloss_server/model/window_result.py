@@ -135,6 +135,7 @@ class WindowResult:
     `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
     clocks are, whole seconds (rule 4). `on_time_of`: how many messages the on-time share is of, one each for every
     destination it is due at. `reasons_by_node`: why messages were filtered or dead; None where no beacon was read.
+    `staleness_ms`: by checkpoint, as of the window's end; none of those whose staleness is not known.
     `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
     """
 
@@ -162,6 +163,7 @@ class WindowResult:
     crashes: tuple[Crash, ...] = ()
     unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
     reasons_by_node: ReasonCounts | None = None
+    staleness_ms: Mapping[str, float] = field(default_factory=dict)
     pending_since_ms: float | None = None
 
     @property
@@ -198,6 +200,7 @@ class WindowResult:
             "links": [link.document() for link in self.links],
             "destinations": [destination.document() for destination in self.destinations],
             "reasons_by_node": self.reasons_by_node,
+            "staleness_ms": dict(self.staleness_ms),
             "crashes": [asdict(crash) for crash in self.crashes],
             "unknown_checkpoints": [
                 {"name": name, "beacons": beacons} for name, beacons in self.unknown_checkpoints.items()

@@ -785,6 +785,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
         "destinations": rows,
         "reasons_by_node": reasons_by_node(case),
+        "staleness_ms": {},  # a matter of several windows, added to a judgement
         "crashes": rule_16_crashes(case),
         "unknown_checkpoints": unknown_checkpoints(case),
     }
