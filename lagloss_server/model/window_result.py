@@ -81,7 +81,8 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """`queue_time_p95_ms` and `queue_time_ms`: as in `NodeResult`."""
+    """`queue_time_p95_ms` and `queue_time_ms`: as in `NodeResult`. `corrupted` of the messages that were `checked`:
+    those that carried checksums on both sides."""
 
     source: str
     target: str
@@ -89,6 +90,7 @@ class LinkResult:
     queue_time_ms: Lags
     lost: Interval | None
     corrupted: int | None
+    checked: int | None
 
     def document(self) -> dict[str, Any]:
         return {
@@ -98,6 +100,7 @@ class LinkResult:
             "queue_time_ms": percentiles(self.queue_time_ms),
             "lost": None if self.lost is None else asdict(self.lost),
             "corrupted": self.corrupted,
+            "checked": self.checked,
         }
 
 
