@@ -245,17 +245,17 @@ class _Targets:
         here = RulePlace(stage.kind, stage.name)
         match quality:
             case "loss":
-                own = self._loss.get(here)
+                entry = self._loss.get(here)
                 whole = self._sla.loss_at(stage.name) if stage.kind == "destination" else self._sla.loss
-                return whole.max if own is None or own.max is None else own.max
+                return whole.max if entry is None or entry.max is None else entry.max
             case "corruption":
                 links = [RulePlace("link", name) for name in stage.links]
                 return _least(self._corruption.get(place, self._corruption.get(None)) for place in links)
             case "duplication":
                 points = [RulePlace("checkpoint", name) for name in stage.checkpoints]
                 nodes = [RulePlace("node", node_of(name)) for name in stage.checkpoints]
-                places = [place for place in (*points, *nodes) if place in self._duplicates]
-                return _least(self._duplicates.get(place) for place in (places or [None]))
+                own = [self._duplicates[place] for place in (*points, *nodes) if place in self._duplicates]
+                return _least(own or [self._duplicates.get(None)])
             case "staleness":
                 given = [self._staleness_ms(name) for name in stage.checkpoints]
                 return min((target for target in given if target is not None), default=None)

@@ -149,7 +149,10 @@ class Rollup:
             checkpoints={
                 there["name"]: CheckpointSums(
                     facts.checkpoints[there["name"]].lags if there["name"] in facts.checkpoints else Sketch(),
-                    *(there[name] or 0 for name in _CHECKPOINT_COUNTS[:-1]),
+                    beacons=there["beacons"],
+                    distinct=there["distinct"] or 0,
+                    duplicates=there["duplicates"] or 0,
+                    replayed=there["replayed"],
                     counted=0 if there["duplicates"] is None else there["beacons"],
                 )
                 for there in document["checkpoints"]
