@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -121,6 +121,7 @@ def _read_seen(
             " CAST(:lasts AS bigint[])) asked(pipeline, checkpoint, first, last)"
             " JOIN tally t ON t.pipeline = asked.pipeline AND t.checkpoint = asked.checkpoint"
             " AND window_start > first AND window_start < last AND replay = '' AND beacons > 0"
+            " AND window_start > :low AND window_start < :high"  # for the planner, which then leaves other days out
             " GROUP BY t.pipeline, t.checkpoint, window_start HAVING min(CAST(sketch->0->>0 AS int)) IS NOT NULL"
         ),
         {
@@ -128,6 +129,8 @@ def _read_seen(
             "checkpoints": [name for _, name in windows],
             "firsts": [min(starts) - LOOK_BACK_S for starts in windows.values()],
             "lasts": [max(starts) for starts in windows.values()],
+            "low": min(start for _, start in wanted) - LOOK_BACK_S,
+            "high": max(start for _, start in wanted),
         },
     )
     for row in rows:
@@ -135,12 +138,14 @@ def _read_seen(
     return found
 
 
-def _read_stale(connection: Connection, closed: Iterable[Closing]) -> list[Any]:
+def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
     """Read the windows after these that are stale by an earlier basis."""
     starts: defaultdict[str, list[int]] = defaultdict(list)
     for closing in closed:
         starts[closing.result.pipeline].append(closing.result.window_start_s)
-    basis = max((closing.basis for closing in closed), default=0)
+    if not starts:
+        return []
+    basis = max(closing.basis for closing in closed)
     return list(
         connection.execute(
             text(
@@ -148,7 +153,7 @@ def _read_stale(connection: Connection, closed: Iterable[Closing]) -> list[Any]:
                 " FROM unnest(CAST(:pipelines AS text[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))"
                 " asked(pipeline, first, last)"
                 ' JOIN "window" w ON w.pipeline = asked.pipeline AND window_start > first AND window_start < last'
-                " WHERE state = 'closed' AND basis < :basis"
+                " WHERE state = 'closed' AND basis < :basis AND window_start > :low AND window_start < :high"
                 f" AND jsonb_path_exists(document, '$.staleness_ms.* ? (@ >= {FRESH_MS})')"
             ),
             {
@@ -156,6 +161,8 @@ def _read_stale(connection: Connection, closed: Iterable[Closing]) -> list[Any]:
                 "firsts": [min(found) for found in starts.values()],
                 "lasts": [max(found) + LOOK_BACK_S for found in starts.values()],
                 "basis": basis,
+                "low": min(map(min, starts.values())),
+                "high": max(map(max, starts.values())) + LOOK_BACK_S,
             },
         )
     )
