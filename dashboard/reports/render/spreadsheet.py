@@ -26,7 +26,7 @@ def spreadsheet(report: Report, base_url: str = "") -> str:
     range (`node mid`, `link src->mid`, `destination snk`), whose rows have its quality. Lags of days and hours are left
     out."""
     rows = (_row(report, what, figures, base_url) for what, figures in _stretches(report))
-    return "".join(csv_lines(COLUMNS, chain(rows, (_quality_row(report, row) for row in report.quality))))
+    return "".join(csv_lines(COLUMNS, chain(rows, (_quality_row(report, row, base_url) for row in report.quality))))
 
 
 def _stretches(report: Report) -> Iterator[tuple[str, Figures]]:
@@ -51,9 +51,10 @@ def _row(report: Report, what: str, figures: Figures, base_url: str) -> list[Any
     ]
 
 
-def _quality_row(report: Report, row: QualityRow) -> list[Any]:
+def _quality_row(report: Report, row: QualityRow, base_url: str) -> list[Any]:
     """Return a row with what is known of a stage; the other columns stay empty."""
     sums, span = row.sums, report.span
+    links = report.links(span.from_s, span.to_s, base_url)
     found: dict[str, Any] = {
         "pipeline": report.pipeline,
         "what": row.stage.label,
@@ -64,6 +65,8 @@ def _quality_row(report: Report, row: QualityRow) -> list[Any]:
         "lost_min": sums.lost_min,
         "lost_max": sums.lost_max,
         "staleness_ms": sums.staleness_ms,
+        "windows": links["windows"],
+        "sums": links["sums"],
     }
     if sums.counted:
         found |= {"duplicates": sums.duplicates, "duplicates_of": sums.counted}
