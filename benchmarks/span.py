@@ -22,6 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from requests.adapters import BaseAdapter
 
 from lagloss import Emitter
+from lagloss.checksums import Checksums
 from lagloss.sdk.outlets.kafka import MemoryOutlet
 
 ROUNDS = 5
@@ -29,6 +30,7 @@ ITEMS = 10_000
 A_FLUSH = (100, 500, 5_000)
 """Items between two flushes: a service's beacons of a second."""
 ASKED_CALLER, ASKED_ALL = 1 / 20, 1 / 10
+PAYLOAD_BYTES = (100, 1_000, 10_000)
 SPAN = "span"
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -100,6 +102,7 @@ def _subjects() -> Iterator[dict[str, Subject]]:
     """Yield the spans and beacons to compare."""
     session = requests.Session()
     session.mount("http://", _Answers())
+    checksums = Checksums()
     inner = Emitter("bench", "mid", outlet=_Acknowledges)
     first = Emitter("bench", "src", outlet=_Acknowledges, first=True)
     providers = [TracerProvider(), TracerProvider()]
@@ -141,9 +144,12 @@ def _subjects() -> Iterator[dict[str, Subject]]:
         for message_id in ids:
             first.taken_in(message_id, event_ms, traceparent=TRACEPARENT)
 
-    def taken_in_checked(ids: Sequence[str], event_ms: int) -> None:
-        for message_id in ids:
-            inner.taken_in(message_id, event_ms, payload_crc=12345, payload_bytes=200)
+    def taken_in_checked(payload: bytes) -> Subject:
+        def observe(ids: Sequence[str], event_ms: int) -> None:
+            for message_id in ids:
+                inner.taken_in(message_id, event_ms, **checksums.of(payload))
+
+        return Subject(observe, inner.flush)
 
     try:
         yield {
@@ -155,7 +161,7 @@ def _subjects() -> Iterator[dict[str, Subject]]:
             "sent_out to a named node": Subject(sent_out_to, inner.flush),
             "taken_in at the first node": Subject(taken_in_first, first.flush),
             "taken_in there with a trace": Subject(taken_in_traced, first.flush),
-            "taken_in with checksum and size": Subject(taken_in_checked, inner.flush),
+            **{f"taken_in with checksum of {size:,} B": taken_in_checked(b"x" * size) for size in PAYLOAD_BYTES},
         }
     finally:
         for emitter in (inner, first):

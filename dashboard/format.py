@@ -1,4 +1,4 @@
-"""Verdicts, reasons, and places as a person reads them."""
+"""Verdicts, reasons, places and qualities as a person reads them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from lagloss_server import format as fmt
+from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict
 
 Document = dict[str, Any]
 """One window as `windows --json` prints it, and whether it is `history`."""
@@ -129,3 +130,51 @@ FATES: Final = {
 def place_label(place: str) -> str:
     """Return a place as it is read: `link src → mid`, `node mid`, `retrier again`."""
     return place.replace("->", " → ")
+
+
+QUALITIES: Final[dict[Quality, str]] = {
+    "loss": "Lost",
+    "corruption": "Corrupted",
+    "duplication": "Duplicates",
+    "staleness": "Staleness",
+}
+"""Heads of the columns of a table of qualities."""
+QUALITY_NOTE: Final = (
+    "Each value stands beside its target, and leads to the minute in which it was worst. Duplicates and corruption are "
+    "known of minutes whose beacons were read, corruption of messages that carry checksums on both sides of a link; "
+    "staleness is the largest at the end of a minute."
+)
+QUALITY_VERDICTS: Final[dict[QualityVerdict, VerdictLook]] = {
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "within the target"),
+    "bad": VerdictLook("MISSED", "✖", "red", "loss", "x", "worse than the target"),
+    "unknown": VerdictLook("UNKNOWN", "?", "orange", "unknown", "diamond", "what is known allows no verdict"),
+    "none": VerdictLook("NO TARGET", "○", "gray", "idle", "circle-open", "there is no target to judge by"),
+}
+
+
+def quality_value(cell: QualityCell) -> str:
+    """Format the value of a quality: `0.2 % – 0.5 %`, `3 of 1,200`, `4.5 min`, or that it is not known."""
+    if cell.value is None:
+        return "not known"
+    match cell.quality:
+        case "loss":
+            return fmt.percent_interval({"min": cell.value, "max": cell.most})
+        case "corruption":
+            return f"{fmt.count(cell.value)} of {fmt.count(cell.of)}"
+        case "duplication":
+            return fmt.percent(cell.value)
+        case "staleness":
+            return fmt.duration(cell.value)
+
+
+def quality_target(cell: QualityCell) -> str:
+    """Format the target of a quality: `≤ 1 %`, `≤ 0 per minute`, `≤ 5 min`, or that there is none."""
+    if cell.target is None:
+        return "no target"
+    match cell.quality:
+        case "corruption":
+            return f"≤ {fmt.count(cell.target)} per minute"
+        case "staleness":
+            return f"≤ {fmt.duration(cell.target)}"
+        case _:
+            return f"≤ {fmt.percent(cell.target)}"

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final, Literal
 
+from lagloss.checksums import Checksums, Payload
 from lagloss.identity import Carrier, Identities, Missing, Source, from_headers, recorded_traceparent
 from lagloss.kafka.in_flight import InFlightMessage, current_identity, handling_now
 from lagloss.sdk.emitter import Emitter
@@ -51,9 +52,12 @@ class BeaconMiddleware:
             application is called, so that it can be searched.
         missing: how to treat a request without identity; it reaches the application in any case.
         max_body_bytes: a larger body is not searched.
+        checksum: send the CRC-32C of the body with `in`, and if `True` with `out`, too: for a service that passes the
+            body on unchanged. `"in"`: one that sends something else on. Needs the extra `checksum`.
 
     Raises:
         ValueError: for an unknown `missing`.
+        ImportError: for `checksum` without its extra.
     """
 
     def __init__(
@@ -68,7 +72,10 @@ class BeaconMiddleware:
         identity: Source = from_headers,
         missing: Missing = "skip",
         max_body_bytes: int = MAX_BODY_BYTES,
+        checksum: bool | Literal["in"] = False,
     ) -> None:
+        self._checksums = Checksums() if checksum else None
+        self._passes_on = checksum is True
         self.app = app
         self.emitter = emitter
         self.identities = Identities(identity, missing, first=emitter.first, reads_traces=emitter.keeps_traces)
@@ -116,17 +123,17 @@ class BeaconMiddleware:
         if self.emitter.keeps_traces:
             identity = identity._replace(traceparent=recorded_traceparent(identity.traceparent))
         handling = InFlightMessage(self.emitter, identity)
-        exchange = _Exchange(handling, receive, send, self._answered)
+        exchange = _Exchange(handling, receive, send, self._answered, self._checksums)
         with handling_now(handling):
             await exchange.run(self.app, scope)
 
-    def _answered(self, handling: InFlightMessage, failure: str | None) -> None:
+    def _answered(self, handling: InFlightMessage, failure: str | None, payload: Payload) -> None:
         if handling.identity is None:
             return
         if failure is not None:
             handling.identity.report(self.emitter.filtered, reason=failure)
         elif self._reports_out:
-            handling.identity.report(self.emitter.sent_out, to=self._to)
+            handling.identity.report(self.emitter.sent_out, to=self._to, **(payload if self._passes_on else {}))
 
 
 class _Exchange:
@@ -137,12 +144,16 @@ class _Exchange:
         handling: InFlightMessage,
         receive: Receive,
         send: Send,
-        answered: Callable[[InFlightMessage, str | None], None],
+        answered: Callable[[InFlightMessage, str | None, Payload], None],
+        checksums: Checksums | None,
     ) -> None:
         self._handling = handling
         self._receive = receive
         self._send = send
         self._answered = answered
+        self._checksums = checksums
+        self._crc = self._size = 0
+        self._payload = Payload()
         self._is_in = False
         self._is_answered = False
 
@@ -157,8 +168,14 @@ class _Exchange:
 
     async def receive(self) -> Event:
         event = await self._receive()
-        if event["type"] == "http.request" and not event.get("more_body", False):
-            self._take_in()
+        if event["type"] == "http.request":
+            if self._checksums is not None:
+                part = event.get("body", b"")
+                self._crc, self._size = self._checksums.extend(self._crc, part), self._size + len(part)
+            if not event.get("more_body", False):
+                if self._checksums is not None:  # of the whole body only
+                    self._payload = {"payload_crc": self._crc, "payload_bytes": self._size}
+                self._take_in()
         return event
 
     async def send(self, event: Event) -> None:
@@ -170,13 +187,13 @@ class _Exchange:
     def _take_in(self) -> None:
         if not self._is_in:
             self._is_in = True
-            self._handling.take_in()
+            self._handling.take_in(**self._payload)
 
     def _answer(self, failure: str | None) -> None:
         if not self._is_answered:
             self._is_answered = True
             self._take_in()  # for a request whose body the application did not read
-            self._answered(self._handling, failure)
+            self._answered(self._handling, failure, self._payload)
             self._handling.end_handling()
 
 

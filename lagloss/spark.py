@@ -13,9 +13,10 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
-from pyspark.sql.types import DataType, LongType, StringType, TimestampType
+from pyspark.sql.types import BinaryType, DataType, LongType, StringType, TimestampType
 
 from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.checksums import Checksums, Payload
 from lagloss.sdk.emitter import Emitter
 
 Kind = Literal["in", "out", "filtered", "dead"]
@@ -38,6 +39,7 @@ class SparkObservation:
     skipped: Accumulator[int] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     trace_column: str | None = None
+    payload_column: str | None = None
 
 
 def emit(
@@ -53,6 +55,7 @@ def emit(
     bootstrap: Cluster | None = None,
     skipped: Accumulator[int] | None = None,
     trace_column: str | None = None,
+    payload_column: str | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return `df` with a side effect: each row sends a beacon when it is computed, and passes through unchanged.
@@ -73,10 +76,13 @@ def emit(
         bootstrap: Kafka's HOST:PORT,... as executors reach it; by default LAGLOSS_KAFKA_BOOTSTRAP of the driver.
         skipped: counts rows whose id or time is null; they send no beacon.
         trace_column: for `"in"` at the first node: texts as W3C's header `traceparent`, null where there is none.
+        payload_column: for `"in"` and `"out"`: bytes or text as they came in or are sent on, whose CRC-32C is sent
+            along. Needs the extra `checksum` where executors run.
         options: of the `Emitter`: `first=True` at the pipeline's first node, `kafka_config`.
 
     Raises:
-        ValueError: for columns of other types, an unknown kind, and a `trace_column` with another kind than `"in"`.
+        ValueError: for columns of other types, an unknown kind, a `trace_column` with another kind than `"in"`, and a
+            `payload_column` with `"filtered"` or `"dead"`.
     """
     if kind not in ("in", "out", "filtered", "dead"):
         raise ValueError(f'expected kind to be "in", "out", "filtered" or "dead", found {kind!r}')
@@ -86,9 +92,24 @@ def emit(
         if kind != "in":
             raise ValueError(f'expected no trace_column with kind {kind!r}: traces are sent with "in"')
         _expect(df, trace_column, (StringType,), "text")
+    if payload_column is not None:
+        if kind not in ("in", "out"):
+            raise ValueError(f'expected no payload_column with kind {kind!r}: checksums are sent with "in" and "out"')
+        _expect(df, payload_column, (BinaryType, StringType), "bytes or text")
     address = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
     observation = SparkObservation(
-        pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options, trace_column
+        pipeline,
+        node,
+        kind,
+        id_column,
+        time_column,
+        address,
+        to,
+        reason,
+        skipped,
+        options,
+        trace_column,
+        payload_column,
     )
     return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
@@ -115,20 +136,25 @@ def observe_partition(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Send the beacons of one task's batches; yield each batch, unchanged, after its beacons are with the emitter."""
     emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
-    observe = _observer(emitter, observation)
+    observe, payload_of = _observer(emitter, observation), _payloads(observation.payload_column)
     try:
         for batch in batches:
             skipped = 0
             ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
-            traces = batch.column(observation.trace_column) if observation.trace_column else pa.nulls(len(batch))
-            rows = zip(ids.to_pylist(), times.to_pylist(), traces.to_pylist(), strict=True)
-            for message_id, event_time, traceparent in rows:
+            traces, payloads = (
+                batch.column(name) if name else pa.nulls(len(batch))
+                for name in (observation.trace_column, observation.payload_column)
+            )
+            rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
+            for message_id, event_time, traceparent, payload in rows:
                 if message_id is None or event_time is None:
                     skipped += 1
-                elif traceparent is None:
-                    observe(message_id, event_time)
+                elif traceparent is not None:
+                    emitter.taken_in(message_id, event_time, traceparent=traceparent, **payload_of(payload))
+                elif payload is not None:
+                    observe(message_id, event_time, **payload_of(payload))
                 else:
-                    emitter.taken_in(message_id, event_time, traceparent=traceparent)
+                    observe(message_id, event_time)
             if skipped and observation.skipped is not None:
                 observation.skipped.add(skipped)
             yield batch
@@ -136,7 +162,11 @@ def observe_partition(
         emitter.close(CLOSE_S)
 
 
-def _observer(emitter: Emitter, observation: SparkObservation) -> Callable[[str, int], bool]:
+def _payloads(column: str | None) -> Callable[[str | bytes | None], Payload]:
+    return Checksums().of if column is not None else lambda _: Payload()
+
+
+def _observer(emitter: Emitter, observation: SparkObservation) -> Callable[..., bool]:
     if observation.kind == "in":
         return emitter.taken_in
     if observation.kind == "out":

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice, zip_longest
 
 import structlog
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine
 
-from aggregator.closing import unfinished
+from aggregator.closing import staleness, unfinished
 from aggregator.closing import window_store as closings
 from aggregator.closing.audit import Audit, advanced, unseen
 from aggregator.closing.definitions import DefinitionRegistry
@@ -241,10 +241,20 @@ class Closer:
             if reading is not None:
                 self._audit.record(connection, reading, position or {})
                 self._audit.count_windows(connection, facts)
-            made = closings.commit(connection, found)
+            made = self._store(connection, known, found)
             self._failures.done(connection, [_item(closing.window) for closing in found])
         self._committed(found, made)
         return len(made)
+
+    def _store(
+        self, connection: Connection, known: JudgementContext, found: Sequence[Closing]
+    ) -> list[tuple[Closing, int]]:
+        """Commit closings with their staleness, and let later windows be judged again that are less stale by them."""
+        graphs = {closing.window: known.graph(*closing.window) for closing in found}
+        made = closings.commit(connection, staleness.add_staleness(connection, found, graphs))
+        for pipeline, start, basis in staleness.restate_later(connection, found):
+            self._watch.schedules[pipeline].restate(start, basis, known.now_ms)
+        return made
 
     def _committed(self, found: Iterable[Closing], made: Iterable[tuple[Closing, int]]) -> None:
         for closing in found:
@@ -390,7 +400,7 @@ class Closer:
                     found.append(close(known, *window, facts, is_read=False))
                 except CutInsidePattern:
                     straddled.append(window)
-            made = closings.commit(connection, found)
+            made = self._store(connection, known, found)
         self._committed(found, made)
         return self.close_windows(straddled, caught_up_ms)
 

@@ -107,6 +107,11 @@ class WindowSchedule:
             deadline=deadline,
         )
 
+    def restate(self, window_start_s: int, basis: int, at_ms: int) -> None:
+        """Note that a window that was closed with this basis is to be judged again: an earlier one says more of it."""
+        entry = self._entries.get(window_start_s) or WindowEntry(basis=basis)
+        self._entries[window_start_s] = replace(entry, deadline=at_ms)
+
     def sealed(self, window_start_s: int) -> None:
         """Note that the log no longer holds the window's blocks: its result stays as it is."""
         self._entries[window_start_s] = WindowEntry(basis=max(1, self.entry(window_start_s).basis))

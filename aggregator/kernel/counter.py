@@ -53,7 +53,8 @@ def count_window(found: BlockColumns) -> WindowFacts:
     missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
     counts = _whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first)
     arrivals = tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first)
-    corrupted = {link: index.rows_of(wrong) for link, wrong in _corrupted(found, sample).items()}
+    checks = _checked(found, sample)
+    corrupted = {link: index.rows_of(wrong) for link, (_, wrong) in checks.items() if wrong.size}
     picked = pick(
         CountedIds(
             plan=plan,
@@ -78,6 +79,7 @@ def count_window(found: BlockColumns) -> WindowFacts:
         strangers=dict(found.strangers),
         bad=dict(found.bad),
         corrupted={link: wrong.size for link, wrong in corrupted.items()},
+        checked={link: checked for link, (checked, _) in checks.items()},
         reasons={name: reasons for name, there in live.items() if (reasons := _reasons(found.live[name], there))},
         quarantined=frozenset(found.quarantined),
         sample=sample,
@@ -329,18 +331,18 @@ def _reasons(column: Column, found: Found) -> Counter[str]:
     return +counts
 
 
-def _corrupted(found: BlockColumns, sample: int) -> dict[str, U64]:
-    """Rule 13: by link, the ids whose checksums were seen on both sides and never agreed."""
-    wrong = {}
+def _checked(found: BlockColumns, sample: int) -> dict[str, tuple[int, U64]]:
+    """Rule 13: by link, how many ids have checksums on both sides, and those of them that never agreed."""
+    checks = {}
     for link in found.plan.graph.links:
         sent, taken = _checksums(found, link.out, sample), _checksums(found, f"{link.target}.in", sample)
         if sent is None or taken is None:
             continue
         on_both = np.intersect1d(sent["id"].to_numpy(), taken["id"].to_numpy())
         agreed = sent.merge(taken, on=["id", "crc"])["id"].unique()
-        if on_both.size > agreed.size:
-            wrong[link.name] = np.setdiff1d(on_both, agreed)
-    return wrong
+        wrong = np.setdiff1d(on_both, agreed) if on_both.size > agreed.size else on_both[:0]
+        checks[link.name] = int(on_both.size), wrong
+    return checks
 
 
 def _checksums(found: BlockColumns, checkpoint: str, sample: int) -> pd.DataFrame | None:

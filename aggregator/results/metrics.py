@@ -41,8 +41,8 @@ class ResultMetric:
 
     @property
     def is_detail(self) -> bool:
-        """It has a sample for each destination, node or link."""
-        return bool({"destination", "node", "source"}.intersection(self.labels))
+        """It has a sample for each destination, node, link or checkpoint."""
+        return bool({"destination", "node", "source", "checkpoint"}.intersection(self.labels))
 
     def samples(self, result: PipelineResult) -> Iterator[Sample]:
         """Return the samples of one pipeline."""
@@ -116,6 +116,10 @@ def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], flo
 def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
     lag = result.sla.lag
     yield (f"p{lag.percentile:g}",), lag.target / 1_000
+
+
+def _staleness(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
+    return (((name,), stale_ms / 1_000) for name, stale_ms in result.window.get("staleness_ms", {}).items())
 
 
 _DESTINATION: Final = ("destination",)
@@ -267,6 +271,12 @@ RESULTS: Final = (
         _links(_field("corrupted")),
     ),
     ResultMetric(
+        "lagloss_link_checked_messages",
+        "Messages that carried checksums of their payload on both sides",
+        _LINK,
+        _links(_field("checked")),
+    ),
+    ResultMetric(
         "lagloss_link_added_lag_seconds",
         "Queue time as the rules have it: p95 of the lag in - p95 of the lag out before it",
         _LINK,
@@ -277,5 +287,11 @@ RESULTS: Final = (
         "Queue time, message by message (of one id in 16)",
         (*_LINK, *_PERCENTILE),
         _links(_percentiles("queue_time_ms")),
+    ),
+    ResultMetric(
+        "lagloss_checkpoint_staleness_seconds",
+        "Age, at the window's end, of the newest event seen there",
+        ("checkpoint",),
+        _staleness,
     ),
 )

@@ -25,6 +25,7 @@ from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.rules.staleness import event_age_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Staleness:
 
     def assess(self, view: PipelineView) -> Assessment:
         newest = dict(self._newest(view))
-        stale = {name: view.now_s - at - WINDOW_S for name, at in newest.items()}
+        stale = {name: event_age_s(at, view.now_s) for name, at in newest.items()}
         awaited = {name for name, at in newest.items() if self._awaited_s(view, name, at) > self.target}
         late = sorted(((stale[name], name) for name in awaited if stale[name] > self.target), reverse=True)
         places = tuple(

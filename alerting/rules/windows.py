@@ -14,6 +14,7 @@ from alerting.rules.measures import Measure
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.rules.staleness import DueMessages
 
 Document = dict[str, Any]
 Ints = npt.NDArray[np.int64]
@@ -144,6 +145,7 @@ class WindowReader:
     def row(self, start_s: int, document: Document) -> Row:
         """Return the row of a closed window with this document."""
         on_time, on_time_of = on_time_counts(document)
+        due = DueMessages.of(document)
         live = {there["name"] for there in document["checkpoints"] if there["beacons"]}
         return (
             start_s,
@@ -161,20 +163,8 @@ class WindowReader:
             _or_nan(Measure("corrupted").of(document)),
             _or_nan(Measure("lowest_p50").of(document)),
             tuple(name in live for name in self.watched),
-            self._due(document, on_time_of),
+            tuple(due.at(name) for name in self.due_at),
             tuple(_or_nan(measure.of(document)) for measure in self.measures.values()),
-        )
-
-    def _due(self, document: Document, on_time_of: int) -> tuple[bool, ...]:
-        """Return where messages are due (rule 15): at a destination those of its part of the graph, and those that
-        have not come so far that they would be in the part of one."""
-        destinations = document.get("destinations", ())
-        asked = {there["name"]: there["due"] - there["filtered"] - there["dead"] for there in destinations}
-        rounded = 2 * len(asked) if document.get("sample", 1) < 1 else 0  # scaled counts do not add up exactly
-        is_outside = on_time_of > sum(asked.values()) + rounded
-        return tuple(
-            asked[name] > 0 or is_outside if name is not None and name in asked else on_time_of > 0
-            for name in self.due_at
         )
 
     def counts(self, window: Any) -> Row:

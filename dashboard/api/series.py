@@ -27,8 +27,9 @@ _BUSY: Final[dict[int | str, dict[str, Any]]] = {503: _PROBLEMS[503]}
 _PANELS: Final = (
     "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket of which nothing is known "
     "is left out; a number that is not known is null. Percentiles are read from merged sketches. `total` is of the "
-    "closed minutes of the whole span; `incidents` and `deploys` are those that lie in it: of incidents the 50 "
-    "worst and newest, with `more_incidents` beside them."
+    "closed minutes of the whole span, `quality` their loss, corruption, duplicates and staleness by stage and "
+    "destination beside the newest definition's targets; `incidents` and `deploys` are those that lie in it: of "
+    "incidents the 50 worst and newest, with `more_incidents` beside them."
 )
 _WINDOWS: Final = (
     f"Those with from <= start < to, of at most {MAX_BUCKETS:,} minutes at a time: where the span is longer, the "

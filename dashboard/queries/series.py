@@ -17,6 +17,7 @@ from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.quality import QualityRow, quality_rows
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -33,13 +34,14 @@ _buckets: Final[Remembered[Bucket]] = Remembered(20_000)
 @dataclass(frozen=True, slots=True)
 class Series:
     """The buckets that are known, oldest first; where there is none, nothing is known. `total`: the closed minutes of
-    the whole span, None where there is none."""
+    the whole span, None where there is none; `quality`: of these, by stage and destination."""
 
     pipeline: str
     span: Span
     bucket_s: int
     buckets: tuple[Bucket, ...]
     total: Bucket | None
+    quality: tuple[QualityRow, ...] = ()
 
     def document(self) -> dict[str, Any]:
         return {
@@ -49,6 +51,7 @@ class Series:
             "bucket_seconds": self.bucket_s,
             "buckets": [bucket.document() for bucket in self.buckets],
             "total": None if self.total is None else self.total.document(),
+            "quality": [row.document() for row in self.quality],
         }
 
 
@@ -72,7 +75,8 @@ def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) 
         found = _periods(store, stored, graph, period, span, rolled, now_s)
     total = sums.read_total(store, name, span.from_s, span.to_s, now_s)
     whole = buckets.of_rollup(total, span.from_s, span.length_s, graph) if total.windows else None
-    return Series(name, span, length_s, tuple(found), whole)
+    quality = quality_rows(total, stored.definition) if total.windows else ()
+    return Series(name, span, length_s, tuple(found), whole, quality)
 
 
 def _starts(span: Span, length_s: int) -> range:

@@ -27,6 +27,7 @@ from lagloss_server.rules.error_budget import (
     unseen_estimate,
 )
 from lagloss_server.rules.freshness import expected_to_s
+from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import TimeRange, coverage, first_known, hour_edges, joined, series
@@ -64,6 +65,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
         burn_down=_burn_down(whole, [step for step in steps if step.from_s < now_s]),
         worst_hours=tuple(_worst_hour(whole, reading.figures(parts)) for parts in _worst(whole, hours)),
         incidents=_incidents(store, pipeline, span),
+        quality=quality_rows(whole.total, definition) if whole.known.closed else (),
     )
 
 

@@ -14,6 +14,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.window_result import Interval, rfc3339
 from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall
+from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.periods import Coverage
 
@@ -99,7 +100,7 @@ class Incidents:
 @dataclass(frozen=True, slots=True)
 class Report:
     """One pipeline over one range. `days` are those of the range's zone; `burn_down` goes by them, or by hours where
-    the range is short."""
+    the range is short. `quality`: of the whole, by the targets of the newest definition."""
 
     pipeline: str
     description: str
@@ -113,6 +114,7 @@ class Report:
     burn_down: tuple[BurnPoint, ...]
     worst_hours: tuple[WorstHour, ...]
     incidents: Incidents
+    quality: tuple[QualityRow, ...] = ()
 
     @property
     def status(self) -> Status:
@@ -168,6 +170,7 @@ class Report:
                 {**linked(hour.figures), "budget_spent": dict(zip(objectives, hour.spent, strict=True))}
                 for hour in self.worst_hours
             ],
+            "quality": [row.document() for row in self.quality],
             "incidents": {
                 "times": self.incidents.times.document(),
                 "list": [{**found.document(), "links": found.links(base_url)} for found in self.incidents.found],

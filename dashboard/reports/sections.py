@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dashboard.reports import happened, wording
 from dashboard.reports.model import Report
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
+from dashboard.reports.quality import quality
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Lags
 from lagloss_server.rules.error_budget import Attainment
@@ -22,6 +23,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         _known(pages),
         happened.lag(report),
         happened.destinations(report),
+        quality(pages),
         happened.worst_hours(pages),
         happened.places(report),
         happened.reasons(report),

@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from typing import Final
+from typing import Final, Unpack
 
+from lagloss.checksums import Payload
 from lagloss.identity import Identity
 from lagloss.sdk.emitter import Emitter, Processing
 
@@ -63,11 +64,12 @@ class InFlightMessage:
         """Begin work in hand."""
         self._work = self.emitter.processing()
 
-    def take_in(self) -> None:
-        """Put the message in hand and send its `in`; does nothing for one without identity."""
+    def take_in(self, **payload: Unpack[Payload]) -> None:
+        """Put the message in hand and send its `in`, with its checksum and size if given; does nothing for one without
+        identity."""
         if self.identity is not None:
             self.begin_work()
-            self.identity.report(self.emitter.taken_in, traceparent=self.identity.traceparent)
+            self.identity.report(self.emitter.taken_in, traceparent=self.identity.traceparent, **payload)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 

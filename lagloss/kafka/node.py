@@ -18,6 +18,7 @@ from typing import Any, Final, Self
 from confluent_kafka import Message
 
 from lagloss.broker.connection import Cluster
+from lagloss.checksums import Checksums, Payload
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.consumer import NodeConsumer
@@ -48,11 +49,15 @@ class KafkaNode:
             in here.
         identity: finds a message's id and event time; see `lagloss.identity`.
         missing: the treatment of a message without identity.
+        checksum: send the CRC-32C of each record's value: with `in` of what was received, with `out` of what was
+            produced. A message whose value differs from what the node before sent is corrupted on the link between
+            them, so both of its nodes have to send checksums. Needs the extra `checksum`.
         emitter: an existing emitter of this node, instead of one made here.
         options: more options of the `Emitter` that is made.
 
     Raises:
         ValueError: for malformed names or an unknown `missing`.
+        ImportError: for `checksum` without its extra.
     """
 
     def __init__(
@@ -64,9 +69,11 @@ class KafkaNode:
         first: bool = False,
         identity: Source = from_headers,
         missing: Missing = "skip",
+        checksum: bool = False,
         emitter: Emitter | None = None,
         **options: Any,
     ) -> None:
+        self._checksums = Checksums() if checksum else None
         self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
         # Messages that a consumer took in and did not commit are taken in again; those that a first node made are not.
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
@@ -116,9 +123,11 @@ class KafkaNode:
 
     # -- exits of a message that no producer reports ------------------------------------------------------------------
 
-    def sent_out(self, message: Message | Identity, to: str | None = None) -> None:
-        """Report that the sink has acknowledged the message."""
-        self._exit(message, partial(self.emitter.sent_out, to=to))
+    def sent_out(
+        self, message: Message | Identity, to: str | None = None, *, payload: str | bytes | None = None
+    ) -> None:
+        """Report that the sink has acknowledged the message; `payload`: what was sent, for its checksum."""
+        self._exit(message, partial(self.emitter.sent_out, to=to, **self.payload_of(payload)))
 
     def filtered(self, message: Message | Identity, reason: str) -> None:
         """Report that the message was dropped on purpose, or handed back with an error; its failed outputs no longer
@@ -183,15 +192,19 @@ class KafkaNode:
         self._in_hand[place] = handling
         if not self.identities.is_handed_over:
             handling.identity = self.identities.of(carrier_of(message))
-            handling.take_in()
+            handling.take_in(**self.payload_of(message.value()))
             return handling
         with handling_now(handling):  # the function's outputs are this message's
             handling.identity = self.identities.of(carrier_of(message))
-        handling.take_in()
+        handling.take_in(**self.payload_of(message.value()))
         if handling.identity is None:
             handling.end_handling()
             return None
         return handling
+
+    def payload_of(self, value: str | bytes | None) -> Payload:
+        """Return the checksum and size of a record's value, as an emitter takes them; nothing if none are sent."""
+        return {} if self._checksums is None else self._checksums.of(value)
 
     def in_hand(self, message: Message) -> InFlightMessage | None:
         """Return this message's state in hand; None if it is finished, or another consumer's."""

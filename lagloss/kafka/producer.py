@@ -121,7 +121,7 @@ class NodeProducer(Producer):
             handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
-        output = _Output(self, handlings, identity, topic, self._observer(topic, dead), on_delivery or callback)
+        output = _Output(self, handlings, identity, topic, self._observer(topic, dead, value), on_delivery or callback)
         observed_at = time.time_ns() / 1e6
         output.begin(is_new=is_new)
         try:
@@ -177,15 +177,16 @@ class NodeProducer(Producer):
         same, named = _named(named, found)
         return same or found, named
 
-    def _observer(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
+    def _observer(self, topic: str, dead: str | None, value: str | bytes | None) -> Callable[[Identity], Any]:
         """Return the call of the emitter to make once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
             return lambda identity: identity.report(emitter.dead, reason=dead)
-        if self._next_nodes is None:
-            return lambda identity: identity.report(emitter.sent_out)
-        to = self._next_nodes.get(topic)
-        return (lambda identity: identity.report(emitter.sent_out, to=to)) if to is not None else lambda identity: None
+        to = None if self._next_nodes is None else self._next_nodes.get(topic)
+        if self._next_nodes is not None and to is None:
+            return lambda identity: None
+        payload = self._node.payload_of(value)
+        return lambda identity: identity.report(emitter.sent_out, to=to, **payload)
 
 
 class _Output:

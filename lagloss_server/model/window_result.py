@@ -81,7 +81,8 @@ class NodeResult:
 
 @dataclass(frozen=True, slots=True)
 class LinkResult:
-    """`queue_time_p95_ms` and `queue_time_ms`: as in `NodeResult`."""
+    """`queue_time_p95_ms` and `queue_time_ms`: as in `NodeResult`. `corrupted` of the messages that were `checked`:
+    those that carried checksums on both sides."""
 
     source: str
     target: str
@@ -89,6 +90,7 @@ class LinkResult:
     queue_time_ms: Lags
     lost: Interval | None
     corrupted: int | None
+    checked: int | None
 
     def document(self) -> dict[str, Any]:
         return {
@@ -98,6 +100,7 @@ class LinkResult:
             "queue_time_ms": percentiles(self.queue_time_ms),
             "lost": None if self.lost is None else asdict(self.lost),
             "corrupted": self.corrupted,
+            "checked": self.checked,
         }
 
 
@@ -135,6 +138,7 @@ class WindowResult:
     `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
     clocks are, whole seconds (rule 4). `on_time_of`: how many messages the on-time share is of, one each for every
     destination it is due at. `reasons_by_node`: why messages were filtered or dead; None where no beacon was read.
+    `staleness_ms`: by checkpoint, as of the window's end; none of those whose staleness is not known.
     `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
     """
 
@@ -162,6 +166,7 @@ class WindowResult:
     crashes: tuple[Crash, ...] = ()
     unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
     reasons_by_node: ReasonCounts | None = None
+    staleness_ms: Mapping[str, float] = field(default_factory=dict)
     pending_since_ms: float | None = None
 
     @property
@@ -198,6 +203,7 @@ class WindowResult:
             "links": [link.document() for link in self.links],
             "destinations": [destination.document() for destination in self.destinations],
             "reasons_by_node": self.reasons_by_node,
+            "staleness_ms": dict(self.staleness_ms),
             "crashes": [asdict(crash) for crash in self.crashes],
             "unknown_checkpoints": [
                 {"name": name, "beacons": beacons} for name, beacons in self.unknown_checkpoints.items()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from math import ceil
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lagloss.notebook import Of
 
 _PARTS: Final = ("checkpoints", "nodes", "links", "destinations")
-_NESTED: Final = (*_PARTS, "crashes", "unknown_checkpoints", "reasons_by_node")
+_NESTED: Final = (*_PARTS, "crashes", "unknown_checkpoints", "reasons_by_node", "staleness_ms")
 """Fields of a window that have a frame of their own, or are no single values."""
 _MOMENTS: Final = ("window_start", "closed_at")
 
@@ -45,7 +45,7 @@ def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> p
     elif of == "reasons":
         rows = [_of_window(window) | asdict(row) for window in windows for row in reason_rows(window)]
     elif of in _PARTS:
-        rows = [_of_window(window) | part for window in windows for part in window.get(of, ())]
+        rows = [_of_window(window) | part for window in windows for part in _parts(window, of)]
     else:
         raise ValueError(f"expected windows, reasons, {', '.join(_PARTS)}, found {of}")
     frame = pd.json_normalize(rows, sep="_")
@@ -53,6 +53,13 @@ def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> p
         if name in frame:
             frame[name] = pd.to_datetime(frame[name], format="ISO8601", utc=True)
     return frame
+
+
+def _parts(window: Mapping[str, Any], of: Of) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a list in a window; those of checkpoints with their staleness."""
+    stale_ms = window.get("staleness_ms", {})
+    for part in window.get(of, ()):
+        yield {**part, "staleness_ms": stale_ms.get(part["name"])} if of == "checkpoints" else dict(part)
 
 
 def _of_window(window: Mapping[str, Any]) -> dict[str, Any]:

@@ -570,6 +570,7 @@ def _links(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -
             queue_time_ms=Lags.of(facts.durations.get(f"link {link.name}", Sketch())),
             lost=_lost_at(census, scale, f"link {link.name}"),
             corrupted=None if facts.proven else scale.count(facts.corrupted.get(link.name, 0)),
+            checked=None if facts.proven else scale.count(facts.checked.get(link.name, 0)),
         )
         for link in graph.links
     )

@@ -76,11 +76,12 @@ class WindowFacts:
     `arrivals`: lags of messages' first arrivals, by destination. `read` counts beacons a tally account before
     sampling; `durations` says how long places kept messages (`Graph.spans`); `strangers` counts beacons of checkpoints
     that only other versions of the definition have, `bad` bad records under the window's key by reason; `corrupted` is
-    by link name; `reasons` counts live beacons by checkpoint and the reason that they give; `quarantined` names nodes
-    that a bad block belongs to. `missing` and `picked` are messages one by one, not all. `partitions` are the numbers
-    of partitions its blocks were made for. Facts that are `scattered` (an id may lie in two partitions) or of
-    `mixed_samples` (parts left different ids out) do not add up: the window has to be read in another way. Facts that
-    are `proven` come from tallies alone (`tally_proof`) and have no patterns.
+    by link name, of the messages `checked`, which carried checksums on both sides; `reasons` counts live beacons by
+    checkpoint and the reason that they give; `quarantined` names nodes that a bad block belongs to. `missing` and
+    `picked` are messages one by one, not all. `partitions` are the numbers of partitions its blocks were made for.
+    Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left different ids out) do
+    not add up: the window has to be read in another way. Facts that are `proven` come from tallies alone
+    (`tally_proof`) and have no patterns.
     """
 
     patterns: tuple[Pattern, ...] = ()
@@ -91,6 +92,7 @@ class WindowFacts:
     strangers: dict[str, int] = field(default_factory=dict)
     bad: dict[BadReason, int] = field(default_factory=dict)
     corrupted: dict[str, int] = field(default_factory=dict)
+    checked: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, dict[str, int]] = field(default_factory=dict)
     quarantined: frozenset[str] = frozenset()
     sample: int = SAMPLE_ALL
@@ -119,12 +121,14 @@ class WindowFacts:
         strangers: Counter[str] = Counter()
         bad: Counter[BadReason] = Counter()
         corrupted: Counter[str] = Counter()
+        checked: Counter[str] = Counter()
         reasons: dict[str, Counter[str]] = {}
         for part in parts:
             read.update(part.read)
             strangers.update(part.strangers)
             bad.update(part.bad)
             corrupted.update(part.corrupted)
+            checked.update(part.checked)
             for checkpoint, counts in part.reasons.items():
                 reasons.setdefault(checkpoint, Counter()).update(counts)
         cuts = parts[0].cuts if parts else ()
@@ -144,6 +148,7 @@ class WindowFacts:
             strangers=dict(strangers),
             bad=dict(bad),
             corrupted=dict(corrupted),
+            checked=dict(checked),
             reasons={checkpoint: dict(counts) for checkpoint, counts in reasons.items()},
             quarantined=frozenset(node for part in parts for node in part.quarantined),
             sample=min((part.sample for part in parts), default=SAMPLE_ALL),
@@ -178,6 +183,7 @@ class WindowFacts:
             strangers=raw["strangers"],
             read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
+            checked=raw.get("checked", {}),
             reasons=raw.get("reasons", {}),
             quarantined=frozenset(raw["quarantined"]),
             sample=raw["sample"],
@@ -203,6 +209,7 @@ class WindowFacts:
                 key=lambda read: (read[0], read[1], read[2] or ""),
             ),
             "corrupted": dict(sorted(self.corrupted.items())),
+            "checked": dict(sorted(self.checked.items())),
             "reasons": {
                 name: dict(sorted(bounded_reasons(counts, MAX_REASONS).items()))
                 for name, counts in sorted(self.reasons.items())

@@ -59,7 +59,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
     def link(source: str, target: str, out: str) -> LinkResult:
         sent, taken = merged(out).quantile_ms(0.95), merged(f"{target}.in").quantile_ms(0.95)
         queued = None if sent is None or taken is None else taken - sent
-        return LinkResult(source, target, queued, Lags.of(Sketch()), lost=None, corrupted=None)
+        return LinkResult(source, target, queued, Lags.of(Sketch()), lost=None, corrupted=None, checked=None)
 
     return WindowResult(
         pipeline=graph.definition.name,

@@ -6,13 +6,14 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, Literal
 
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons
+from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
 from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.rules.quality import stages_of_document, worst_of
 
 Period = Literal["hour", "day"]
 PERIOD_S: Final[Mapping[Period, int]] = {"hour": 3_600, "day": 86_400}
@@ -25,13 +26,15 @@ def period_of(period: Period, start_s: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSums:
-    """One checkpoint over many windows. `duplicates` is of the windows that have it: those whose blocks were read."""
+    """One checkpoint over many windows. `duplicates` is of the windows that have it, those whose blocks were read;
+    `counted`: their live beacons."""
 
     lags: Sketch = field(default_factory=Sketch)
     beacons: int = 0
     distinct: int = 0
     duplicates: int = 0
     replayed: int = 0
+    counted: int = 0
 
     def document(self, name: str) -> dict[str, Any]:
         lags = asdict(Lags.of(self.lags))
@@ -39,7 +42,7 @@ class CheckpointSums:
         return {"name": name, **{count: getattr(self, count) for count in _CHECKPOINT_COUNTS}, "lag_ms": lags}
 
 
-_CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed")
+_CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed", "counted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Rollup:
     the order of the flow. `lost_at`: what was lost at each place that lost something (`node mid`, `link src->mid`); a
     message may be so at several. `reasons`: why messages were filtered or dead, and `durations`: for how long places
     kept messages (`Graph.spans`), of the windows that were read.
+    `checksums`: by link, how many messages were corrupted of how many that carried checksums on both sides.
+    `staleness_ms`: the largest of each checkpoint. `worst`: see `quality.worst_of`, of any window.
     """
 
     windows: int = 0
@@ -125,12 +130,15 @@ class Rollup:
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     durations: Mapping[str, Sketch] = field(default_factory=dict)
+    checksums: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    staleness_ms: Mapping[str, float] = field(default_factory=dict)
+    worst: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
         """Make the roll-up of one closed window: counts of its result's document, sketches of its facts."""
         on_time, on_time_of = on_time_counts(document)
-        return cls(
+        total = cls(
             windows=1,
             verdicts={document["verdict"]: 1},
             proofs={document["proof"]: 1},
@@ -143,7 +151,11 @@ class Rollup:
             checkpoints={
                 there["name"]: CheckpointSums(
                     facts.checkpoints[there["name"]].lags if there["name"] in facts.checkpoints else Sketch(),
-                    *(there[name] or 0 for name in _CHECKPOINT_COUNTS),
+                    beacons=there["beacons"],
+                    distinct=there["distinct"] or 0,
+                    duplicates=there["duplicates"] or 0,
+                    replayed=there["replayed"],
+                    counted=0 if there["duplicates"] is None else there["beacons"],
                 )
                 for there in document["checkpoints"]
             },
@@ -158,7 +170,14 @@ class Rollup:
             },
             reasons=document.get("reasons_by_node") or {},
             durations=facts.durations,
+            checksums={
+                f"{link['from']}->{link['to']}": (link["corrupted"], link["checked"])
+                for link in document["links"]
+                if link.get("checked")
+            },
+            staleness_ms=document.get("staleness_ms", {}),
         )
+        return replace(total, worst=worst_of(stages_of_document(document), total, start_of(document)))
 
     @classmethod
     def of_counts(cls, verdicts: Mapping[str, int], counts: Mapping[str, Any]) -> Rollup:
@@ -191,6 +210,9 @@ class Rollup:
                 label: Sketch.merged(part.durations[label] for part in parts if label in part.durations)
                 for label in sorted({label for part in parts for label in part.durations})
             },
+            checksums=_added_checksums(part.checksums for part in parts),
+            staleness_ms=_largest(part.staleness_ms for part in parts),
+            worst=_worst(part.worst for part in parts),
         )
 
     @property
@@ -219,6 +241,11 @@ class Rollup:
             "destinations": [sums.document(name) for name, sums in self.destinations.items()],
             "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
             "reasons_by_node": self.reasons,
+            "checksums": {
+                link: {"corrupted": corrupted, "checked": checked}
+                for link, (corrupted, checked) in self.checksums.items()
+            },
+            "staleness_ms": dict(self.staleness_ms),
         }
 
     def headline(self) -> dict[str, Any]:
@@ -248,6 +275,9 @@ class Rollup:
             "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
             "reasons": self.reasons,
             "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
+            "checksums": self.checksums,
+            "staleness_ms": self.staleness_ms,
+            "worst": self.worst,
         }
         return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
 
@@ -262,7 +292,7 @@ class Rollup:
             name: DestinationSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("destinations", {}).items()
         }
-        # those of before there was one do not tell where
+        # older ones do not have all of these
         lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
         return cls(
             e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")),
@@ -270,6 +300,8 @@ class Rollup:
             destinations=destinations,
             lost_at=lost_at,
             durations={label: Sketch.unpacked(bins) for label, bins in raw.pop("durations", {}).items()},
+            checksums={link: (bad, of) for link, (bad, of) in raw.pop("checksums", {}).items()},
+            worst={name: (value, start_s) for name, (value, start_s) in raw.pop("worst", {}).items()},
             **raw,
         )
 
@@ -292,7 +324,7 @@ def counts_document(packed: bytes) -> dict[str, Any]:
     return {
         **{name: raw[name] for name in ("windows", *_DOCUMENT_COUNTS)},
         "checkpoints": [
-            dict(zip(("name", *_CHECKPOINT_COUNTS), (name, *counts), strict=True))
+            dict(zip(("name", *_CHECKPOINT_COUNTS), (name, *counts), strict=False))  # older ones have fewer
             for name, (_, *counts) in raw["checkpoints"].items()
         ],
         "destinations": destinations,
@@ -334,6 +366,33 @@ def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Inter
         for place, lost in part.items():
             before = total.get(place, Interval(0, 0))
             total[place] = Interval(before.min + lost.min, before.max + lost.max)
+    return dict(sorted(total.items()))
+
+
+def _added_checksums(parts: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    total: dict[str, tuple[int, int]] = {}
+    for part in parts:
+        for link, (corrupted, checked) in part.items():
+            before = total.get(link, (0, 0))
+            total[link] = before[0] + corrupted, before[1] + checked
+    return dict(sorted(total.items()))
+
+
+def _largest(parts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for part in parts:
+        for name, value in part.items():
+            total[name] = max(value, total.get(name, value))
+    return dict(sorted(total.items()))
+
+
+def _worst(parts: Iterable[Mapping[str, tuple[float, int]]]) -> dict[str, tuple[float, int]]:
+    """Return the largest value of each name, the first of equal ones."""
+    total: dict[str, tuple[float, int]] = {}
+    for part in parts:
+        for name, (value, start_s) in part.items():
+            found = total.get(name, (value, start_s))
+            total[name] = max(found, (value, start_s), key=lambda each: (each[0], -each[1]))
     return dict(sorted(total.items()))
 
 

@@ -83,5 +83,6 @@ class Event:
 
     @property
     def crc(self) -> int:
-        """CRC-32C of the body, for beacons: a body that was changed on the way shows."""
+        """Checksum of the body, for beacons: a body that was changed on the way shows. CRC-32 does: all nodes are of
+        this pipeline, and it must run without the SDK's extras."""
         return zlib.crc32(self.body)

@@ -199,8 +199,8 @@ def sdk(folder: Path, wheels: list[Path], constraints: Path) -> Environment:
 
 @pytest.fixture(scope="module")
 def sdk_with_extras(sdk: Environment) -> Environment:
-    """The same environment after `pip install 'lagloss[http,spark]'`."""
-    sdk.pip("install", f"lagloss[http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}")
+    """The same environment after `pip install 'lagloss[checksum,http,spark]'`."""
+    sdk.pip("install", f"lagloss[checksum,http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}")
     return sdk
 
 
@@ -264,6 +264,12 @@ def test_the_extra_for_amazon_msk_signs_tokens_for_the_region(
         assert script.process.wait(60) == 0, script.output()
         assert "https://kafka.eu-west-3.amazonaws.com/?Action=kafka-cluster%3AConnect" in script.output()
         assert "X-Amz-Credential=AKIATEST" in script.output()
+
+
+def test_the_extra_for_checksums_computes_them(sdk_with_extras: Environment) -> None:
+    script = "from lagloss.checksums import Checksums; print(Checksums().of('123456789')['payload_crc'])"
+    done = subprocess.run([sdk_with_extras.python, "-I", "-c", script], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 0xE3069283
 
 
 def test_every_example_runs_with_the_sdk_alone(sdk_with_extras: Environment, kafka_bootstrap: str) -> None:

@@ -704,16 +704,17 @@ def rule_15_on_time_share(destinations: list[Arrivals], outside: set[int]) -> fl
     return sum(len(there.on_time) for there in destinations) / of if of else None
 
 
-def rule_13_corrupted(case: Case, n: str, m: str) -> int:
-    """Both ends carry a payload_crc, and no value of one equals a value of the other."""
-    count = 0
+def rule_13_corrupted(case: Case, n: str, m: str) -> tuple[int, int]:
+    """Both ends carry a payload_crc, and no value of one equals a value of the other: how many, of how many."""
+    count = checked = 0
     sent, taken = case.at[case.d.out_for(n, m)], case.at[f"{m}.in"]
     for id_hash in set(sent) & set(taken):
         left = {b.crc for b in sent[id_hash] if b.crc is not None}
         right = {b.crc for b in taken[id_hash] if b.crc is not None}
+        checked += bool(left and right)
         if left and right and not left & right:
             count += 1
-    return count
+    return count, checked
 
 
 def rule_14_sample(case: Case) -> int:
@@ -785,6 +786,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
         "destinations": rows,
         "reasons_by_node": reasons_by_node(case),
+        "staleness_ms": {},  # a matter of several windows, added to a judgement
         "crashes": rule_16_crashes(case),
         "unknown_checkpoints": unknown_checkpoints(case),
     }
@@ -853,7 +855,8 @@ def link_row(case: Case, n: str, m: str, fates: dict[int, Fate]) -> dict[str, An
         "queue_time_p95_ms": difference_or_none(lag_in, lag_out),
         "queue_time_ms": percentiles(stays(case, [case.d.out_for(n, m)], [f"{m}.in"])),
         "lost": lost_at(case, fates, Place("link", n, m)),
-        "corrupted": rule_14_scaled(case, rule_13_corrupted(case, n, m)),
+        "corrupted": rule_14_scaled(case, rule_13_corrupted(case, n, m)[0]),
+        "checked": rule_14_scaled(case, rule_13_corrupted(case, n, m)[1]),
     }
 
 

@@ -140,6 +140,7 @@ def document(
                 "queue_time_p95_ms": minus(lags.get(f"{link.target}.in"), lags.get(link.out)),
                 "lost": loss(link.name),
                 "corrupted": None if is_open else 0,
+                "checked": None if is_open else 0,
             }
             for link in graph.links
         ],

@@ -19,6 +19,7 @@ from dashboard.pages.incident import cards as band
 from dashboard.pages.notices import Failed
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
@@ -60,6 +61,7 @@ class PipelineId(StrEnum):
     NODES_CAPTION = "pipeline-nodes-caption"
     WORST = "pipeline-worst"
     REASONS = "pipeline-reasons"
+    QUALITY = "pipeline-quality"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -119,6 +121,7 @@ def _content(name: str) -> Part:
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
             ),
+            html.Div(id=PipelineId.QUALITY),
             _nodes(),
         ],
         gap="sm",
@@ -202,6 +205,7 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
         band.band(read_open(services.store, IncidentFilters(pipeline=name)), here, asking(), now_s),
         pipeline_parts.headline(panels, here, now_s),
         pipeline_parts.worst_table(panels, here),
+        quality_panel(panels.series.quality, name, here),
     ]
 
 
@@ -244,6 +248,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
         "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
         "worst": pipeline_parts.worst_table(panels, here),
         "reasons": pipeline_parts.reasons_box(series.total),
+        "quality": quality_panel(series.quality, panels.stored.name, here),
     }
 
 
@@ -269,6 +274,7 @@ _OUTPUTS: Final = {
     "nodes_style": Output(PipelineId.NODES, "style"),
     "worst": Output(PipelineId.WORST, "children"),
     "reasons": Output(PipelineId.REASONS, "children"),
+    "quality": Output(PipelineId.QUALITY, "children"),
 }
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final
 
 from dashboard.reports.model import Figures, Report
 from lagloss_server.csv_lines import csv_lines
 from lagloss_server.model.window_result import Lags, rfc3339
+from lagloss_server.rules.quality import QualityRow
 
 COLUMNS: Final = (
     *("pipeline", "what", "from", "to", "zone", "status", "loss_status", "on_time_status", "minutes"),
@@ -15,14 +17,16 @@ COLUMNS: Final = (
     *("lost_min", "lost_max", "loss_bad_min", "loss_bad_max", "loss_budget"),
     *("on_time", "on_time_of", "on_time_bad_min", "on_time_bad_max", "on_time_budget"),
     *("e2e_p50_ms", "e2e_p95_ms", "e2e_p99_ms", "e2e_max_ms", "windows", "sums"),
+    *("duplicates", "duplicates_of", "corrupted", "corrupted_of", "staleness_ms"),
 )
 
 
 def spreadsheet(report: Report, base_url: str = "") -> str:
-    """Return the report as CSV; `what` is whole, previous, day or hour (one of the worst). Lags of days and hours are
-    left out."""
+    """Return the report as CSV; `what` is whole, previous, day or hour (one of the worst), or a stage of the whole
+    range (`node mid`, `link src->mid`, `destination snk`), whose rows have its quality. Lags of days and hours are left
+    out."""
     rows = (_row(report, what, figures, base_url) for what, figures in _stretches(report))
-    return "".join(csv_lines(COLUMNS, rows))
+    return "".join(csv_lines(COLUMNS, chain(rows, (_quality_row(report, row, base_url) for row in report.quality))))
 
 
 def _stretches(report: Report) -> Iterator[tuple[str, Figures]]:
@@ -43,5 +47,29 @@ def _row(report: Report, what: str, figures: Figures, base_url: str) -> list[Any
         *(loss.bad.min, loss.bad.max, loss.allowed),
         *(total.on_time, total.on_time_of, on_time.bad.min, on_time.bad.max, on_time.allowed),
         *(lags.p50, lags.p95, lags.p99, lags.max),
-        *(links["windows"], links["sums"]),
+        *(links["windows"], links["sums"], *(None,) * 5),
     ]
+
+
+def _quality_row(report: Report, row: QualityRow, base_url: str) -> list[Any]:
+    """Return a row with what is known of a stage; the other columns stay empty."""
+    sums, span = row.sums, report.span
+    links = report.links(span.from_s, span.to_s, base_url)
+    found: dict[str, Any] = {
+        "pipeline": report.pipeline,
+        "what": row.stage.label,
+        "from": rfc3339(span.from_s),
+        "to": rfc3339(span.to_s),
+        "zone": span.zone,
+        "messages": sums.messages,
+        "lost_min": sums.lost_min,
+        "lost_max": sums.lost_max,
+        "staleness_ms": sums.staleness_ms,
+        "windows": links["windows"],
+        "sums": links["sums"],
+    }
+    if sums.counted:
+        found |= {"duplicates": sums.duplicates, "duplicates_of": sums.counted}
+    if sums.checked:
+        found |= {"corrupted": sums.corrupted, "corrupted_of": sums.checked}
+    return [found.get(column) for column in COLUMNS]

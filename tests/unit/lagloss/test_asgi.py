@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, Any
 
+import google_crc32c
 import httpx2
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from lagloss import Emitter, MemoryOutlet
 from lagloss.asgi import BeaconMiddleware, current_identity
 from lagloss.broker.topics import BEACONS
-from lagloss.identity import Identity, from_json
+from lagloss.identity import Identity, from_headers, from_json
 from lagloss.wire.format import decode_block
 from lagloss.wire.traces import TraceContext, find_traces
 
@@ -42,6 +43,10 @@ class Service:
             await request.body()
             raise HTTPException(422)
 
+        @app.post("/read")
+        async def read(request: Request) -> None:
+            await request.body()
+
         @app.post("/broken")
         def break_down() -> None:
             raise RuntimeError("broken")
@@ -62,6 +67,12 @@ class Service:
         blocks = [block for block in map(decode_block, self.log.values(BEACONS)) if block.traces]
         assert {block.checkpoint for block in blocks} <= {"shop.in"}
         return [found for one in blocks for found in find_traces(one.traces or b"", np.arange(one.count)).values()]
+
+    def checksums(self) -> dict[str, list[int]]:
+        """The checksums that were sent, by checkpoint. Ends the emitter."""
+        self.emitter.close()
+        blocks = map(decode_block, self.log.values(BEACONS))
+        return {block.checkpoint: block.payload_crc.tolist() for block in blocks if block.payload_crc is not None}
 
     def beacons(self) -> Counter[str]:
         """Of all that was sent, by checkpoint and reason. Ends the emitter."""
@@ -210,3 +221,31 @@ def test_the_end_of_the_application_closes_the_emitter() -> None:
     asyncio.run(service.middleware({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send))
     assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert not service.emitter.taken_in("b", NOW_MS)
+
+
+async def parts() -> AsyncIterator[bytes]:
+    for part in (b"12345", b"", b"6789"):
+        yield part
+
+
+@pytest.mark.parametrize("identity", [from_headers, from_json("id", "at")])
+@pytest.mark.parametrize(("checksum", "places"), [(False, set()), ("in", {"shop.in"}), (True, {"shop.in", "shop.out"})])
+def test_checksums_of_the_body_are_sent_where_asked(checksum: Any, places: set[str], identity: Any) -> None:
+    body = b'{"id": "a", "at": %d}' % NOW_MS
+    service = Service(checksum=checksum, identity=identity)
+    service.post("/refused", content=body)
+    service.post("/read", content=body)
+    crc = google_crc32c.value(body)
+    assert service.checksums() == {place: [crc] * (1 + (place == "shop.in")) for place in places}
+
+
+def test_a_body_that_comes_in_parts_has_the_checksum_of_the_whole() -> None:
+    service = Service(checksum=True)
+    service.post("/read", content=parts())
+    assert service.checksums() == {"shop.in": [0xE3069283], "shop.out": [0xE3069283]}
+
+
+def test_a_body_that_the_application_did_not_read_has_no_checksum() -> None:
+    service = Service(checksum=True)
+    service.post("/nowhere", content=b"x")
+    assert service.checksums() == {}

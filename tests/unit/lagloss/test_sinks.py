@@ -137,3 +137,18 @@ def test_a_spark_task_of_the_first_node_sends_the_traces_of_its_column() -> None
     assert list(observe_partition(observation, rows)) == rows
     assert counts(log) == {"load.in": 2}
     assert traced(log) == {hash_id("a")}
+
+
+@pytest.mark.parametrize("payloads", [["123456789", None, ""], [b"123456789", None, b""]])
+def test_a_spark_task_sends_checksums_of_its_column(payloads: list[Any]) -> None:
+    log, now_ms = MemoryOutlet(), time.time_ns() // 1_000_000
+    columns = {"id": ["a", "b", "c"], "time": [now_ms] * 3, "value": payloads}
+    rows = [pa.RecordBatch.from_pydict(columns)]
+    options = {"outlet": lambda: log}
+    observation = SparkObservation("orders", "load", "out", "id", "time", None, options=options, payload_column="value")
+    assert list(observe_partition(observation, rows)) == rows
+    assert counts(log) == {"load.out": 3}
+    crcs = [
+        block.payload_crc for value in log.values(BEACONS) if (block := decode_block(value)).payload_crc is not None
+    ]
+    assert sorted(crc for some in crcs for crc in some.tolist()) == [0, 0xE3069283]

@@ -275,6 +275,34 @@ def test_a_window_of_the_past_that_was_filled_in_later_is_history(chain: Chain) 
     assert chain.window()["history"] is True
 
 
+def test_a_node_that_stands_still_is_stale_until_a_late_beacon_says_otherwise(chain: Chain) -> None:
+    def settle() -> None:
+        chain.settle()
+        with chain.store.engine.begin() as connection:  # its emitters have been there all the time: this is no history
+            emitter = tables.EmitterRow
+            connection.execute(
+                update(emitter).where(emitter.pipeline == chain.name).values(started_at=chain.start_s * 1_000 - 1)
+            )
+
+    send_all(chain)
+    for window in (1, 2):
+        for node in ("src", "mid"):
+            for side in ("in", "out"):
+                chain.send(node, side, IDS, window)
+    settle()
+    chain.close(0, 1, 2)
+    stale = [chain.window(at)["staleness_ms"] for at in range(3)]
+    assert [each["snk.in"] for each in stale] == [pytest.approx(25, rel=0.02), 60_000, 120_000]
+    assert [each["mid.out"] for each in stale] == [pytest.approx(15, rel=0.02)] * 3
+    chain.send("snk", "in", IDS, window=1)
+    settle()
+    chain.close(1)
+    now_ms = int(time.time() * 1000)
+    chain.parts.closer.tick(now_ms, now_ms)
+    assert chain.window(1)["staleness_ms"]["snk.in"] == pytest.approx(25, rel=0.02)
+    assert (chain.window(2)["staleness_ms"]["snk.in"], chain.window(2)["revision"]) == (60_000, 2)
+
+
 def test_blocks_that_lie_in_wrong_partitions_are_shuffled_and_counted_once(chain: Chain) -> None:
     send_all(chain)
     producer = Producer({"bootstrap.servers": chain.bootstrap, "log_level": 0})

@@ -283,6 +283,14 @@ def test_everybody_can_read_it_and_nothing_sticks_out(url: str, browser: Browser
         assert not sticks_out(page)
 
 
+def test_the_qualities_of_each_stage_lead_to_the_minute_in_which_they_were_worst(page: Page, url: str) -> None:
+    open_page(page, url)
+    row = page.locator("#pipeline-quality tr", has=page.get_by_role("rowheader", name="link event-norm → event-router"))
+    expect(row).to_contain_text("not known")
+    row.get_by_role("link").first.click()
+    expect(page).to_have_url(re.compile(re.escape(f"/windows/{rfc3339(lossy())}")))
+
+
 def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     api = f"{url}/api/v1/pipelines"
     assert [found["name"] for found in httpx2.get(api).json()] == ["chain", "clicks"]
@@ -302,6 +310,9 @@ def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     assert (series["node"], series["topic"], series["partition"], len(series["buckets"])) == ("event-norm", "in", 0, 2)
     assert series["buckets"][0]["offsets"] == {"last": 10, "max": 5_210}
     assert httpx2.get(f"{api}/clicks/consumer-lag", params={"by": "topic"}).status_code == 422
+    (lossy_link,) = [row for row in panels["quality"] if row["name"] == "event-norm->event-router"]
+    assert (lossy_link["loss"]["verdict"], lossy_link["loss"]["worst_window"]) == ("bad", rfc3339(lossy()))
+    assert lossy_link["corruption"]["value"] is None
     hours = httpx2.get(f"{api}/clicks/panels", params={"range": "7d"}).json()
     assert hours["bucket_seconds"] == 3_600
 

@@ -421,3 +421,24 @@ def test_transactions_and_batches_of_confluent_kafka_are_refused(make_service: M
         service.node.producer({"bootstrap.servers": service.bootstrap, "transactional.id": "t"})
     with pytest.raises(NotImplementedError, match="headers"):
         service.producer().produce_batch(service.topic, [])
+
+
+def test_what_is_sent_and_what_the_next_node_receives_have_the_same_checksum(make_service: MakeService) -> None:
+    sender, receiver = make_service(first=True, checksum=True), make_service(checksum=True)
+    producer = sender.producer()
+    for value in ("a value", b"\x00\xff", None):
+        producer.produce(receiver.topic, value, partition=0)
+    assert producer.flush(20) == 0
+    consumer = receiver.consumer()
+    received = [polled(consumer) for _ in range(3)]
+    assert [message.value() for message in received] == [b"a value", b"\x00\xff", None]
+
+    def checksums(service: Service, checkpoint: str) -> list[int]:
+        assert service.node.emitter.flush()
+        blocks = [decode_block(value) for value in service.log.values(BEACONS)]
+        found = [block.payload_crc for block in blocks if block.checkpoint == checkpoint]
+        return sorted(crc for crcs in found if crcs is not None for crc in crcs.tolist())
+
+    assert len(checksums(sender, "mid.out")) == 2  # a record without a value has none
+    assert checksums(sender, "mid.out") == checksums(receiver, "mid.in")
+    assert checksums(sender, "mid.in") == []

@@ -1,15 +1,20 @@
-"""Sections of a report: those of several destinations, and of the reasons for which messages were filtered or dead."""
+"""Sections of a report: of several destinations, of qualities, and of why messages were filtered or dead."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from dataclasses import replace
 
 from dashboard.reports import render
 from dashboard.reports.model import Report
 from dashboard.reports.render import charts
 from lagloss.wire.sketch import Sketch
+from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import CheckpointSums, DestinationSums
 from tests.support.report_figures import report
+from tests.support.window_documents import chain
 
 FAST = DestinationSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
 SLOW = DestinationSums(
@@ -43,6 +48,43 @@ def test_reasons_come_with_those_that_are_not_known() -> None:
         "| snk | dead | unreadable | 2 |",
     ]
     assert "Why messages" not in render(made, "md").decode()
+
+
+def with_quality() -> Report:
+    made = report()
+    total = replace(
+        made.whole.total,
+        checkpoints={"snk.out": CheckpointSums(beacons=51, distinct=50, duplicates=1, counted=51)},
+        checksums={"src->mid": (2, 40)},
+        staleness_ms={"snk.out": 400_000.0},
+        worst={
+            "staleness destination snk": (400_000.0, made.span.from_s),
+            "corruption link src->mid": (2, made.span.from_s),
+            "corruption destination snk": (2, made.span.from_s),
+        },
+    )
+    return replace(made, quality=quality_rows(total, chain()))
+
+
+def test_each_stage_and_destination_has_its_qualities_beside_their_targets() -> None:
+    text = render(with_quality(), "md").decode().split("## Quality of data")[1].split("##")[0]
+    rows = {line.split(" | ")[0]: line.split(" | ")[1:] for line in text.splitlines() if line.startswith("| ")}
+    assert rows["| link src → mid"][1].startswith("[✖ 2 of 40 (≤ 0 per minute)](/pipelines/chain?")
+    assert (rows["| destination snk"][0], rows["| destination snk"][2]) == ("? not known (≤ 1 %)", "✖ 1.96 % (≤ 1 %)")
+    assert rows["| destination snk"][3].startswith("[✖ 6.7 min (≤ 5 min)](/pipelines/chain?")
+    assert "Quality of data" in render(with_quality(), "html").decode()
+    assert "Quality of data" not in render(report(), "md").decode()
+
+
+def test_qualities_are_rows_of_the_csv_and_part_of_the_json_where_they_are_known() -> None:
+    rows = list(csv.DictReader(io.StringIO(render(with_quality(), "csv").decode())))
+    (there,) = [row for row in rows if row["what"] == "destination snk"]
+    assert (there["duplicates"], there["duplicates_of"], there["staleness_ms"]) == ("1", "51", "400000.0")
+    (node,) = [row for row in rows if row["what"] == "node mid"]
+    assert (node["duplicates"], node["corrupted"], node["staleness_ms"]) == ("", "", "")
+    found = json.loads(render(with_quality(), "json"))["quality"]
+    assert [(row["kind"], row["name"]) for row in found][-1] == ("destination", "snk")
+    assert found[-1]["staleness"]["verdict"] == "bad"
 
 
 def test_budgets_are_drawn_over_what_is_known_of_a_range() -> None:

@@ -29,7 +29,7 @@ WINDOWS = [
             lags_ms=LAGS,
             due={"conn-ga": 60},
         )
-        | {"reasons_by_node": REASONS if verdict else None}
+        | {"reasons_by_node": REASONS if verdict else None, "staleness_ms": {"conn-ga.out": 60_000.0}}
     )
     for at, verdict in enumerate(["ok", "loss", None])
 ]
@@ -43,12 +43,16 @@ def test_a_window_is_a_row_with_its_fields_flattened() -> None:
     assert frame["loss_ratio_max"][1] == 0.02
     assert frame["e2e_lag_ms_p95"].tolist() == [90.0] * 3
     assert not {"checkpoints", "reasons_by_node"} & set(frame.columns)
+    assert not [name for name in frame.columns if name.startswith("staleness")]
 
 
 def test_parts_of_windows_are_rows_with_their_window() -> None:
     checkpoints = windows_frame(WINDOWS, "checkpoints")
     assert len(checkpoints) == 3 * 5
     assert checkpoints.columns[:3].tolist() == ["pipeline", "window_start", "name"]
+    stale = checkpoints.set_index("name")["staleness_ms"]
+    assert stale["conn-ga.out"].tolist() == [60_000.0] * 3
+    assert stale["conn-fb.out"].isna().all()
     links = windows_frame(WINDOWS, "links")
     assert {"from", "to", "queue_time_p95_ms", "lost_min"} <= set(links.columns)
     assert windows_frame(WINDOWS, "destinations")["due"].tolist()[:2] == [60, 100]

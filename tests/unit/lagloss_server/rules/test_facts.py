@@ -12,6 +12,7 @@ def part(emitter: bytes, checkpoint: str, link: str) -> WindowFacts:
         checkpoints={checkpoint: CheckpointFacts(1, 0, 1, 0, Sketch())},
         read={(emitter, checkpoint, None): 1, (emitter, checkpoint, "again"): 1},
         corrupted={link: 1},
+        checked={link: 2},
     )
 
 

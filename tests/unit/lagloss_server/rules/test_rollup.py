@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import zlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
+from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import Rollup, period_of
 
@@ -64,7 +67,9 @@ def windows(draw: st.DrawFn) -> Made:
     due = delivered + pending + lost
     on_time = draw(st.none() | st.integers(0, due)) if due else None
     counted = {"min": draw(st.integers(0, lost)), "max": lost}
+    checked = draw(st.none() | number) if proof == "beacons" else None
     document = {
+        "window_start": rfc3339(60 * draw(st.integers(0, 1_000))),
         "verdict": draw(st.sampled_from(["ok", "loss", "unknown", "idle"])),
         "proof": proof,
         "messages": due + filtered + dead,
@@ -75,8 +80,17 @@ def windows(draw: st.DrawFn) -> Made:
         "unexplained": draw(number),
         "lost": counted,
         "on_time_share": None if on_time is None else on_time / due,
-        "nodes": [{"name": "snk", "lost": counted}],
-        "links": [{"from": "src", "to": "snk", "lost": None}],
+        "nodes": [{"name": "src", "lost": None}, {"name": "snk", "lost": counted}],
+        "links": [
+            {
+                "from": "src",
+                "to": "snk",
+                "lost": None,
+                "corrupted": checked and draw(st.integers(0, checked)),
+                "checked": checked,
+            }
+        ],
+        "staleness_ms": draw(st.dictionaries(st.sampled_from(NAMES), st.floats(0, 1e8))),
         "destinations": [draw(destinations(name)) for name in arrivals],
         "checkpoints": [
             {
@@ -141,9 +155,26 @@ def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
         parts = [there for each in documents for there in each["checkpoints"] if there["name"] == one["name"]]
         for count in ("beacons", "distinct", "duplicates", "replayed"):
             assert one[count] == sum(there[count] or 0 for there in parts)
+        assert one["counted"] == sum(there["beacons"] for there in parts if there["duplicates"] is not None)
         every = [lag for window in found for lag in window.lags.get(one["name"], ())]
         for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
             assert_near(one["lag_ms"][name], percentile(every, q))
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=6))
+def test_qualities_of_a_rollup_are_those_of_all_its_windows(found: list[Made]) -> None:
+    total, documents = rolled_up(found), [window.document for window in found]
+    links = [window["links"][0] for window in documents if window["links"][0]["checked"]]
+    counts = {"corrupted": sum(link["corrupted"] for link in links), "checked": sum(link["checked"] for link in links)}
+    assert total.document()["checksums"] == ({"src->snk": counts} if links else {})
+    for name, stale_ms in total.staleness_ms.items():
+        assert stale_ms == max(window["staleness_ms"].get(name, 0.0) for window in documents)
+    if any(link["corrupted"] for link in links):
+        worst, start_s = total.worst["corruption link src->snk"]
+        assert worst == max(link["corrupted"] for link in links)
+        at = {window["window_start"] for window in documents if window["links"][0]["corrupted"] == worst}
+        assert rfc3339(start_s) == min(at)
 
 
 @settings(max_examples=50)
@@ -184,6 +215,15 @@ def test_a_rollup_of_nothing_has_no_ratios() -> None:
     document = Rollup().document()
     assert (document["windows"], document["on_time_share"], document["e2e_lag_ms"]["p95"]) == (0, None, None)
     assert document["loss_ratio"] == {"min": None, "max": None}
+
+
+def test_a_rollup_of_an_older_version_knows_nothing_of_duplicates_and_staleness() -> None:
+    checkpoint = {"src.in": [Sketch().pack(), 10, 9, 1, 0]}
+    older = {**dict.fromkeys(("windows", "messages", "delivered", "filtered", "dead"), 1), "checkpoints": checkpoint}
+    older |= {"verdicts": {}, "proofs": {}, "e2e_lags": Sketch().pack()}
+    found = Rollup.unpack(zlib.compress(json.dumps(older).encode()))
+    assert (found.checkpoints["src.in"].duplicates, found.checkpoints["src.in"].counted) == (1, 0)
+    assert (found.staleness_ms, found.checksums, found.worst) == ({}, {}, {})
 
 
 def test_hours_and_days_begin_on_the_clock_in_utc() -> None:

@@ -1,0 +1,168 @@
+"""Staleness of windows that are being closed, and windows to judge again because an earlier minute was seen sooner."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, text
+
+from aggregator.closing.window_store import Closing
+from lagloss.wire.sketch import bin_value_ms
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.staleness import (
+    FRESH_MS,
+    LOOK_BACK_S,
+    SeenMinutes,
+    awaited,
+    ins_and_outs,
+    lowest_lags_ms,
+    staleness_ms,
+)
+
+Checkpoint = tuple[str, str]
+"""(pipeline, checkpoint)."""
+
+
+def add_staleness(
+    connection: Connection, found: Sequence[Closing], graphs: Mapping[tuple[str, int], Graph]
+) -> list[Closing]:
+    """Return the closings with the staleness of their checkpoints, by the tallies of earlier minutes where the windows'
+    own messages do not say it. History that is filled in has none."""
+    own = {closing.window: lowest_lags_ms(closing.facts) for closing in found if _has_staleness(closing)}
+    open_ = {
+        closing.window: names
+        for closing in found
+        if closing.window in own and (names := _not_fresh(graphs[closing.window], closing, own[closing.window]))
+    }
+    seen = _read_seen(connection, open_, graphs)
+
+    def of(closing: Closing) -> dict[str, float]:
+        (pipeline, start), lowest_ms, result = closing.window, own[closing.window], {}
+        came = seen.get((pipeline, graphs[closing.window].first), {})
+        for name in ins_and_outs(graphs[closing.window]):
+            stale_ms = max(0.0, lowest_ms[name]) if name in lowest_ms else None
+            if name in open_.get(closing.window, ()):
+                minutes = SeenMinutes(seen.get((pipeline, name), {}))
+                stale_ms = staleness_ms(start, minutes, SeenMinutes({**came, start: 0.0}))
+            if stale_ms is not None:
+                result[name] = stale_ms
+        return result
+
+    return [
+        replace(closing, result=replace(closing.result, staleness_ms=of(closing))) if closing.window in own else closing
+        for closing in found
+    ]
+
+
+def restate_later(connection: Connection, closed: Sequence[Closing]) -> list[tuple[str, int, int]]:
+    """Let time judge again those windows whose checkpoints are less stale by what was closed now than they were known
+    to be; return pipeline, start and basis of each."""
+    seen: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
+    for closing in closed:
+        pipeline, start = closing.window
+        for name, lowest_ms in lowest_lags_ms(closing.facts).items():
+            seen[pipeline, name][start] = lowest_ms
+    minutes = {place: SeenMinutes(found) for place, found in seen.items()}
+
+    def is_fresher(row: Any) -> bool:
+        for name, known_ms in row.staleness_ms.items():
+            found_ms = staleness_ms(row.window_start, minutes.get((row.pipeline, name), SeenMinutes()), SeenMinutes())
+            if found_ms is not None and found_ms < known_ms:
+                return True
+        return False
+
+    fresher = [row for row in _read_stale(connection, closed) if is_fresher(row)]
+    if fresher:
+        connection.execute(
+            text(
+                'UPDATE "window" w SET deadline = :now'
+                " FROM unnest(CAST(:pipelines AS text[]), CAST(:starts AS bigint[])) wanted(pipeline, start)"
+                " WHERE w.pipeline = wanted.pipeline AND window_start = start AND state = 'closed'"
+            ),
+            {
+                "now": max(closing.judged_at for closing in closed),
+                "pipelines": [row.pipeline for row in fresher],
+                "starts": [row.window_start for row in fresher],
+            },
+        )
+    return [(row.pipeline, row.window_start, row.basis) for row in fresher]
+
+
+def _has_staleness(closing: Closing) -> bool:
+    return not closing.history and closing.result.messages > 0
+
+
+def _not_fresh(graph: Graph, closing: Closing, lowest_ms: Mapping[str, float]) -> frozenset[str]:
+    """Return the checkpoints whose staleness earlier minutes decide."""
+    unseen = {name for name in ins_and_outs(graph) if name not in lowest_ms}
+    late = {name for name in ins_and_outs(graph) if lowest_ms.get(name, 0.0) > FRESH_MS}
+    return frozenset(late | (unseen & awaited(graph, closing.result) if unseen else unseen))
+
+
+def _read_seen(
+    connection: Connection, wanted: Mapping[tuple[str, int], Collection[str]], graphs: Mapping[tuple[str, int], Graph]
+) -> dict[Checkpoint, dict[int, float]]:
+    """Read the minutes with live beacons before these windows at these checkpoints and the first, each with its lowest
+    lag."""
+    windows: defaultdict[Checkpoint, set[int]] = defaultdict(set)
+    for (pipeline, start), names in wanted.items():
+        for name in (graphs[pipeline, start].first, *names):
+            windows[pipeline, name].add(start)
+    found: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
+    if not windows:
+        return found
+    rows = connection.execute(
+        text(
+            "SELECT t.pipeline, t.checkpoint, window_start, min(CAST(sketch->0->>0 AS int)) AS lowest"
+            " FROM unnest(CAST(:pipelines AS text[]), CAST(:checkpoints AS text[]), CAST(:firsts AS bigint[]),"
+            " CAST(:lasts AS bigint[])) asked(pipeline, checkpoint, first, last)"
+            " JOIN tally t ON t.pipeline = asked.pipeline AND t.checkpoint = asked.checkpoint"
+            " AND window_start > first AND window_start < last AND replay = '' AND beacons > 0"
+            " AND window_start > :low AND window_start < :high"  # for the planner, which then leaves other days out
+            " GROUP BY t.pipeline, t.checkpoint, window_start HAVING min(CAST(sketch->0->>0 AS int)) IS NOT NULL"
+        ),
+        {
+            "pipelines": [pipeline for pipeline, _ in windows],
+            "checkpoints": [name for _, name in windows],
+            "firsts": [min(starts) - LOOK_BACK_S for starts in windows.values()],
+            "lasts": [max(starts) for starts in windows.values()],
+            "low": min(start for _, start in wanted) - LOOK_BACK_S,
+            "high": max(start for _, start in wanted),
+        },
+    )
+    for row in rows:
+        found[row.pipeline, row.checkpoint][row.window_start] = bin_value_ms(row.lowest)
+    return found
+
+
+def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
+    """Read the windows after these that are stale by an earlier basis."""
+    starts: defaultdict[str, list[int]] = defaultdict(list)
+    for closing in closed:
+        starts[closing.result.pipeline].append(closing.result.window_start_s)
+    if not starts:
+        return []
+    basis = max(closing.basis for closing in closed)
+    return list(
+        connection.execute(
+            text(
+                "SELECT w.pipeline, window_start, basis, document->'staleness_ms' AS staleness_ms"
+                " FROM unnest(CAST(:pipelines AS text[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))"
+                " asked(pipeline, first, last)"
+                ' JOIN "window" w ON w.pipeline = asked.pipeline AND window_start > first AND window_start < last'
+                " WHERE state = 'closed' AND basis < :basis AND window_start > :low AND window_start < :high"
+                f" AND jsonb_path_exists(document, '$.staleness_ms.* ? (@ >= {FRESH_MS})')"
+            ),
+            {
+                "pipelines": list(starts),
+                "firsts": [min(found) for found in starts.values()],
+                "lasts": [max(found) + LOOK_BACK_S for found in starts.values()],
+                "basis": basis,
+                "low": min(map(min, starts.values())),
+                "high": max(map(max, starts.values())) + LOOK_BACK_S,
+            },
+        )
+    )
