@@ -154,7 +154,7 @@ def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
                 " asked(pipeline, first, last)"
                 ' JOIN "window" w ON w.pipeline = asked.pipeline AND window_start > first AND window_start < last'
                 " WHERE state = 'closed' AND basis < :basis AND window_start > :low AND window_start < :high"
-                f" AND jsonb_path_exists(document, '$.staleness_ms.* ? (@ >= {FRESH_MS})')"
+                f" AND jsonb_path_exists(CAST(document AS jsonb), '$.staleness_ms.* ? (@ >= {FRESH_MS})')"
             ),
             {
                 "pipelines": list(starts),
