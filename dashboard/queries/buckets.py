@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
 from lagloss.wire.format import WINDOW_S
-from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, ReasonRow, reason_rows, rfc3339
 from lagloss_server.rules import hops
@@ -27,8 +26,8 @@ class Bucket:
     `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
     expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
     minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `reasons`: why
-    messages were filtered or dead, of the minutes whose beacons were read. `history`: back-filled; None
-    where only roll-ups are known, which do not have them.
+    messages were filtered or dead, of the minutes whose beacons were read. `destinations`: the numbers of each, with a
+    window's field names. `history`: back-filled; None where only roll-ups are known, which do not have them.
     """
 
     start_s: int
@@ -46,6 +45,7 @@ class Bucket:
     e2e_ms: Lags
     lags: HopLags = field(default_factory=HopLags)
     reasons: ReasonCounts = field(default_factory=dict)
+    destinations: Sequence[Mapping[str, Any]] = ()
     history: bool | None = None
 
     @property
@@ -97,6 +97,7 @@ class Bucket:
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": asdict(self.e2e_ms),
             "reasons_by_node": self.reasons,
+            "destinations": list(self.destinations),
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -134,28 +135,24 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
         lags=hops.of_window(window, graph),
         reasons=window.get("reasons_by_node") or {},
+        destinations=window.get("destinations") or (),
         history=window["history"],
     )
 
 
 def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucket:
     """Many minutes, from their sums; percentiles are read from the merged sketches."""
-    checkpoints = total.checkpoints
-
-    @cache
-    def p95_ms(names: tuple[str, ...]) -> float | None:
-        return Sketch.merged(checkpoints[name].lags for name in names if name in checkpoints).quantile_ms(0.95)
-
     return Bucket(
         start_s=start_s,
         length_s=length_s,
         verdicts=total.verdicts,
         **_counts({name: getattr(total, name) for name in _COUNTS}, total.verdicts),
-        seen={name: sums.distinct for name, sums in checkpoints.items()},
+        seen={name: sums.distinct for name, sums in total.checkpoints.items()},
         lost=Interval(total.lost_min, total.lost_max),
         lost_at=total.lost_at,
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
-        lags=hops.of_checkpoints(p95_ms, graph),
+        lags=hops.of_checkpoints(cache(total.p95_ms), graph),
         reasons=total.reasons,
+        destinations=[sums.document(name) for name, sums in total.destinations.items()],
     )

@@ -8,7 +8,9 @@ from typing import Final, Literal
 
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
+from dashboard.request import links
 from lagloss_server import format as fmt
+from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
 
 Chart = Literal["burn-down", "days"]
@@ -54,6 +56,10 @@ class Pages:
     def range(self, text: str, from_s: int, to_s: int) -> Cell:
         link = self.report.links(from_s, to_s, self.base_url)["page"]
         return Cell(text, link, f"{rfc3339(from_s)} to {rfc3339(to_s)}")
+
+    def incident(self, one: Incident) -> str:
+        """Return the address of an incident's page."""
+        return self.base_url.rstrip("/") + links.incident(str(one.id))
 
     def moment(self, at_s: float | None) -> Cell:
         return Cell(fmt.NOTHING) if at_s is None else Cell(wording.local(at_s, self.zone), "", rfc3339(int(at_s)))

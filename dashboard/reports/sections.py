@@ -17,11 +17,13 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
     pages = Pages(report, base_url)
     found = [
         _objectives(pages),
+        changes(report),
         _burn_down(report),
         _days(pages),
         _known(pages),
+        happened.destinations(pages),
         happened.lag(report),
-        happened.destinations(report),
+        happened.lag_by_hop(report),
         happened.worst_hours(pages),
         happened.places(report),
         happened.reasons(report),
@@ -136,6 +138,10 @@ def _recomputing(pages: Pages) -> ReportSection:
         [Cell("The same on the dashboard"), Cell("page", links["page"])],
     ]
     return ReportSection("Where the figures come from", (note,), None, Table(("", "Link"), rows, 2))
+
+
+def changes(report: Report) -> ReportSection:
+    return ReportSection(f"What changed since {wording.range_words(report.previous_span)}", report.changes)
 
 
 def comparison(report: Report) -> ReportSection:

@@ -153,6 +153,11 @@ class Incident:
         return self.detail.get("blame")
 
     @property
+    def cause(self) -> str | None:
+        """What was concluded of the bad messages, perhaps that nothing stands out; None: it was not looked for."""
+        return None if self.blame is None else self.blame.get("conclusion")
+
+    @property
     def notes(self) -> list[str]:
         return self.detail.get("notes") or []
 

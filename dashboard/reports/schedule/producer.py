@@ -7,6 +7,7 @@ from email.message import EmailMessage
 
 from sqlalchemy import exists, select
 
+from dashboard.reports.happened import attainments
 from dashboard.reports.making import make_report
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.render.formats import FORMATS, file_name, render
@@ -82,7 +83,8 @@ def maker(base_url: str) -> Maker:
             for name in formats
         )
         link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
-        return ReportPart(pipeline, status(report.status), tuple(verdict_sentences(report)), link, tuple(attachments))
+        sentences = (*verdict_sentences(report), *attainments(report), *report.changes)
+        return ReportPart(pipeline, status(report.status), sentences, link, tuple(attachments))
 
     return make
 
