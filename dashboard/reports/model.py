@@ -178,12 +178,7 @@ class Report:
         objectives = [one.objective for one in self.whole.attainments]
         return {
             "pipeline": self.pipeline,
-            "range": {
-                "name": self.span.name or None,
-                "from": rfc3339(self.span.from_s),
-                "to": rfc3339(self.span.to_s),
-                "zone": self.span.zone,
-            },
+            "range": self.span.document(),
             "made_at": rfc3339(int(self.made_at_s)),
             "status": self.status,
             "changes": list(self.changes),

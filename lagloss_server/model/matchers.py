@@ -61,6 +61,23 @@ class Matcher:
 
 
 MatcherList = tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...]
+
+
+def of_pipelines(matchers: MatcherList) -> MatcherList:
+    """Return matchers that choose pipelines, if none is on a label of incidents.
+
+    Raises:
+        ValueError: one is.
+    """
+    of_incidents = [matcher for matcher in matchers if matcher.label in _OF_RULE]
+    if of_incidents:
+        raise ValueError(
+            f"expected matchers on `pipeline` or labels of definitions, found {of_incidents[0]}, "
+            "which is a label of incidents"
+        )
+    return matchers
+
+
 Matchers = Annotated[MatcherList, Field(min_length=1)]
 """A field of a YAML file: matchers, all of which must match. Of none all would: a file has to say so otherwise."""
 

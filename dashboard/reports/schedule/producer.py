@@ -1,9 +1,8 @@
-"""From a scheduled report to its mail: whether its range is settled, and the parts of its pipelines."""
+"""Making scheduled reports: whether their range is settled, and the parts of their pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from email.message import EmailMessage
 
 from sqlalchemy import exists, select
 
@@ -12,7 +11,7 @@ from dashboard.reports.making import make_report
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.render.formats import FORMATS, file_name, render
 from dashboard.reports.schedule.file import ReportSpec
-from dashboard.reports.schedule.mail import Attachment, ReportPart, compose
+from dashboard.reports.schedule.mail import Attachment, MadeReport, ReportPart
 from dashboard.reports.wording import range_words, status, verdict_sentences
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import UnknownPipeline
@@ -23,41 +22,36 @@ from lagloss_server.store.store import Store
 
 
 class Producer:
-    """Makes mails from a sender's address of what `make` makes of the store's pipelines."""
+    """Makes scheduled reports of what `make` makes of the store's pipelines."""
 
-    def __init__(self, store: Store, sender: str, make: Maker) -> None:
+    def __init__(self, store: Store, make: Maker) -> None:
         self._store = store
-        self._sender = sender
         self._make = make
 
     def definitions(self, report: ReportSpec) -> list[Definition]:
         """Return the definitions of the report's pipelines, without unknown ones."""
-        found = [stored.definition for stored in self._store.pipelines()]
-        return [each for each in found if report.pipelines is None or each.name in report.pipelines]
+        return report.chosen([stored.definition for stored in self._store.pipelines()])
 
-    def mail(
+    def report(
         self,
         report: ReportSpec,
         span: CalendarSpan,
-        recipients: Sequence[str],
-        name: str,
         now_s: float,
         unsettled: Sequence[str] = (),
         before_each: Callable[[], None] = lambda: None,
-    ) -> EmailMessage:
-        """Return the report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all
-        closed; `before_each` is called before each pipeline, and may raise to end it."""
+    ) -> MadeReport:
+        """Make the report over a range. `unsettled`: pipelines whose range is not all closed; `before_each` is called
+        before each pipeline, and may raise to end it."""
         notes = [f"Windows of this range are not all closed yet of {', '.join(unsettled)}."] if unsettled else []
-        names = report.pipelines or self._store.names()
+        names = report.pipelines or [definition.name for definition in self.definitions(report)]
         if not names:
-            notes.append("There is no pipeline.")
+            notes.append("There is no such pipeline." if report.match else "There is no pipeline.")
         parts = []
         for pipeline in names:
             before_each()
             parts.append(self._part(report, pipeline, span, now_s))
-        return compose(
-            f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
-        )
+        title = f"SLA report {report.name}: {range_words(span)} ({span.zone})"
+        return MadeReport(report.name, title, span, tuple(parts), tuple(notes))
 
     def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
         try:
@@ -84,7 +78,9 @@ def maker(base_url: str) -> Maker:
         )
         link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
         sentences = (*verdict_sentences(report), *attainments(report), *report.changes)
-        return ReportPart(pipeline, status(report.status), sentences, link, tuple(attachments))
+        document = report.document(base_url)
+        headline = status(report.status)
+        return ReportPart(pipeline, headline, sentences, link, tuple(attachments), report.status, document)
 
     return make
 
