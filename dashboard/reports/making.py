@@ -128,11 +128,18 @@ class _Reading:
         """Return the figures of neighbouring ranges, each against its own target; or those of one destination there."""
         if destination is not None:
             parts = [replace(part, total=part.total.at(destination)) for part in parts]
-        whole = joined(parts)
-        known = coverage(whole, self._first_s, self._expected_to_s)
-        totals = [(part.total, target_at(self._targets[destination], part.from_s)) for part in parts]
-        attainments = tuple(judge(objective, totals, known.missing) for objective in OBJECTIVES)
-        return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
+        return figures_of(parts, self._targets[destination], self._first_s, self._expected_to_s)
+
+
+def figures_of(
+    parts: Sequence[TimeRange], targets: Sequence[Target], first_s: int | None, expected_to_s: float
+) -> Figures:
+    """Return the figures of neighbouring ranges, in each of which one of the targets holds; see `periods.coverage`."""
+    whole = joined(parts)
+    known = coverage(whole, first_s, expected_to_s)
+    totals = [(part.total, target_at(targets, part.from_s)) for part in parts]
+    attainments = tuple(judge(objective, totals, known.missing) for objective in OBJECTIVES)
+    return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
 
 
 def _destinations_of(stored: StoredPipeline) -> list[str]:

@@ -149,8 +149,17 @@ class Report:
     changes: tuple[str, ...] = ()
 
     @property
+    def name(self) -> str:
+        return self.pipeline
+
+    @property
     def status(self) -> Status:
         return self.whole.status
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has a closed window."""
+        return bool(self.whole.known.closed)
 
     @property
     def burn_down_span_s(self) -> tuple[int, int]:
@@ -235,15 +244,19 @@ class Report:
         }
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
-        """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums,
-        which are kept for longer, and as a page."""
-        page = Address(links.pipeline(self.pipeline), {"zone": self.span.zone}).over(Span(from_s, to_s))
-        base = base_url.rstrip("/")
-        return {
-            "windows": base + links.windows_of(self.pipeline, from_s, to_s),
-            "sums": base + links.sums_of(self.pipeline, from_s, to_s),
-            "page": base + page.href,
-        }
+        return figure_links(self.pipeline, self.span.zone, from_s, to_s, base_url)
+
+
+def figure_links(pipeline: str, zone: str, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
+    """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which
+    are kept for longer, and as a page."""
+    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s))
+    base = base_url.rstrip("/")
+    return {
+        "windows": base + links.windows_of(pipeline, from_s, to_s),
+        "sums": base + links.sums_of(pipeline, from_s, to_s),
+        "page": base + page.href,
+    }
 
 
 def _of_destination(total: Rollup) -> Document:

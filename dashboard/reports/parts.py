@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
+from dashboard.reports.ranges import CalendarSpan
 from dashboard.request import links
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.error_budget import Status
 
 Chart = Literal["burn-down", "days"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`link`: where the windows of the figure are; `hint`: shown on hover, such as the time in UTC."""
+    """`link`: where the windows of the figure are; `hint`: shown on hover, such as the time in UTC; `svg`: a small
+    drawing beside the text, which `hint` describes."""
 
     text: str
     link: str = ""
     hint: str = ""
+    svg: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,21 @@ class ReportSection:
     sentences: Sequence[str] = ()
     chart: Chart | None = None
     table: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A report or portfolio as Markdown and HTML lay it out. `charts`: SVG of those that sections name."""
+
+    title: str
+    kind: str
+    name: str
+    description: str
+    span: CalendarSpan
+    made_at_s: float
+    status: Status
+    sections: Sequence[ReportSection]
+    charts: Mapping[Chart, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dashboard.reports import happened, wording
+from dashboard.reports import charts, happened, wording
 from dashboard.reports.model import Report
-from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
+from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection, Table, numbers
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Lags
 from lagloss_server.rules.error_budget import Attainment
+
+
+def layout(report: Report, base_url: str = "") -> Layout:
+    return Layout(
+        title=wording.title(report),
+        kind="SLA report",
+        name=report.pipeline,
+        description=report.description,
+        span=report.span,
+        made_at_s=report.made_at_s,
+        status=report.status,
+        sections=sections(report, base_url),
+        charts={"burn-down": charts.burn_down(report), "days": charts.days(report)},
+    )
 
 
 def sections(report: Report, base_url: str = "") -> list[ReportSection]:

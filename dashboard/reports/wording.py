@@ -59,15 +59,13 @@ def promise(objective: Objective, target: Target) -> str:
     return f"at least {fmt.percent(target.on_time_min)} of messages within {fmt.duration(target.lag_ms)}"
 
 
-def allowances(objective: Objective, targets: tuple[Target, ...]) -> str:
-    """Return targets in short: `≤ 1 %` lost, `≥ 95 % in 5 s`; each once, in their order."""
+def short_promises(targets: tuple[Target, ...]) -> str:
+    """`≤ 1 % lost, ≥ 95 % in 5 s` of each version of a definition that changes it."""
     short = [
-        f"≤ {fmt.percent(one.loss_max)}"
-        if objective == "loss"
-        else f"≥ {fmt.percent(one.on_time_min)} in {fmt.duration(one.lag_ms)}"
+        f"≤ {fmt.percent(one.loss_max)} lost, ≥ {fmt.percent(one.on_time_min)} in {fmt.duration(one.lag_ms)}"
         for one in targets
     ]
-    return ", then ".join(dict.fromkeys(short))
+    return "; then ".join(dict.fromkeys(short))
 
 
 def promises(objective: Objective, targets: tuple[Target, ...]) -> str:

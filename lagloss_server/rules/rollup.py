@@ -192,6 +192,7 @@ class Rollup:
         return Rollup(
             windows=self.windows,
             verdicts=self.verdicts,
+            proofs=self.proofs,
             messages=there.due,
             **{name: getattr(there, name) for name in _DESTINATION_COUNTS if name != "due"},
             e2e_lags=there.lags,

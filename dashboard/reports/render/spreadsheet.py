@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from dashboard.reports.model import Figures, Report
+from dashboard.reports.model import Figures, Report, figure_links
+from dashboard.reports.portfolio import Portfolio
 from lagloss_server.csv_lines import csv_lines
 from lagloss_server.model.window_result import Lags, rfc3339
 
@@ -18,32 +19,40 @@ COLUMNS: Final = (
 )
 
 
-def spreadsheet(report: Report, base_url: str = "") -> str:
-    """Return the report as CSV; `what` is whole, previous, day or hour (one of the worst); `destination` is empty where
-    figures are of all of them. Lags and dead messages of days and hours are left out."""
-    rows = (_row(report, *stretch, base_url) for stretch in _stretches(report))
+def spreadsheet(report: Report | Portfolio, base_url: str = "") -> str:
+    """Return a report or portfolio as CSV; `what` is whole, previous, day or hour (one of the worst); `destination` is
+    empty where figures are of all of them. Lags and dead messages of days, hours and portfolios are left out."""
+    stretches = _of_portfolio(report) if isinstance(report, Portfolio) else _of_report(report)
+    rows = (_row(*stretch, report.span.zone, base_url) for stretch in stretches)
     return "".join(csv_lines(COLUMNS, rows))
 
 
-def _stretches(report: Report) -> Iterator[tuple[str, str, Figures]]:
-    yield "whole", "", report.whole
-    yield "previous", "", report.previous
+def _of_portfolio(portfolio: Portfolio) -> Iterator[tuple[str, str, str, Figures]]:
+    for line in portfolio.lines:
+        yield line.pipeline, "whole", "", line.whole
+        yield line.pipeline, "previous", "", line.previous
+
+
+def _of_report(report: Report) -> Iterator[tuple[str, str, str, Figures]]:
+    name = report.pipeline
+    yield name, "whole", "", report.whole
+    yield name, "previous", "", report.previous
     for there in report.destinations:
-        yield "whole", there.name, there.whole
-        yield "previous", there.name, there.previous
-    yield from (("day", "", day) for day in report.days)
-    yield from (("hour", "", hour.figures) for hour in report.worst_hours)
+        yield name, "whole", there.name, there.whole
+        yield name, "previous", there.name, there.previous
+    yield from ((name, "day", "", day) for day in report.days)
+    yield from ((name, "hour", "", hour.figures) for hour in report.worst_hours)
 
 
-def _row(report: Report, what: str, destination: str, figures: Figures, base_url: str) -> list[Any]:
+def _row(pipeline: str, what: str, destination: str, figures: Figures, zone: str, base_url: str) -> list[Any]:
     total, lags = figures.total, Lags.of(figures.total.e2e_lags)
     loss, on_time = figures.attainments
-    links = report.links(figures.from_s, figures.to_s, base_url)
+    links = figure_links(pipeline, zone, figures.from_s, figures.to_s, base_url)
     return [
-        *(report.pipeline, what, destination, rfc3339(figures.from_s), rfc3339(figures.to_s), report.span.zone),
+        *(pipeline, what, destination, rfc3339(figures.from_s), rfc3339(figures.to_s), zone),
         *(figures.status, loss.status, on_time.status, figures.known.minutes, *figures.minutes.values()),
         *(total.messages, total.delivered, total.pending),
-        None if what in ("day", "hour") else total.dead,
+        total.dead if total.proofs else None,  # counts alone have neither
         *(total.lost_min, total.lost_max),
         *(loss.bad.min, loss.bad.max, loss.allowed),
         *(total.on_time, total.on_time_of, on_time.bad.min, on_time.bad.max, on_time.allowed),

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from dashboard.reports.schedule.file import ReportsFile, ReportSpec, load_reports
 from dashboard.reports.schedule.mail import compose, message_id
-from dashboard.reports.schedule.producer import Producer, maker, unsettled
+from dashboard.reports.schedule.producer import Producer, unsettled
 from dashboard.reports.schedule.receivers import combined, problem_of, queue, read_kinds
 from dashboard.reports.schedule.runs import Runs
 from dashboard.reports.schedule.scheduler import SEND_TIMEOUT_S
@@ -116,7 +116,7 @@ def send(
         raise NoMailServer(file=settings.reports_file)
     now_s, run = time.time(), uuid.uuid4()
     with open_store(settings) as store:
-        producer, span = Producer(store, maker(settings.dashboard_url)), report.span(int(now_s))
+        producer, span = Producer(store, settings.dashboard_url), report.span(int(now_s))
         made = producer.report(report, span, now_s, unsettled(store, producer.definitions(report), span, now_s))
         with store.engine.begin() as connection:
             kinds = read_kinds(connection, report.receivers)
@@ -150,7 +150,7 @@ def _address(text: str) -> str:
 def _pipelines(report: ReportSpec) -> str:
     if report.pipelines is not None:
         return ", ".join(report.pipelines)
-    return ", ".join(map(str, report.match)) or "all"
+    return (", ".join(map(str, report.match)) or "all") + (" (portfolio)" if report.portfolio else "")
 
 
 def _next(report: ReportSpec) -> list[str]:

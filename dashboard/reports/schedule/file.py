@@ -59,6 +59,8 @@ class ReportSpec(Strict):
     name: Name
     pipelines: Annotated[tuple[Name, ...] | None, BeforeValidator(_none_if_all)] = None
     match: Annotated[MatcherList, AfterValidator(of_pipelines)] = ()
+    portfolio: bool = False
+    """One document for all of them, worst first, in place of one for each."""
     range: Annotated[str, AfterValidator(_over)]
     zone: Zone = "UTC"
     rrule: str
@@ -72,6 +74,8 @@ class ReportSpec(Strict):
             raise ValueError("expected `pipelines` (`all` or a list) or `match`, found neither")
         if self.match and self.pipelines is not None:
             raise ValueError("expected a list of pipelines or `match`, found both")
+        if self.portfolio and self.pipelines is not None:
+            raise ValueError("expected `portfolio` with `pipelines: all` or `match`, found a list of pipelines")
         if not self.to and not self.receivers:
             raise ValueError("expected `to` or `receivers`, found neither")
         return self

@@ -12,7 +12,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from dashboard.reports.schedule.file import ReportsFile, ReportSpec
 from dashboard.reports.schedule.mail import MadeReport, compose, message_id
-from dashboard.reports.schedule.producer import Maker, Producer, maker, unsettled
+from dashboard.reports.schedule.producer import Maker, Producer, unsettled
 from dashboard.reports.schedule.receivers import combined, problem_of, queue, read_kinds
 from dashboard.reports.schedule.runs import ClaimedRun, RunKey, Runs
 from lagloss.errors import LaglossError
@@ -50,7 +50,7 @@ class Scheduler:
         self._store = store
         self._file = file
         self._mailer = None if file.mail is None else (file.mail.server(SEND_TIMEOUT_S), file.mail.from_)
-        self._producer = Producer(store, make or maker(settings.dashboard_url))
+        self._producer = Producer(store, settings.dashboard_url, make)
         self._runs = runs or Runs(store.engine)
         self._keep_days = settings.keep_rollups_days
         self._forgot_s = float("-inf")
