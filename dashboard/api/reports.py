@@ -10,10 +10,11 @@ from fastapi import APIRouter, Path, Query, Response
 
 from dashboard.api.bounds import From, MatchTexts, To, ZoneName
 from dashboard.queries.services import Services
-from dashboard.reports import FORMATS, file_name, make_portfolio, make_report, parse_matchers, render
+from dashboard.reports import FORMATS, file_name, make_portfolio, make_report, render
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
 from dashboard.reports.render.formats import Reported, format_of
 from dashboard.request.zones import UTC_NAME
+from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.net.problem_details import documented
 
 RangeName = Annotated[

@@ -2,7 +2,7 @@
 
 from dashboard.reports.making import make_report
 from dashboard.reports.model import Report
-from dashboard.reports.portfolio import Portfolio, make_portfolio, parse_matchers
+from dashboard.reports.portfolio import Portfolio, make_portfolio
 from dashboard.reports.render.formats import FORMATS, file_name, render
 
 __all__ = [
@@ -12,6 +12,5 @@ __all__ = [
     "file_name",
     "make_portfolio",
     "make_report",
-    "parse_matchers",
     "render",
 ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,10 +12,9 @@ from dashboard.reports.making import HOURLY_UP_TO_S, figures_of
 from dashboard.reports.model import Document, Figures, figure_links
 from dashboard.reports.ranges import CalendarSpan, previous
 from dashboard.reports.trend import Trend, trend
-from lagloss_server.errors import BadMatchers
 from lagloss_server.incidents.incident import open_by_severity
-from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.matchers import Matcher, MatcherList, of_pipelines, reach
+from lagloss_server.model.definition import StoredPipeline, matching
+from lagloss_server.model.matchers import MatcherList
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.budgets import counts_memory, read_targets
 from lagloss_server.rules.error_budget import Objective, Status, Target, targets_within
@@ -135,28 +133,11 @@ def burn_rate(step: Figures) -> float | None:
     return max(rates, default=None) if step.known.closed else None
 
 
-def parse_matchers(texts: Iterable[str]) -> MatcherList:
-    """Return the matchers of some texts, each of which may hold several, parted by blanks: `team=web tier=~"a b|c"`.
-
-    Raises:
-        BadMatchers: one is none, or on a label that only incidents have.
-    """
-    found: list[Matcher] = []
-    try:
-        for text in texts:
-            words = shlex.shlex(text, posix=True, punctuation_chars=False)
-            words.whitespace_split, words.escape, words.commenters = True, "", ""
-            found += map(Matcher.parse, words)
-        return of_pipelines(tuple(found))
-    except ValueError as error:
-        raise BadMatchers(problem=error) from error
-
-
 def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_s: float) -> Portfolio:
     """Return the portfolio of the pipelines that match, in a few statements however many these are."""
-    stored = _matching(store.pipelines(), matchers)
-    names, before = list(stored), previous(span)
-    targets, first_s = read_targets(store, list(stored.values())), first_known_of(store, names)
+    stored = matching(store.pipelines(), matchers)
+    names, before = [each.name for each in stored], previous(span)
+    targets, first_s = read_targets(store, stored), first_known_of(store, names)
     starts = _steps(span)
     edges = {
         name: sorted({before.from_s, *starts, span.to_s, *(target.from_s for target in _within(found, before, span))})
@@ -185,12 +166,7 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_
             warning=incidents.get(name, {}).get("warning", 0),
         )
 
-    return Portfolio(matchers, span, before, now_s, tuple(sorted(map(line, stored.values()), key=_rank)))
-
-
-def _matching(pipelines: Sequence[StoredPipeline], matchers: MatcherList) -> dict[str, StoredPipeline]:
-    matching = reach(matchers, {stored.name: stored.definition.metadata.labels for stored in pipelines})
-    return {stored.name: stored for stored in pipelines if stored.name in matching}
+    return Portfolio(matchers, span, before, now_s, tuple(sorted(map(line, stored), key=_rank)))
 
 
 def _within(targets: Sequence[Target], before: CalendarSpan, span: CalendarSpan) -> list[Target]:

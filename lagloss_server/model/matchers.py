@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Annotated, Any, Final, Literal, Protocol, get_args
 
 import re2
 from pydantic import BeforeValidator, Field
+
+from lagloss_server.errors import BadMatchers
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
@@ -76,6 +79,23 @@ def of_pipelines(matchers: MatcherList) -> MatcherList:
             "which is a label of incidents"
         )
     return matchers
+
+
+def parse_matchers(texts: Iterable[str]) -> MatcherList:
+    """Return the matchers of some texts, each of which may hold several, parted by blanks: `team=web tier=~"a b|c"`.
+
+    Raises:
+        BadMatchers: one is none, or on a label that only incidents have.
+    """
+    found: list[Matcher] = []
+    try:
+        for text in texts:
+            words = shlex.shlex(text, posix=True, punctuation_chars=False)
+            words.whitespace_split, words.escape, words.commenters = True, "", ""
+            found += map(Matcher.parse, words)
+        return of_pipelines(tuple(found))
+    except ValueError as error:
+        raise BadMatchers(problem=error) from error
 
 
 Matchers = Annotated[MatcherList, Field(min_length=1)]

@@ -7,15 +7,22 @@ from typing import Final
 
 from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.rules.error_budget import OBJECTIVES, Budget, Objective, Target, judge, targets_of, targets_within
+from lagloss_server.rules.error_budget import (
+    BUDGET_DAYS,
+    OBJECTIVES,
+    Budget,
+    Objective,
+    Target,
+    judge,
+    targets_of,
+    targets_within,
+)
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
 from lagloss_server.store.store import Store
 
-BUDGET_DAYS: Final = 30
-"""Error budgets are of today and the days before it (UTC), so many in all."""
 counts_memory: Final[Remembered[Rollup]] = Remembered(30_000)
 """Days and hours of some hundred pipelines; under 1 KB each."""
 _targets: Final[Remembered[list[Target]]] = Remembered(1_000)

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
@@ -34,6 +35,27 @@ Counts = TypeVar("Counts", int, npt.NDArray[np.int64])
 Share = dict[str, float]
 """Bounds `min` and `max` of a budget, spent or left; left is below 0 if more than all of it is spent."""
 FOREVER_S: Final = 1 << 40
+BUDGET_DAYS: Final = 30
+"""Error budgets are of today and the days before it (UTC), so many in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BurnSpans:
+    """A budget burns too fast if it burns more than `times` as fast as it may over the long span and over the short one
+    that ends with it."""
+
+    name: str
+    long_s: int
+    short_s: int
+    times: float
+    severity: Severity
+
+
+BURN_SPANS: Final = (
+    BurnSpans("1h", 3_600, 300, 14.4, "critical"),
+    BurnSpans("6h", 6 * 3_600, 1_800, 6.0, "critical"),
+    BurnSpans("3d", 72 * 3_600, 6 * 3_600, 1.0, "warning"),
+)
 
 
 def budget_of(definition: Definition, objective: Objective) -> float:

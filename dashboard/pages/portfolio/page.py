@@ -17,13 +17,14 @@ from dashboard.pages.report.page import REFRESH_MS, asked, earlier, elsewhere, r
 from dashboard.pages.report.parts import downloads, section_part, status_badge
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
-from dashboard.reports import make_portfolio, parse_matchers
+from dashboard.reports import make_portfolio
 from dashboard.reports.portfolio_sections import sections
 from dashboard.reports.ranges import DEFAULT
 from dashboard.request import links
 from dashboard.request.current_user import asking
 from dashboard.request.links import API, Address
 from lagloss.errors import UsageError
+from lagloss_server.model.matchers import parse_matchers
 
 
 class PortfolioIds(StrEnum):

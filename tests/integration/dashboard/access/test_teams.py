@@ -84,6 +84,7 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
         {"from": "src.in", "to": "snk.in", "format": "csv"},
     ],
     f"GET {P}/windows/{{start}}/export": [{}, {"what": "lost", "format": "json"}, {"format": "parquet"}],
+    f"GET {P}/openslo": [{}],
     f"GET {P}/messages": [{"id": "HASH"}],
     f"GET {P}/report": [{"range": "7d", "format": name} for name in ("json", "csv", "html", "md")],
 }
@@ -91,6 +92,7 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
 LISTS: Final[dict[str, list[dict[str, Any]]]] = {
     "GET /api/v1/pipelines": [{}],
     "GET /api/v1/overview": [{}, {"q": "blue"}],
+    "GET /api/v1/openslo": [{}, {"match": "team=~.*"}],
     "GET /api/v1/portfolio": [{"range": "24h"}, {"range": "24h", "match": "team=~.*", "format": "csv"}],
     "GET /api/v1/incidents": [{}, {"pipeline": THEIRS}, {"state": "resolved", "range": "24h"}],
     "GET /api/v1/deliveries": [{"range": "24h"}, {"range": "24h", "pipeline": THEIRS}],

@@ -12,11 +12,12 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import event
 
 from dashboard.access.scoped_store import ScopedStore
-from dashboard.reports import make_portfolio, make_report, parse_matchers
+from dashboard.reports import make_portfolio, make_report
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule.file import ReportSpec
 from dashboard.reports.schedule.producer import Producer
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.store.store import Store
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident

@@ -16,10 +16,11 @@ from dashboard.queries.services import Services
 from dashboard.reports import file_name, render
 from dashboard.reports.charts import burn_strip
 from dashboard.reports.model import Figures
-from dashboard.reports.portfolio import Portfolio, PortfolioLine, burn_rate, parse_matchers
+from dashboard.reports.portfolio import Portfolio, PortfolioLine, burn_rate
 from dashboard.reports.portfolio_sections import headline, summary
 from dashboard.request.links import Address
 from lagloss_server.errors import BadMatchers
+from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.rules.rollup import Rollup
 from tests.support.report_figures import figures, report, rollup
 
