@@ -27,7 +27,9 @@ RANGE_HELP = f"{', '.join(PRESETS)}, 7d, 2026-W47, 2026-11 or 2026-Q4; by defaul
 
 @app.command()
 def report(
-    pipeline: Annotated[str | None, typer.Argument(help="its name; without one, the portfolio of several")] = None,
+    pipeline: Annotated[
+        str | None, typer.Argument(help="its name; without one, the portfolio of several", metavar="[PIPELINE]")
+    ] = None,
     match: Annotated[
         list[str] | None, typer.Option("--match", help="portfolio of the pipelines that match, as team=web; repeatable")
     ] = None,

@@ -298,7 +298,7 @@ def export(
 
 @app.command()
 def openslo(
-    pipeline: Annotated[str | None, typer.Argument(help="its name; by default all")] = None,
+    pipeline: Annotated[str | None, typer.Argument(help="its name; by default all", metavar="[PIPELINE]")] = None,
     match: Annotated[
         list[str] | None, typer.Option("--match", help="only pipelines that match, as team=web; repeatable")
     ] = None,

@@ -114,6 +114,7 @@ def send(
         report = report.model_copy(update={"to": tuple(map(_address, to)), "receivers": ()})
     if report.to and file.mail is None:
         raise NoMailServer(file=settings.reports_file)
+    mailer = (file.mail.server(SEND_TIMEOUT_S), file.mail.from_) if report.to and file.mail is not None else None
     now_s, run = time.time(), uuid.uuid4()
     with open_store(settings) as store:
         producer, span = Producer(store, settings.dashboard_url), report.span(int(now_s))
@@ -123,9 +124,10 @@ def send(
             outcomes = [problem_of(each, kinds.get(each)) for each in report.receivers]
             fit = {each: kind for each, kind in kinds.items() if isinstance(problem_of(each, kind), Sent)}
             queue(connection, made, fit, run)
-    if report.to and file.mail is not None:
-        mail = compose(made, file.mail.from_, report.to, message_id(file.mail.from_, run))
-        outcomes.append(send_mail(file.mail.server(SEND_TIMEOUT_S), mail, report.to, frozenset()).outcome)
+    if mailer is not None:
+        server, sender = mailer
+        mail = compose(made, sender, report.to, message_id(sender, run))
+        outcomes.append(send_mail(server, mail, report.to, frozenset()).outcome)
     outcome = combined(outcomes)
     if not isinstance(outcome, Sent):
         typer.echo(f"lagloss reports: {name} was not sent: {outcome.error}", err=True)

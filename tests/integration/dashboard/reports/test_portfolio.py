@@ -8,14 +8,20 @@ from contextlib import contextmanager
 
 import httpx2
 import pytest
+import typer
+import yaml
 from playwright.sync_api import Browser, expect
 from sqlalchemy import event
+from typer.testing import CliRunner
 
 from dashboard.access.scoped_store import ScopedStore
 from dashboard.reports import make_portfolio, make_report
+from dashboard.reports.cli import app as report_app
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule.file import ReportSpec
 from dashboard.reports.schedule.producer import Producer
+from lagloss.errors import LaglossError
+from lagloss_server.cli.main import app as lagloss_app
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.store.store import Store
@@ -120,6 +126,40 @@ def test_the_api_gives_the_portfolio_and_says_what_is_wrong(url: str) -> None:
     for wrong in ({"match": "team"}, {"match": "severity=critical"}, {"range": "someday"}, {"format": "docx"}):
         answer = httpx2.get(route, params=wrong)
         assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+
+
+def test_the_command_prints_it_and_the_targets(
+    world: tuple[Store, CalendarSpan], module_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAGLOSS_DATABASE_URL", module_database_url)
+
+    def run(app: typer.Typer, *words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, list(words))
+        if isinstance(done.exception, LaglossError):
+            return done.exception.exit_code, str(done.exception)
+        return done.exit_code, done.output
+
+    code, said = run(report_app, "--match", "team=red", "--range", "24h", "--check")
+    assert (code, "2 pipelines match team\\=red" in said or "2 pipelines match team=red" in said) == (1, True)
+    assert run(report_app, "--portfolio", "--range", "24h", "--format", "csv")[1].count("whole") == 3
+    assert run(report_app, "--match", "team=nobody", "--range", "24h")[0] == 4
+    for wrong in ((), (OURS, "--match", "team=red"), ("--match", "team")):
+        assert run(report_app, *wrong)[0] == 2
+    code, said = run(lagloss_app, "openslo", "--match", "team=red")
+    names = {each["metadata"]["displayName"] for each in yaml.safe_load_all(said) if each["kind"] == "Service"}
+    assert (code, names) == (0, {OURS, "red-stock"})
+    assert run(lagloss_app, "openslo", OURS)[1].count("kind: SLO") == 2
+    assert run(lagloss_app, "openslo", "nobody")[0] == 2
+
+
+def test_the_api_gives_targets_as_openslo(url: str) -> None:
+    found = httpx2.get(f"{url}/api/v1/pipelines/{OURS}/openslo")
+    assert found.headers["content-type"] == "application/yaml"
+    assert [each["kind"] for each in yaml.safe_load_all(found.text)][:3] == ["Service", "SLI", "SLO"]
+    assert httpx2.get(f"{url}/api/v1/pipelines/nobody/openslo").status_code == 404
+    assert httpx2.get(f"{url}/api/v1/openslo", params={"match": "team"}).status_code == 422
+    several = httpx2.get(f"{url}/api/v1/openslo", params={"match": "team=red"}).text
+    assert several.count("kind: Service\n") == 2
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1440, False), (1440, True), (390, False), (390, True)])
