@@ -125,6 +125,10 @@ class IncidentIsResolved(UsageError):
     """Incident {id} was resolved at {at}, so it cannot be acknowledged."""
 
 
+class BadMatchers(UsageError):
+    """{problem}. Pipelines are chosen by `pipeline` and the labels of their definitions: team=web, tier!=test."""
+
+
 class BadSilence(UsageError):
     """A silence needs {expected}; found {found}."""
 

@@ -94,7 +94,9 @@ class Settings(BaseSettings):
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
     alert_webhook_url: str = Field("", description="URL to post incidents to if there is no alerting file")
-    reports_file: Path | None = Field(None, description="YAML file of reports that are mailed; empty: none are")
+    reports_file: Path | None = Field(
+        None, description="YAML file of reports that are sent by a schedule; empty: none are"
+    )
     spool_dir: str = Field(
         "",
         description="directory in which the collector, and services with the SDK, keep unsent flushes; empty: none",

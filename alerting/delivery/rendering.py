@@ -1,12 +1,12 @@
-"""Notifications as people read them: one structure, rendered as text, HTML and Slack's blocks."""
+"""Notifications and reports as people read them: one structure, rendered as text, HTML and Slack's blocks."""
 
 from __future__ import annotations
 
 import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, get_args
 
 from alerting.incidents.notification import Notification
 from lagloss_server import format as fmt
@@ -17,11 +17,13 @@ MAX_TITLE: Final = 200
 MAX_SUMMARY: Final = 1_000
 MAX_VALUE: Final = 300
 """Characters of one line's text."""
+MAX_SENTENCE: Final = 1_000
 SHOWN: Final = 5
 """Places and examples shown to people; a webhook gets all."""
 
 Tone = Literal["critical", "warning", "acknowledged", "resolved", "test"]
 Kind = Literal["text", "link", "command"]
+_TONES: Final[tuple[Tone, ...]] = get_args(Tone)
 
 _STATES: Final = {
     "incident.opened": "opened",
@@ -35,8 +37,14 @@ _STATES: Final = {
 }
 
 
+_STATUS_TONES: Final[Mapping[str, Tone]] = {"missed": "critical", "unproven": "warning", "met": "resolved"}
+"""By the status of an SLA; others have nothing to judge."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextLine:
+    """One fact. A sentence, which says all by itself, has no label."""
+
     label: str
     text: str
     kind: Kind = "text"
@@ -44,7 +52,7 @@ class TextLine:
 
 @dataclass(frozen=True, slots=True)
 class TextSection:
-    """Title, summary and facts of one incident. All texts are single lines."""
+    """Title, summary and facts of one incident, or of one pipeline in a report. All texts are single lines."""
 
     title: str
     tone: Tone
@@ -61,7 +69,9 @@ class RenderedMessage:
 
 
 def message(notifications: Sequence[Notification]) -> RenderedMessage:
-    """Render notifications, at least one, as one message."""
+    """Render notifications, at least one, as one message; a report is one by itself."""
+    if notifications[0].action == "report":
+        return _report(notifications[0].body)
     sections = tuple(_section(notification) for notification in notifications)
     if len(sections) == 1:
         return RenderedMessage(sections[0].title, sections)
@@ -102,6 +112,29 @@ def _section(notification: Notification) -> TextSection:
     severity = _text(incident, "severity")
     title = f"[{severity}, {state}] {_text(incident, 'pipeline')}: {_text(incident, 'rule')}"
     return TextSection(one_line(title, MAX_TITLE), _tone(incident), summary, tuple(_lines(body, incident)))
+
+
+def _report(body: Mapping[str, Any]) -> RenderedMessage:
+    """Render a report with a section for each part, worst first; one of nothing is its notes."""
+    notes = [one_line(note, MAX_SENTENCE) for note in _list(body, "notes")]
+    title = one_line(_text(_part(body, "report"), "title"), MAX_TITLE)
+    parts = _list(body, "parts")
+    sections = [_report_part(part, is_alone=len(parts) == 1) for part in parts]
+    sections.sort(key=lambda section: _TONES.index(section.tone))
+    if not sections:
+        return RenderedMessage(title, (TextSection(title, "test", " ".join(notes), ()),))
+    first = replace(sections[0], lines=(*(TextLine("Note", note) for note in notes), *sections[0].lines))
+    return RenderedMessage(title, (first, *sections[1:]))
+
+
+def _report_part(part: Mapping[str, Any], *, is_alone: bool) -> TextSection:
+    """Render a part; alone, its title is not shown."""
+    name = one_line(_text(part, "title"), MAX_TITLE)
+    sentences = [TextLine("", one_line(sentence, MAX_SENTENCE)) for sentence in _list(part, "sentences")]
+    links = [_link("Report", str(part["link"]))] if part.get("link") else []
+    tone = _STATUS_TONES.get(_text(part, "status"), "test")
+    headline = f"{name}: {_text(part, 'headline')}" if is_alone else _text(part, "headline")
+    return TextSection(name, tone, one_line(headline, MAX_SUMMARY), (*sentences, *links))
 
 
 def _tone(incident: Mapping[str, Any]) -> Tone:
@@ -178,7 +211,7 @@ def _link(label: str, link: str) -> TextLine:
 def _section_text(section: TextSection, *, with_title: bool) -> str:
     head = [section.title] if with_title else []
     width = max((len(line.label) for line in section.lines), default=0) + 1
-    lines = [f"{line.label + ':':{width}} {line.text}" for line in section.lines]
+    lines = [f"{line.label + ':':{width}} {line.text}" if line.label else line.text for line in section.lines]
     return "\n".join([*head, section.summary, *([""] if lines else []), *lines])
 
 

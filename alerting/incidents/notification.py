@@ -1,21 +1,22 @@
-"""Notification of one incident to one receiver, as it lies in the outbox."""
+"""Notification of one incident to one receiver, or a report for it, as it lies in the outbox."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Action = Literal["trigger", "update", "refresh", "acknowledge", "resolve", "test"]
+Action = Literal["trigger", "update", "refresh", "acknowledge", "resolve", "test", "report"]
 """Action of the receiver: `trigger` an incident (also when it was reopened or escalated, and as a reminder), `update`
 an open one, `refresh` one that is still open (only for receivers that expire alerts), `acknowledge` or `resolve` it. A
-`test` is no incident."""
+`test` is no incident, nor is a `report`, which the dashboard queues."""
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """`id` is the same at every attempt. `body` is `alerting.incidents.body.incident_body`'s."""
+    """`id` is the same at every attempt. `body` is `alerting.incidents.body.incident_body`'s; of a report, that of
+    `dashboard.reports.schedule.receivers`."""
 
     id: int
     action: Action

@@ -28,26 +28,9 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
-from lagloss_server.rules.error_budget import Objective, bad_of, budget_of
+from lagloss_server.rules.error_budget import BURN_SPANS, BurnSpans, Objective, bad_of, budget_of
 
-HOUR_S: Final = 3_600
-LONGEST_S: Final = 72 * HOUR_S
-
-
-@dataclass(frozen=True, slots=True)
-class Spans:
-    name: str
-    long_s: int
-    short_s: int
-    times: float
-    severity: Severity
-
-
-SPANS: Final = (
-    Spans("1h", HOUR_S, 300, 14.4, "critical"),
-    Spans("6h", 6 * HOUR_S, 1_800, 6.0, "critical"),
-    Spans("3d", LONGEST_S, 6 * HOUR_S, 1.0, "warning"),
-)
+LONGEST_S: Final = max(spans.long_s for spans in BURN_SPANS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +44,7 @@ class BurnRate:
     watches: ClassVar[tuple[str, ...]] = ()
 
     objective: Objective
-    spans: Spans
+    spans: BurnSpans
     budget: float
     min_messages: int
     resolve_after: int
@@ -139,7 +122,7 @@ def _of_objective(definition: Definition, objective: Objective, inhibited_by: tu
     settings, resolve_after = definition.spec.alerts.budget, definition.spec.alerts.resolve_after
     rules: list[BurnRate] = []
     if settings is not None and budget > 0:
-        for spans in SPANS:
+        for spans in BURN_SPANS:
             shorter = tuple(rule.name for rule in rules)
             rules.append(
                 BurnRate(objective, spans, budget, settings.min_messages, resolve_after, (*inhibited_by, *shorter))

@@ -10,14 +10,13 @@ from pydantic import Field, model_validator
 
 from dashboard.request.grants import Grants
 from lagloss_server.fields import Name, Strict, refuse
-from lagloss_server.model.matchers import INCIDENT_LABELS, Matchers, reach
+from lagloss_server.model.matchers import Matchers, of_pipelines, reach
 from lagloss_server.model.roles import Role
 from lagloss_server.settings import Settings
 from lagloss_server.yaml_files import load_yaml
 
 EVERY_USER: Final = "*"
 """As a group: every user who is logged in. No login reports a group of this name."""
-_OF_INCIDENTS: Final = frozenset(INCIDENT_LABELS) - {"pipeline"}
 Text = Annotated[str, Field(min_length=1, max_length=255)]
 
 
@@ -36,12 +35,7 @@ class TeamSpec(Strict):
     def _can_be_used(self) -> TeamSpec:
         if not self.groups and not self.users:
             raise ValueError("expected groups or users, found neither")
-        of_incidents = [matcher for matcher in self.pipelines if matcher.label in _OF_INCIDENTS]
-        if of_incidents:
-            raise ValueError(
-                f"expected matchers on `pipeline` or labels of definitions, found {of_incidents[0]}, "
-                "which is a label of incidents"
-            )
+        of_pipelines(self.pipelines)
         return self
 
     def has_member(self, name: str, groups: Collection[str]) -> bool:

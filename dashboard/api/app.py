@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import audit, consumer_lag, health, incidents, messages, overview, reports, series, windows
+from dashboard.api import audit, consumer_lag, health, incidents, messages, openslo, overview, reports, series, windows
 from dashboard.queries.services import Services
 from lagloss.errors import LaglossError, UsageError
 from lagloss_server.errors import (
@@ -54,6 +54,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     windows.router,
     messages.router,
     reports.router,
+    openslo.router,
     incidents.router,
     health.router,
     audit.router,

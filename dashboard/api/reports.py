@@ -1,18 +1,20 @@
-"""`/api/v1/pipelines/{pipeline}/report`: the SLA report in any of its forms."""
+"""`/api/v1/pipelines/{pipeline}/report`, `/api/v1/portfolio`: the SLA report and the portfolio in any form."""
 
 from __future__ import annotations
 
 import time
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from dashboard.api.bounds import From, To, ZoneName
+from dashboard.api.bounds import From, MatchTexts, To, ZoneName
 from dashboard.queries.services import Services
-from dashboard.reports import FORMATS, Report, file_name, make_report, render
+from dashboard.reports import FORMATS, file_name, make_portfolio, make_report, render
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
-from dashboard.reports.render.formats import format_of
+from dashboard.reports.render.formats import Reported, format_of
 from dashboard.request.zones import UTC_NAME
+from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.net.problem_details import documented
 
 RangeName = Annotated[
@@ -23,15 +25,20 @@ FormatName = Annotated[str, Query(alias="format", description=f"one of {', '.joi
 
 
 def router(services: Services) -> APIRouter:
-    """Return the route, which reads in one pool of threads and makes documents in another."""
+    """Return the routes, which read in one pool of threads and make documents in another."""
     routes = APIRouter(tags=["reports"])
+    content: dict[str, Any] = {form.media_type.partition(";")[0]: {} for form in FORMATS.values()}
+
+    async def answer(fmt: str, read: Callable[..., Reported], *args: object) -> Response:
+        form = format_of(fmt)
+        made = await services.threads.read(read, services.store, *args)
+        make = services.threads.document if form.is_binary else services.threads.read
+        document = await make(render, made, fmt, services.settings.dashboard_url)
+        return Response(document, media_type=form.media_type, headers=_headers(made, fmt))
 
     @routes.get(
         "/pipelines/{pipeline}/report",
-        responses={
-            200: {"content": {form.media_type.partition(";")[0]: {} for form in FORMATS.values()}},
-            **documented(404, 422, 503),
-        },
+        responses={200: {"content": content}, **documented(404, 422, 503)},
         response_class=Response,
     )
     async def report(
@@ -42,19 +49,37 @@ def router(services: Services) -> APIRouter:
         zone: ZoneName = None,
         fmt: FormatName = "json",
     ) -> Response:
-        """Return the SLA report: attainment against target, error budget, days, worst hours, incidents, the range
-        before."""
-        form, now_s = format_of(fmt), time.time()
+        """Return the SLA report: attainment against target, error budget, destinations, lag by hop, days, worst hours,
+        incidents, the range before."""
+        format_of(fmt)
+        now_s = time.time()
         span = choose(range_, from_, to, zone or UTC_NAME, now_s)
-        made = await services.threads.read(make_report, services.store, pipeline, span, now_s)
-        make = services.threads.document if form.is_binary else services.threads.read
-        document = await make(render, made, fmt, services.settings.dashboard_url)
-        return Response(document, media_type=form.media_type, headers=_headers(made, fmt))
+        return await answer(fmt, make_report, pipeline, span, now_s)
+
+    @routes.get(
+        "/portfolio",
+        responses={200: {"content": content}, **documented(422, 503)},
+        response_class=Response,
+    )
+    async def portfolio(
+        match: MatchTexts = (),
+        range_: RangeName = None,
+        from_: From = None,
+        to: To = None,
+        zone: ZoneName = None,
+        fmt: FormatName = "json",
+    ) -> Response:
+        """Return how all pipelines, or those that match, kept what they promised: worst first, with what is left of
+        their error budgets, the trend against the range before, and open incidents."""
+        format_of(fmt)
+        now_s, matchers = time.time(), parse_matchers(match)
+        span = choose(range_, from_, to, zone or UTC_NAME, now_s)
+        return await answer(fmt, make_portfolio, matchers, span, now_s)
 
     return routes
 
 
-def _headers(made: Report, fmt: str) -> dict[str, str]:
+def _headers(made: Reported, fmt: str) -> dict[str, str]:
     """JSON is read by programs; all else is a file to be kept, and never a page of this site."""
     kind = "inline" if fmt == "json" else "attachment"
     return {

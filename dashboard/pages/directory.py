@@ -12,11 +12,13 @@ from dashboard.pages.incident import page as incident
 from dashboard.pages.message import page as message
 from dashboard.pages.overview import page as overview
 from dashboard.pages.pipeline import page as pipeline
+from dashboard.pages.portfolio import page as portfolio
 from dashboard.pages.report import page as report
 from dashboard.pages.window import page as window
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,
+    portfolio.PAGE,
     pipeline.PAGE,
     window.PAGE,
     message.PAGE,

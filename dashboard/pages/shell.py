@@ -163,6 +163,7 @@ def nav(here: links.Address, current: str, person: Person) -> Part:
     """Return the pages that are of no single pipeline; `current` is the name of the page that is shown."""
     pages = [
         ("overview", "Overview", links.OVERVIEW),
+        ("portfolio", "Portfolio", links.PORTFOLIO),
         ("alerts", "Alerts", links.ALERTS),
         ("health", "Health", links.HEALTH),
     ]

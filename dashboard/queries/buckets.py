@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
 from lagloss.wire.format import WINDOW_S
-from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import (
     Interval,
@@ -36,8 +35,8 @@ class Bucket:
     expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
     minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `durations`: for how long
     places kept messages (a node's process duration, a link's queue time), and `reasons`: why messages were filtered or
-    dead, both of the minutes whose beacons were read. `history`: back-filled; None where only roll-ups are known, which
-    do not have them.
+    dead, both of the minutes whose beacons were read. `destinations`: the numbers of each, with a window's field names.
+    `history`: back-filled; None where only roll-ups are known, which do not have them.
     """
 
     start_s: int
@@ -56,6 +55,7 @@ class Bucket:
     lags: HopLags = field(default_factory=HopLags)
     durations: Mapping[str, Lags] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
+    destinations: Sequence[Mapping[str, Any]] = ()
     history: bool | None = None
 
     @property
@@ -110,6 +110,7 @@ class Bucket:
             "lag_in_p95_ms": dict(self.lags.lag_in),
             "lag_out_p95_ms": dict(self.lags.lag_out),
             "durations_ms": {place: percentiles(kept) for place, kept in self.durations.items()},
+            "destinations": list(self.destinations),
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -155,29 +156,25 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
             if kept and kept["p95"] is not None
         },
         reasons=window.get("reasons_by_node") or {},
+        destinations=window.get("destinations") or (),
         history=window["history"],
     )
 
 
 def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucket:
     """Many minutes, from their sums; percentiles are read from the merged sketches."""
-    checkpoints = total.checkpoints
-
-    @cache
-    def p95_ms(names: tuple[str, ...]) -> float | None:
-        return Sketch.merged(checkpoints[name].lags for name in names if name in checkpoints).quantile_ms(0.95)
-
     return Bucket(
         start_s=start_s,
         length_s=length_s,
         verdicts=total.verdicts,
         **_counts({name: getattr(total, name) for name in _COUNTS}, total.verdicts),
-        seen={name: sums.distinct for name, sums in checkpoints.items()},
+        seen={name: sums.distinct for name, sums in total.checkpoints.items()},
         lost=Interval(total.lost_min, total.lost_max),
         lost_at=total.lost_at,
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
-        lags=hops.of_checkpoints(p95_ms, graph),
+        lags=hops.of_checkpoints(cache(total.p95_ms), graph),
         durations={label: Lags.of(kept) for label, kept in total.durations.items()},
         reasons=total.reasons,
+        destinations=[sums.document(name) for name, sums in total.destinations.items()],
     )

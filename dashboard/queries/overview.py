@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Row, Select, func, select, true
+from sqlalchemy import Row, Select, select, true
 
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
 from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.incidents.incident import incident_table
+from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.budgets import Budgets, read_budgets
@@ -68,7 +68,7 @@ def read_overview(store: Store, now_s: float) -> Overview:
     fresh = read_freshness_of(store, names, now_s)
     newest = _read_newest(store, names)
     budgets, hours = read_budgets(store, pipelines, now_s), _read_hours(store, names, now_s)
-    incidents = _read_incidents(store, names)
+    incidents = open_by_severity(store, names)
     return Overview(
         now_s,
         tuple(
@@ -190,19 +190,4 @@ def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[st
     with store.engine.connect() as connection:
         for hour in connection.execute(asked):
             found.setdefault(hour.pipeline, []).append(hour)
-    return found
-
-
-def _read_incidents(store: Store, pipelines: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Return how many incidents of each are open, by severity."""
-    row = incident_table.c
-    asked = (
-        select(row.pipeline, row.severity, func.count().label("number"))
-        .where(row.state == "open", tables.is_any(row.pipeline, pipelines))
-        .group_by(row.pipeline, row.severity)
-    )
-    found: dict[str, dict[str, int]] = {}
-    with store.engine.connect() as connection:
-        for counted in connection.execute(asked):
-            found.setdefault(counted.pipeline, {})[counted.severity] = counted.number
     return found

@@ -10,13 +10,14 @@ from typing import Annotated
 import typer
 
 from dashboard.reports.making import make_report
-from dashboard.reports.model import Report
+from dashboard.reports.portfolio import make_portfolio
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
-from dashboard.reports.render.formats import FORMATS, file_name, format_of, render
+from dashboard.reports.render.formats import FORMATS, Reported, file_name, format_of, render
 from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server.cli.main import run_app
-from lagloss_server.cli.options import DataDir, PipelineName, open_store
+from lagloss_server.cli.options import DataDir, open_store
 from lagloss_server.errors import NotEnoughData
+from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -26,7 +27,13 @@ RANGE_HELP = f"{', '.join(PRESETS)}, 7d, 2026-W47, 2026-11 or 2026-Q4; by defaul
 
 @app.command()
 def report(
-    pipeline: PipelineName,
+    pipeline: Annotated[
+        str | None, typer.Argument(help="its name; without one, the portfolio of several", metavar="[PIPELINE]")
+    ] = None,
+    match: Annotated[
+        list[str] | None, typer.Option("--match", help="portfolio of the pipelines that match, as team=web; repeatable")
+    ] = None,
+    portfolio: Annotated[bool, typer.Option("--portfolio", help="portfolio of all pipelines, worst first")] = False,
     from_: Annotated[str | None, typer.Option("--from", help="RFC 3339 or relative (-7d), instead of --range")] = None,
     to: Annotated[str | None, typer.Option("--to", help="RFC 3339, relative or now; by default now")] = None,
     range_: Annotated[str | None, typer.Option("--range", help=RANGE_HELP)] = None,
@@ -35,21 +42,30 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="output file, or folder for several formats; by default stdout")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="exit 1 if the SLA was missed")] = False,
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if an SLA was missed")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Print the SLA report of a pipeline: attainment, error budget, worst hours, incidents.
+    """Print the SLA report of a pipeline (attainment, error budget, destinations, lag by hop, worst hours, incidents),
+    or the portfolio of several.
 
     Exit codes: 1 SLA missed (with --check), 2 usage, 3 a server cannot be reached, 4 no closed window in the range.
     """
-    wanted = list(dict.fromkeys(formats.split(",")))
+    wanted, several = list(dict.fromkeys(formats.split(","))), portfolio or bool(match)
+    if several == (pipeline is not None):
+        found = "both" if several else "neither"
+        raise UsageError(detail=f"expected a pipeline, or --portfolio or --match for several, found {found}")
     _check_destination(wanted, out)
+    matchers = parse_matchers(match or ())
     now_s, settings = time.time(), Settings.load(data_dir=data_dir)
     span = choose(range_, from_, to, zone, now_s)
     with open_store(settings) as store:
-        made = make_report(store, pipeline, span, now_s)
-    if not made.whole.known.closed:
-        raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
+        made: Reported = (
+            make_portfolio(store, matchers, span, now_s)
+            if pipeline is None
+            else make_report(store, pipeline, span, now_s)
+        )
+    if not made.is_known:
+        raise NotEnoughData(detail=f"{made.name} has no closed window in this range.")
     for name in wanted:
         _write(made, name, settings.dashboard_url, out)
     if check and made.status == "missed":
@@ -67,7 +83,7 @@ def _check_destination(wanted: list[str], out: Path | None) -> None:
         raise UsageError(detail=f"expected --out FILE or a pipe for {wanted[0]}, which is binary; found a terminal")
 
 
-def _write(made: Report, name: str, dashboard_url: str, out: Path | None) -> None:
+def _write(made: Reported, name: str, dashboard_url: str, out: Path | None) -> None:
     document = render(made, name, dashboard_url)
     if out is None:
         sys.stdout.buffer.write(document)

@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from heapq import nlargest
 from itertools import groupby, pairwise
 from typing import Final
 
-from dashboard.reports.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, WorstHour
+from dashboard.reports.changes import what_changed
+from dashboard.reports.model import (
+    WORST_HOURS,
+    BurnPoint,
+    DestinationFigures,
+    Figures,
+    Incidents,
+    LagByHop,
+    Report,
+    WorstHour,
+)
 from dashboard.reports.ranges import CalendarSpan, day_edges, previous
 from lagloss_server.incidents.incident import incidents
 from lagloss_server.incidents.response_times import Times, overlapping_courses
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.flow import Flow
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.window_result import Interval
+from lagloss_server.rules import hops as lag_hops
 from lagloss_server.rules.error_budget import (
     OBJECTIVES,
     Budget,
@@ -28,7 +44,7 @@ from lagloss_server.rules.error_budget import (
 )
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import period_of
+from lagloss_server.rules.rollup import Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import TimeRange, coverage, first_known, hour_edges, joined, series
 from lagloss_server.store.store import Store
@@ -48,25 +64,39 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
     reading = _Reading(
         store, pipeline, versions, first_known(store, pipeline), expected_to_s(now_s, definition.spec.grace)
     )
-    whole, before = reading.whole(span), previous(span)
-    hours = reading.by_hour(span)
+    before, hours = previous(span), reading.by_hour(span)
+    of_range, of_before = reading.wholes(span), reading.wholes(before)
+    whole, whole_before = reading.figures(of_range), reading.figures(of_before)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
     steps = days if span.to_s - span.from_s > HOURLY_UP_TO_S else [reading.figures([hour]) for hour in hours]
-    return Report(
+    graph = Graph(definition)
+    made = Report(
         pipeline=pipeline,
         description=definition.metadata.description,
         span=span,
         made_at_s=now_s,
         targets=tuple(reading.targets(span)),
         whole=whole,
-        previous=reading.whole(before),
+        previous=whole_before,
         previous_span=before,
         days=tuple(days),
         burn_down=_burn_down(whole, [step for step in steps if step.from_s < now_s]),
         worst_hours=tuple(_worst_hour(whole, reading.figures(parts)) for parts in _worst(whole, hours)),
         incidents=_incidents(store, pipeline, span),
         quality=quality_rows(whole.total, definition) if whole.known.closed else (),
+        destinations=tuple(
+            DestinationFigures(
+                name,
+                tuple(reading.targets(span, name)),
+                reading.figures(of_range, name),
+                reading.figures(of_before, name),
+            )
+            for name in dict.fromkeys([*whole.total.destinations, *whole_before.total.destinations])
+        ),
+        lag=_lag_by_hop(whole.total, graph),
+        previous_lag=_lag_by_hop(whole_before.total, graph),
     )
+    return replace(made, changes=what_changed(made))
 
 
 class _Reading:
@@ -77,18 +107,18 @@ class _Reading:
     ) -> None:
         self._store = store
         self._pipeline = pipeline
-        self._targets = targets_of(versions)
+        nodes = {name: None for stored in versions for name in _destinations_of(stored)}
+        self._targets = {name: targets_of(versions, name) for name in (None, *nodes)}
         self._first_s = first_s
         self._expected_to_s = expected_to_s
 
-    def targets(self, span: CalendarSpan) -> list[Target]:
-        return targets_within(self._targets, span.from_s, span.to_s)
+    def targets(self, span: CalendarSpan, destination: str | None = None) -> list[Target]:
+        return targets_within(self._targets[destination], span.from_s, span.to_s)
 
-    def whole(self, span: CalendarSpan) -> Figures:
-        """Return all of a range, with sketches and places; each version's stretch against its own target."""
-        targets = self.targets(span)
-        edges = [*(target.from_s for target in targets), span.to_s]
-        return self._judged(list(zip(series(self._store, self._pipeline, edges), targets, strict=True)))
+    def wholes(self, span: CalendarSpan) -> list[TimeRange]:
+        """Return a range in the stretches between which some target changes, with sketches and places."""
+        starts = {target.from_s for name in self._targets for target in self.targets(span, name)}
+        return series(self._store, self._pipeline, sorted({*starts, span.to_s}))
 
     def by_hour(self, span: CalendarSpan) -> list[TimeRange]:
         """Return a range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
@@ -96,16 +126,33 @@ class _Reading:
         edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
         return series(self._store, self._pipeline, edges, counts_only=True)
 
-    def figures(self, parts: Sequence[TimeRange]) -> Figures:
-        """Return the figures of neighbouring ranges."""
-        return self._judged([(part, target_at(self._targets, part.from_s)) for part in parts])
+    def figures(self, parts: Sequence[TimeRange], destination: str | None = None) -> Figures:
+        """Return the figures of neighbouring ranges, each against its own target; or those of one destination there."""
+        if destination is not None:
+            parts = [replace(part, total=part.total.at(destination)) for part in parts]
+        return figures_of(parts, self._targets[destination], self._first_s, self._expected_to_s)
 
-    def _judged(self, parts: Sequence[tuple[TimeRange, Target]]) -> Figures:
-        whole = joined([part for part, _ in parts])
-        known = coverage(whole, self._first_s, self._expected_to_s)
-        totals = [(part.total, target) for part, target in parts]
-        attainments = tuple(judge(objective, totals, known.missing) for objective in OBJECTIVES)
-        return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
+
+def figures_of(
+    parts: Sequence[TimeRange], targets: Sequence[Target], first_s: int | None, expected_to_s: float
+) -> Figures:
+    """Return the figures of neighbouring ranges, in each of which one of the targets holds; see `periods.coverage`."""
+    whole = joined(parts)
+    known = coverage(whole, first_s, expected_to_s)
+    totals = [(part.total, target_at(targets, part.from_s)) for part in parts]
+    attainments = tuple(judge(objective, totals, known.missing) for objective in OBJECTIVES)
+    return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
+
+
+def _destinations_of(stored: StoredPipeline) -> list[str]:
+    return [place.name for place in places_of(Flow(stored.definition.spec.nodes), "destination")]
+
+
+def _lag_by_hop(total: Rollup, graph: Graph) -> LagByHop:
+    found = lag_hops.of_checkpoints(cache(total.p95_ms), graph)
+    path = lag_hops.path_ms(found, graph)
+    known = {hop: found.hops[hop] for hop in lag_hops.hops(graph) if hop in found.hops}
+    return LagByHop(known, next(reversed(path)).node if path else None, frozenset(path))
 
 
 def _grouped(parts: Sequence[TimeRange], edges: Sequence[int]) -> list[list[TimeRange]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
@@ -11,9 +11,10 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.span import Span
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.incidents.response_times import Times
+from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.window_result import Interval, rfc3339
 from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall
+from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.periods import Coverage
@@ -90,6 +91,35 @@ class WorstHour:
 
 
 @dataclass(frozen=True, slots=True)
+class DestinationFigures:
+    """One destination over the range and over the one before, in the messages due there; `targets` are its own. Minutes
+    by verdict are the pipeline's."""
+
+    name: str
+    targets: tuple[Target, ...]
+    whole: Figures
+    previous: Figures
+
+
+@dataclass(frozen=True, slots=True)
+class LagByHop:
+    """What each hop adds to the p95 of the lag over a range, in ms, signed, in the order of the flow.
+
+    `path`: the hops of the slowest path to `delivery`, the destination with the highest p95; empty and None where no
+    path is known whole.
+    """
+
+    hops: Mapping[Hop, float]
+    delivery: str | None
+    path: frozenset[Hop]
+
+    def share(self, hop: Hop) -> float | None:
+        """Return the share of a hop in the lag along the path; None of hops beside it."""
+        total = sum(value for of, value in self.hops.items() if of in self.path)
+        return self.hops[hop] / total if hop in self.path and total > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
 class Incidents:
     """Those that overlap the range, oldest first, as they are now."""
 
@@ -100,7 +130,8 @@ class Incidents:
 @dataclass(frozen=True, slots=True)
 class Report:
     """One pipeline over one range. `days` are those of the range's zone; `burn_down` goes by them, or by hours where
-    the range is short. `quality`: of the whole, by the targets of the newest definition."""
+    the range is short. `quality`: of the whole, by the targets of the newest definition. `changes`: sentences on what
+    changed against the range before."""
 
     pipeline: str
     description: str
@@ -114,11 +145,24 @@ class Report:
     burn_down: tuple[BurnPoint, ...]
     worst_hours: tuple[WorstHour, ...]
     incidents: Incidents
+    destinations: tuple[DestinationFigures, ...]
+    lag: LagByHop
+    previous_lag: LagByHop
     quality: tuple[QualityRow, ...] = ()
+    changes: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.pipeline
 
     @property
     def status(self) -> Status:
         return self.whole.status
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it has a closed window."""
+        return bool(self.whole.known.closed)
 
     @property
     def burn_down_span_s(self) -> tuple[int, int]:
@@ -146,20 +190,38 @@ class Report:
         objectives = [one.objective for one in self.whole.attainments]
         return {
             "pipeline": self.pipeline,
-            "range": {
-                "name": self.span.name or None,
-                "from": rfc3339(self.span.from_s),
-                "to": rfc3339(self.span.to_s),
-                "zone": self.span.zone,
-            },
+            "range": self.span.document(),
             "made_at": rfc3339(int(self.made_at_s)),
             "status": self.status,
+            "changes": list(self.changes),
             "targets": [target.document() for target in self.targets],
             "whole": {**linked(self.whole), "total": self.whole.total.document()},
             "previous": {
                 "name": self.previous_span.name or None,
                 **linked(self.previous),
                 "total": self.previous.total.document(),
+            },
+            "destinations": [
+                {
+                    "name": there.name,
+                    "targets": [target.document() for target in there.targets],
+                    "whole": {**linked(there.whole), **_of_destination(there.whole.total)},
+                    "previous": {**linked(there.previous), **_of_destination(there.previous.total)},
+                }
+                for there in self.destinations
+            ],
+            "lag_by_hop": {
+                "destination": self.lag.delivery,
+                "hops": [
+                    {
+                        **hop.document(),
+                        "p95_ms": self.lag.hops[hop],
+                        "share": self.lag.share(hop),
+                        "previous_p95_ms": self.previous_lag.hops.get(hop),
+                        "previous_share": self.previous_lag.share(hop),
+                    }
+                    for hop in self.lag.hops
+                ],
             },
             "days": [linked(day) for day in self.days],
             "burn_down": [
@@ -173,20 +235,36 @@ class Report:
             "quality": [row.document() for row in self.quality],
             "incidents": {
                 "times": self.incidents.times.document(),
-                "list": [{**found.document(), "links": found.links(base_url)} for found in self.incidents.found],
+                "list": [
+                    {
+                        **found.document(),
+                        "time_to_repair_s": time_to_repair_s(found),
+                        "cause": found.cause,
+                        "links": found.links(base_url),
+                    }
+                    for found in self.incidents.found
+                ],
             },
         }
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
-        """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums,
-        which are kept for longer, and as a page."""
-        page = Address(links.pipeline(self.pipeline), {"zone": self.span.zone}).over(Span(from_s, to_s))
-        base = base_url.rstrip("/")
-        return {
-            "windows": base + links.windows_of(self.pipeline, from_s, to_s),
-            "sums": base + links.sums_of(self.pipeline, from_s, to_s),
-            "page": base + page.href,
-        }
+        return figure_links(self.pipeline, self.span.zone, from_s, to_s, base_url)
+
+
+def figure_links(pipeline: str, zone: str, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
+    """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which
+    are kept for longer, and as a page."""
+    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s))
+    base = base_url.rstrip("/")
+    return {
+        "windows": base + links.windows_of(pipeline, from_s, to_s),
+        "sums": base + links.sums_of(pipeline, from_s, to_s),
+        "page": base + page.href,
+    }
+
+
+def _of_destination(total: Rollup) -> Document:
+    return {name: total.document()[name] for name in ("delivered", "filtered", "dead", "e2e_lag_ms")}
 
 
 def lost_places(total: Rollup) -> Sequence[tuple[str, Interval]]:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
+from dashboard.reports.ranges import CalendarSpan
+from dashboard.request import links
 from lagloss_server import format as fmt
+from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.error_budget import Status
 
 Chart = Literal["burn-down", "days"]
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`link`: where the windows of the figure are; `hint`: shown on hover, such as the time in UTC."""
+    """`link`: where the windows of the figure are; `hint`: shown on hover, such as the time in UTC; `svg`: a small
+    drawing beside the text, which `hint` describes."""
 
     text: str
     link: str = ""
     hint: str = ""
+    svg: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,21 @@ class ReportSection:
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """A report or portfolio as Markdown and HTML lay it out. `charts`: SVG of those that sections name."""
+
+    title: str
+    kind: str
+    name: str
+    description: str
+    span: CalendarSpan
+    made_at_s: float
+    status: Status
+    sections: Sequence[ReportSection]
+    charts: Mapping[Chart, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Pages:
     """Cells that lead to the windows behind them."""
 
@@ -54,6 +75,10 @@ class Pages:
     def range(self, text: str, from_s: int, to_s: int) -> Cell:
         link = self.report.links(from_s, to_s, self.base_url)["page"]
         return Cell(text, link, f"{rfc3339(from_s)} to {rfc3339(to_s)}")
+
+    def incident(self, one: Incident) -> str:
+        """Return the address of an incident's page."""
+        return self.base_url.rstrip("/") + links.incident(str(one.id))
 
     def moment(self, at_s: float | None) -> Cell:
         return Cell(fmt.NOTHING) if at_s is None else Cell(wording.local(at_s, self.zone), "", rfc3339(int(at_s)))

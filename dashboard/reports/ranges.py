@@ -12,6 +12,7 @@ from dashboard.request.span import MAX_SPAN_S, RANGES_S, last
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan
+from lagloss_server.model.window_result import rfc3339
 from lagloss_server.times import parse_time_s
 
 Unit = Literal["week", "month", "quarter"]
@@ -38,6 +39,9 @@ class CalendarSpan:
     zone: str
     unit: Unit | None = None
     name: str = ""
+
+    def document(self) -> dict[str, str | None]:
+        return {"name": self.name or None, "from": rfc3339(self.from_s), "to": rfc3339(self.to_s), "zone": self.zone}
 
 
 def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dashboard.reports import happened, wording
+from dashboard.reports import charts, happened, wording
 from dashboard.reports.model import Report
-from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
+from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection, Table, numbers
 from dashboard.reports.quality import quality
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Lags
 from lagloss_server.rules.error_budget import Attainment
+
+
+def layout(report: Report, base_url: str = "") -> Layout:
+    return Layout(
+        title=wording.title(report),
+        kind="SLA report",
+        name=report.pipeline,
+        description=report.description,
+        span=report.span,
+        made_at_s=report.made_at_s,
+        status=report.status,
+        sections=sections(report, base_url),
+        charts={"burn-down": charts.burn_down(report), "days": charts.days(report)},
+    )
 
 
 def sections(report: Report, base_url: str = "") -> list[ReportSection]:
@@ -18,11 +32,13 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
     pages = Pages(report, base_url)
     found = [
         _objectives(pages),
+        changes(report),
         _burn_down(report),
         _days(pages),
         _known(pages),
+        happened.destinations(pages),
         happened.lag(report),
-        happened.destinations(report),
+        happened.lag_by_hop(report),
         quality(pages),
         happened.worst_hours(pages),
         happened.places(report),
@@ -138,6 +154,10 @@ def _recomputing(pages: Pages) -> ReportSection:
         [Cell("The same on the dashboard"), Cell("page", links["page"])],
     ]
     return ReportSection("Where the figures come from", (note,), None, Table(("", "Link"), rows, 2))
+
+
+def changes(report: Report) -> ReportSection:
+    return ReportSection(f"What changed since {wording.range_words(report.previous_span)}", report.changes)
 
 
 def comparison(report: Report) -> ReportSection:

@@ -59,6 +59,15 @@ def promise(objective: Objective, target: Target) -> str:
     return f"at least {fmt.percent(target.on_time_min)} of messages within {fmt.duration(target.lag_ms)}"
 
 
+def short_promises(targets: tuple[Target, ...]) -> str:
+    """`≤ 1 % lost, ≥ 95 % in 5 s` of each version of a definition that changes it."""
+    short = [
+        f"≤ {fmt.percent(one.loss_max)} lost, ≥ {fmt.percent(one.on_time_min)} in {fmt.duration(one.lag_ms)}"
+        for one in targets
+    ]
+    return "; then ".join(dict.fromkeys(short))
+
+
 def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
     """Return the same of several versions of a definition: each once, in their order."""
     return ", then ".join(dict.fromkeys(promise(objective, target) for target in targets))
@@ -70,8 +79,14 @@ def attained(one: Attainment) -> str:
     if low is None or high is None:
         return fmt.NOTHING
     if one.objective == "on-time":
-        return fmt.interval(fmt.percent, low, high)
+        return kept(one)
     return fmt.interval(fmt.percent, one.bad.min / one.of, one.bad.max / one.of)
+
+
+def kept(one: Attainment) -> str:
+    """Return the attainment: the share of messages that was not lost, or on time."""
+    low, high = one.good["min"], one.good["max"]
+    return fmt.NOTHING if low is None or high is None else fmt.interval(fmt.percent, low, high)
 
 
 def of_budget(part: Share | None) -> str:

@@ -16,6 +16,7 @@ API: Final = "/api/v1"
 OVERVIEW: Final = "/"
 ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"
+PORTFOLIO: Final = "/portfolio"
 AUDIT: Final = "/audit"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")
 """Below these are the program's own files, the same for everybody. Nothing else."""
@@ -105,6 +106,11 @@ def message(name: str) -> str:
 
 def report(name: str) -> str:
     return f"/pipelines/{name}/report"
+
+
+def portfolio(match: str, zone: str, span: Span) -> Address:
+    """Return the page of the pipelines that match (all of an empty text) over a span."""
+    return Address(PORTFOLIO, {"zone": zone, **({"match": match} if match else {})}).over(span)
 
 
 def incident(incident_id: str) -> str:

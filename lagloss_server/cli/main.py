@@ -19,7 +19,7 @@ from rich.console import Console
 
 import lagloss
 from lagloss.broker.errors import kafka_error, unreachable
-from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError
+from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError, UsageError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
@@ -294,6 +294,33 @@ def export(
             file.writelines(text.encode() for text in found.texts(format_, TraceLinks(settings.trace_url)))
     if found.is_truncated:
         typer.echo(f"There are more: the closing of {rfc3339(start)} kept only these.", err=True)
+
+
+@app.command()
+def openslo(
+    pipeline: Annotated[str | None, typer.Argument(help="its name; by default all", metavar="[PIPELINE]")] = None,
+    match: Annotated[
+        list[str] | None, typer.Option("--match", help="only pipelines that match, as team=web; repeatable")
+    ] = None,
+    out_path: Annotated[Path | None, typer.Option("--out", help="file to write; by default stdout")] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the targets of pipelines as OpenSLO v1: services, indicators, objectives and alert policies, in YAML."""
+    from lagloss_server.model.definition import matching
+    from lagloss_server.model.matchers import parse_matchers
+    from lagloss_server.rules.openslo import as_yaml
+    from lagloss_server.rules.openslo import openslo as objects
+
+    if pipeline is not None and match:
+        raise UsageError(detail="expected a pipeline or --match, found both")
+    matchers = parse_matchers(match or ())
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        found = matching(store.pipelines(), matchers) if pipeline is None else [store.pipeline(pipeline)]
+    text = as_yaml(objects(found))
+    if out_path is None:
+        typer.echo(text, nl=False)
+    else:
+        out_path.write_text(text, "utf-8")
 
 
 @app.command()

@@ -26,7 +26,7 @@ WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "bo
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One message to one receiver. `outcome` is sent, failed, dropped or waiting; `pipeline` and `rule` are None of a
-    test. `works_since`: when the receiver first took something after this failed."""
+    test and a report. `works_since`: when the receiver first took something after this failed."""
 
     id: int
     receiver: str

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, func, select
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
@@ -153,6 +153,11 @@ class Incident:
         return self.detail.get("blame")
 
     @property
+    def cause(self) -> str | None:
+        """What was concluded of the bad messages, perhaps that nothing stands out; None: it was not looked for."""
+        return None if self.blame is None else self.blame.get("conclusion")
+
+    @property
     def notes(self) -> list[str]:
         return self.detail.get("notes") or []
 
@@ -216,6 +221,21 @@ def incidents(
     elif since is not None:
         chosen.append((column.state == "open") | (column.resolved_at >= since))
     return chosen_incidents(store, chosen, WORST_FIRST)
+
+
+def open_by_severity(store: Store, pipelines: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Return how many incidents of each of these pipelines are open, by severity."""
+    row = incident_table.c
+    asked = (
+        select(row.pipeline, row.severity, func.count().label("number"))
+        .where(row.state == "open", tables.is_any(row.pipeline, pipelines))
+        .group_by(row.pipeline, row.severity)
+    )
+    found: dict[str, dict[str, int]] = {}
+    with store.engine.connect() as connection:
+        for counted in connection.execute(asked):
+            found.setdefault(counted.pipeline, {})[counted.severity] = counted.number
+    return found
 
 
 def chosen_incidents(

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, func, select
 
 from lagloss_server.incidents.changes import change_table
-from lagloss_server.incidents.incident import incident_table
+from lagloss_server.incidents.incident import Incident, incident_table
 from lagloss_server.store.store import Store
 
 NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})
@@ -117,6 +117,14 @@ def by(key: Callable[[Course], str], of: Iterable[Course]) -> dict[str, Times]:
     for course in of:
         groups.setdefault(key(course), []).append(course)
     return {name: Times.of(groups[name]) for name in sorted(groups)}
+
+
+def time_to_repair_s(incident: Incident) -> float | None:
+    """Return how long an incident took until its repair; None while it is open, and of one that ended otherwise."""
+    ended = incident.resolved_at if not incident.is_open else None
+    if ended is None or incident.resolved_because in NO_REPAIRS:
+        return None
+    return (ended - incident.opened_at).total_seconds()
 
 
 def _or_none(average: Callable[[Sequence[float]], float], of: Sequence[float]) -> float | None:

@@ -14,7 +14,7 @@ from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.matchers import INCIDENT_LABELS
+from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 
@@ -153,6 +153,12 @@ class StoredPipeline:
     version: int
     applied_at_ms: int
     definition: Definition
+
+
+def matching(pipelines: Sequence[StoredPipeline], matchers: MatcherList) -> list[StoredPipeline]:
+    """Return those of these pipelines that all matchers match, by their names and labels."""
+    names = reach(matchers, {stored.name: stored.definition.metadata.labels for stored in pipelines})
+    return [stored for stored in pipelines if stored.name in names]
 
 
 def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:

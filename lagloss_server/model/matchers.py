@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,8 @@ from typing import Annotated, Any, Final, Literal, Protocol, get_args
 
 import re2
 from pydantic import BeforeValidator, Field
+
+from lagloss_server.errors import BadMatchers
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
@@ -61,6 +64,40 @@ class Matcher:
 
 
 MatcherList = tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...]
+
+
+def of_pipelines(matchers: MatcherList) -> MatcherList:
+    """Return matchers that choose pipelines, if none is on a label of incidents.
+
+    Raises:
+        ValueError: one is.
+    """
+    of_incidents = [matcher for matcher in matchers if matcher.label in _OF_RULE]
+    if of_incidents:
+        raise ValueError(
+            f"expected matchers on `pipeline` or labels of definitions, found {of_incidents[0]}, "
+            "which is a label of incidents"
+        )
+    return matchers
+
+
+def parse_matchers(texts: Iterable[str]) -> MatcherList:
+    """Return the matchers of some texts, each of which may hold several, parted by blanks: `team=web tier=~"a b|c"`.
+
+    Raises:
+        BadMatchers: one is none, or on a label that only incidents have.
+    """
+    found: list[Matcher] = []
+    try:
+        for text in texts:
+            words = shlex.shlex(text, posix=True, punctuation_chars=False)
+            words.whitespace_split, words.escape, words.commenters = True, "", ""
+            found += map(Matcher.parse, words)
+        return of_pipelines(tuple(found))
+    except ValueError as error:
+        raise BadMatchers(problem=error) from error
+
+
 Matchers = Annotated[MatcherList, Field(min_length=1)]
 """A field of a YAML file: matchers, all of which must match. Of none all would: a file has to say so otherwise."""
 

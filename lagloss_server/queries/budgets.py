@@ -7,16 +7,23 @@ from typing import Final
 
 from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.rules.error_budget import OBJECTIVES, Budget, Objective, Target, judge, targets_of, targets_within
+from lagloss_server.rules.error_budget import (
+    BUDGET_DAYS,
+    OBJECTIVES,
+    Budget,
+    Objective,
+    Target,
+    judge,
+    targets_of,
+    targets_within,
+)
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
 from lagloss_server.store.store import Store
 
-BUDGET_DAYS: Final = 30
-"""Error budgets are of today and the days before it (UTC), so many in all."""
-_counts: Final[Remembered[Rollup]] = Remembered(30_000)
+counts_memory: Final[Remembered[Rollup]] = Remembered(30_000)
 """Days and hours of some hundred pipelines; under 1 KB each."""
 _targets: Final[Remembered[list[Target]]] = Remembered(1_000)
 
@@ -29,9 +36,9 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
     to_s = period_of("day", int(now_s)) + DAY_S
     from_s = to_s - BUDGET_DAYS * DAY_S
     names = [stored.name for stored in pipelines]
-    targets = {name: targets_within(found, from_s, to_s) for name, found in _read_targets(store, pipelines).items()}
+    targets = {name: targets_within(found, from_s, to_s) for name, found in read_targets(store, pipelines).items()}
     edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
-    stretches = series_of(store, edges, counts_only=True, memory=_counts)
+    stretches = series_of(store, edges, counts_only=True, memory=counts_memory)
     first_s = first_known_of(store, names)
     found: dict[str, Budgets] = {}
     for stored in pipelines:
@@ -43,7 +50,7 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
     return found
 
 
-def _read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:
+def read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:
     """Return the targets of these pipelines over time. Versions do not change: only new ones are read."""
     of = str(store.engine.url)
     keys = {stored.name: (of, stored.name, stored.version, stored.applied_at_ms) for stored in pipelines}

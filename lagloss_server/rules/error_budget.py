@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.rule_places import of_pipeline
+from lagloss_server.model.flow import Flow
+from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
 from lagloss_server.model.window_result import Interval, rfc3339
 from lagloss_server.rules.rollup import Rollup
 
@@ -33,6 +35,27 @@ Counts = TypeVar("Counts", int, npt.NDArray[np.int64])
 Share = dict[str, float]
 """Bounds `min` and `max` of a budget, spent or left; left is below 0 if more than all of it is spent."""
 FOREVER_S: Final = 1 << 40
+BUDGET_DAYS: Final = 30
+"""Error budgets are of today and the days before it (UTC), so many in all."""
+
+
+@dataclass(frozen=True, slots=True)
+class BurnSpans:
+    """A budget burns too fast if it burns more than `times` as fast as it may over the long span and over the short one
+    that ends with it."""
+
+    name: str
+    long_s: int
+    short_s: int
+    times: float
+    severity: Severity
+
+
+BURN_SPANS: Final = (
+    BurnSpans("1h", 3_600, 300, 14.4, "critical"),
+    BurnSpans("6h", 6 * 3_600, 1_800, 6.0, "critical"),
+    BurnSpans("3d", 72 * 3_600, 6 * 3_600, 1.0, "warning"),
+)
 
 
 def budget_of(definition: Definition, objective: Objective) -> float:
@@ -40,11 +63,17 @@ def budget_of(definition: Definition, objective: Objective) -> float:
     return definition.spec.sla.loss.max if objective == "loss" else 1 - on_time_target(definition)
 
 
-def on_time_target(definition: Definition) -> float:
-    """Return the share of messages that has to be on time: as the rule says, else the percentile of the lag's SLA."""
-    settings = of_pipeline(definition.spec.alerts.on_time)
+def on_time_target(definition: Definition, destination: str | None = None) -> float:
+    """Return the share of messages that has to be on time, in the pipeline or at a destination: as the rule says, else
+    the percentile of the lag's SLA."""
+    sla, entries = definition.spec.sla, definition.spec.alerts.on_time
+    if destination is None:
+        settings, lag = of_pipeline(entries), sla.lag
+    else:
+        place = RulePlace("destination", destination)
+        settings, lag = dict(spread(entries, Flow(definition.spec.nodes), [place])).get(place), sla.lag_at(destination)
     given = None if settings is None else settings.target
-    return definition.spec.sla.lag.percentile / 100 if given is None else given
+    return lag.percentile / 100 if given is None else given
 
 
 def bad_of(objective: Objective, total: Callable[[str], Counts]) -> tuple[Counts, Counts]:
@@ -73,7 +102,8 @@ def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Objectives of a pipeline in windows with from <= start < to (epoch s), by that version of its definition.
+    """Objectives of a pipeline, or of one destination of it, in windows with from <= start < to (epoch s), by that
+    version of its definition.
 
     `loss_max`: share of messages that may be lost; `on_time_min`: share that has to be delivered within `lag_ms`.
     """
@@ -87,11 +117,12 @@ class Target:
     budgets: tuple[Fraction, ...]
 
     @classmethod
-    def of(cls, version: int, definition: Definition, from_s: int, to_s: int) -> Target:
-        sla = definition.spec.sla
+    def of(cls, version: int, definition: Definition, from_s: int, to_s: int, destination: str | None = None) -> Target:
+        sla, on_time_min = definition.spec.sla, on_time_target(definition, destination)
+        loss, lag = (sla.loss, sla.lag) if destination is None else (sla.loss_at(destination), sla.lag_at(destination))
         # exact, so that 29 of 100 are within 0.29 and 1 - 0.95 is 5 %
-        budgets = tuple(Fraction(budget_of(definition, one)).limit_denominator(10**9) for one in OBJECTIVES)
-        return cls(version, from_s, to_s, sla.loss.max, on_time_target(definition), sla.lag.target, budgets)
+        budgets = tuple(Fraction(share).limit_denominator(10**9) for share in (loss.max, 1 - on_time_min))
+        return cls(version, from_s, to_s, loss.max, on_time_min, lag.target, budgets)
 
     def budget(self, objective: Objective) -> Fraction:
         return self.budgets[OBJECTIVES.index(objective)]
@@ -107,15 +138,16 @@ class Target:
         }
 
 
-def targets_of(versions: Sequence[StoredPipeline]) -> list[Target]:
-    """Return the targets of a pipeline's versions (oldest first) for all time; equal promises are one target."""
+def targets_of(versions: Sequence[StoredPipeline], destination: str | None = None) -> list[Target]:
+    """Return the targets of a pipeline's versions (oldest first), or of one destination's, for all time; equal promises
+    are one target."""
     found: list[Target] = []
     for at, stored in enumerate(versions):
         starts = -FOREVER_S if at == 0 else -(-stored.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
         if found and found[-1].from_s >= starts and len(found) > 1:
             found.pop()  # it was replaced before a window began
             found[-1] = replace(found[-1], to_s=FOREVER_S)
-        target = Target.of(stored.version, stored.definition, starts, FOREVER_S)
+        target = Target.of(stored.version, stored.definition, starts, FOREVER_S, destination)
         if found and _promise(found[-1]) == _promise(target):
             continue
         if found:

@@ -215,6 +215,23 @@ class Rollup:
             worst=_worst(part.worst for part in parts),
         )
 
+    def at(self, destination: str) -> Rollup:
+        """Return the sums of one destination in place of the pipeline's; the verdicts stay those of the windows."""
+        there = self.destinations.get(destination, DestinationSums())
+        return Rollup(
+            windows=self.windows,
+            verdicts=self.verdicts,
+            proofs=self.proofs,
+            messages=there.due,
+            **{name: getattr(there, name) for name in _DESTINATION_COUNTS if name != "due"},
+            e2e_lags=there.lags,
+        )
+
+    def p95_ms(self, checkpoints: Iterable[str]) -> float | None:
+        """Return the p95 of the live lags at some checkpoints together, from their merged sketches."""
+        found = (self.checkpoints[name].lags for name in checkpoints if name in self.checkpoints)
+        return Sketch.merged(found).quantile_ms(0.95)
+
     @property
     def loss_ratio(self) -> dict[str, float | None]:
         """Loss ratio of the period; None without messages."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
-from dashboard.reports.model import BurnPoint, Figures, Incidents, Report, WorstHour
+from dashboard.reports.changes import what_changed
+from dashboard.reports.model import BurnPoint, DestinationFigures, Figures, Incidents, LagByHop, Report, WorstHour
 from dashboard.reports.ranges import day_edges, named_range, previous
 from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Course, Times
 from lagloss_server.model.window_result import Interval
 from lagloss_server.rules.error_budget import OBJECTIVES, Target, judge
-from lagloss_server.rules.rollup import Rollup
+from lagloss_server.rules.hops import Hop
+from lagloss_server.rules.rollup import DestinationSums, Rollup
 from lagloss_server.store.periods import Coverage
 from tests.support.incident_rows import NOON, WHERE
 from tests.support.window_documents import chain
@@ -34,6 +37,22 @@ def rollup(messages: int = 1_000, lost: tuple[int, int] = (5, 7), windows: int =
         e2e_lags=Sketch.from_bins({10_250: messages}),
         lost_at={"link src->mid": Interval(*lost)},
     )
+
+
+HOPS = (Hop("arrival", "src"), Hop("queue", "mid", "src"), Hop("process", "mid"))
+
+
+def lag_by_hop(*p95_ms: float) -> LagByHop:
+    """Of the first hops of `chain`."""
+    return LagByHop(dict(zip(HOPS, p95_ms, strict=False)), "snk", frozenset(HOPS[: len(p95_ms)]))
+
+
+def destination(made: Report, name: str, now: DestinationSums, before: DestinationSums) -> DestinationFigures:
+    whole, previous_ = (
+        figures(of.from_s, of.to_s, replace(of.total, destinations={name: sums}).at(name))
+        for of, sums in ((made.whole, now), (made.previous, before))
+    )
+    return DestinationFigures(name, made.targets, whole, previous_)
 
 
 def figures(from_s: int, to_s: int, total: Rollup) -> Figures:
@@ -68,7 +87,7 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
     ]
     before = previous(span)
     course = Course("critical", "loss", NOON, NOON + timedelta(minutes=2), NOON + timedelta(minutes=9), "recovered")
-    return Report(
+    made = Report(
         pipeline=pipeline,
         description=description,
         span=span,
@@ -85,4 +104,8 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
             ),
         ),
         incidents=Incidents(incidents, Times.of([course] if incidents else [])),
+        destinations=(),
+        lag=lag_by_hop(20.0, 60.0, 20.0),
+        previous_lag=lag_by_hop(20.0, 30.0),
     )
+    return replace(made, changes=what_changed(made))

@@ -168,7 +168,7 @@ def _destination(name: str, due: int, lag_ms: float | None) -> dict[str, Any]:
 
 
 def facts(window: dict[str, Any]) -> WindowFacts:
-    """Facts that fit a document: every lag of a checkpoint is its p95."""
+    """Facts that fit a document: every lag of a checkpoint or a destination is its p95."""
 
     def lags(p95_ms: float | None, count: int) -> Sketch:
         return Sketch() if p95_ms is None else Sketch.from_bins({int(bin_keys(np.array([p95_ms]))[0]): count})
@@ -179,8 +179,9 @@ def facts(window: dict[str, Any]) -> WindowFacts:
         )
         for there in window["checkpoints"]
     }
-    e2e = lags(window["e2e_lag_ms"]["p95"], window["delivered"] or 0)
-    return WindowFacts(checkpoints=checkpoints, arrivals=(e2e,))
+    arrivals = window.get("destinations") or [window]
+    each = tuple(lags(there["e2e_lag_ms"]["p95"], there["delivered"] or 0) for there in arrivals)
+    return WindowFacts(checkpoints=checkpoints, arrivals=each)
 
 
 def store_window(connection: Connection, window: dict[str, Any], start_s: int, notify: bool = True) -> None:

@@ -17,7 +17,7 @@ from lagloss_server.net.secret import Secret
 MAX_HEADER: Final = 150
 MAX_TEXT: Final = 3_000
 MAX_SECTIONS: Final = 15
-"""Incidents shown in one message: three blocks each, and Slack takes 50."""
+"""Incidents, or pipelines of a report, shown in one message: three blocks each, and Slack takes 50."""
 
 _COLOURS: Final[dict[Tone, str]] = {
     "critical": "#d32f2f",
@@ -89,7 +89,7 @@ def payload(said: RenderedMessage) -> dict[str, Any]:
         ],
     }
     if len(shown) < len(said.sections):
-        more = {"type": "mrkdwn", "text": f"and {len(said.sections) - len(shown)} more incidents"}
+        more = {"type": "mrkdwn", "text": f"and {len(said.sections) - len(shown)} more"}
         document["attachments"].append({"blocks": [{"type": "context", "elements": [more]}]})
     return document
 
@@ -123,6 +123,8 @@ def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
 
 
 def _mrkdwn_line(line: TextLine) -> str:
+    if not line.label:
+        return f"• {_escaped(line.text, 1_500)}"
     if line.kind == "link":
         address = line.text.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E")
         return f"*{line.label}:* <{address.replace('&', '&amp;')}>" if len(address) < 2_500 else f"*{line.label}:* …"

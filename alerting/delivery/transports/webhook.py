@@ -1,4 +1,4 @@
-"""A webhook as Standard Webhooks describes them: a notification's body, signed, under an id of its own."""
+"""A webhook as Standard Webhooks describes them: a notification's or report's body, signed, under an id of its own."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def _signer(secret: str) -> Webhook:
 
 
 class WebhookTransport:
-    """`webhook-id` is the same at every attempt of a notification, so that a receiver can drop a repeated one."""
+    """`webhook-id` is the same at every attempt of a notification, so that a receiver can drop a repeated one; so is
+    `idempotency-key`, by which gateways do. A report brings its own: it is of the time when it was due."""
 
     takes_groups: bool = False
     resend_s: float | None = None
@@ -55,9 +56,9 @@ class WebhookTransport:
     def send(self, notifications: Sequence[Notification]) -> Outcome:
         (notification,) = notifications
         body = json.dumps(notification.body, separators=(",", ":"))
-        name = f"lagloss-{notification.id}"
+        name = str(notification.body.get("idempotency_key") or f"lagloss-{notification.id}")
         now = datetime.now(UTC)
-        headers = {"webhook-id": name, "webhook-timestamp": str(int(now.timestamp()))}
+        headers = {"webhook-id": name, "webhook-timestamp": str(int(now.timestamp())), "idempotency-key": name}
         if self._signer is not None:
             headers["webhook-signature"] = self._signer.sign(name, now, body)
         return self._target.post(body.encode(), headers)

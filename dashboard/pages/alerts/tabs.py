@@ -182,7 +182,7 @@ def _delivery(each: Delivery, here: Address) -> list[Part]:
     return [
         badge(*OUTCOMES.get(each.outcome, OUTCOMES["dropped"])),
         each.receiver,
-        f"{each.pipeline} {each.rule}" if each.pipeline else "a test",
+        f"{each.pipeline} {each.rule}" if each.pipeline else f"a {each.change}",
         each.change,
         str(each.attempts),
         html.Span(summary),

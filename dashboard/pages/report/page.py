@@ -123,6 +123,21 @@ def elsewhere(here: Address) -> Address:
     return here if is_known else here.over(Span(span.from_s, span.to_s))
 
 
+def ranges(here: Address) -> tuple[list[str], str]:
+    """Return the names of ranges to choose from, and the one that the address has; empty where it has moments."""
+    chosen = "" if "from" in here.query else here.query.get("range", DEFAULT)
+    return list(dict.fromkeys([*PRESETS, *_LAST, *([chosen] if chosen else [])])), chosen
+
+
+def earlier(here: Address) -> Address:
+    """Return the same page over the range before."""
+    try:
+        before = previous(asked(here, time.time()))
+    except UsageError:
+        return here
+    return here.named(before.name) if before.name else here.over(Span(before.from_s, before.to_s))
+
+
 def _register_controls(app: Dash) -> None:
     @app.callback(
         Output(ReportIds.NAV, "children"),
@@ -136,9 +151,7 @@ def _register_controls(app: Dash) -> None:
     def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         here, of = PAGE.asked(pathname, search)
         nav = shell.pipeline_nav(elsewhere(here), of["pipeline"], "report")
-        chosen = "" if "from" in here.query else here.query.get("range", DEFAULT)
-        names = dict.fromkeys([*PRESETS, *_LAST, *([chosen] if chosen else [])])
-        return nav, list(names), chosen, *(_filled(here) or (None, None))
+        return nav, *ranges(here), *(_filled(here) or (None, None))
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
@@ -170,13 +183,7 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
         case ReportIds.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
             return here.named(range_)
         case ReportIds.EARLIER:
-            try:
-                before = previous(asked(here, time.time()))
-            except UsageError:
-                return here
-            if before.name:
-                return here.named(before.name)
-            return here.over(Span(before.from_s, before.to_s))
+            return earlier(here)
         case ReportIds.APPLY if from_ and to and (from_, to) != _filled(here):
             return here.between(from_, to)
     return here

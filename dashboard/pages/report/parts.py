@@ -9,6 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.figures.burn_down import burn_down_figure
+from dashboard.figures.sparkline import data_uri
 from dashboard.pages.base import Part, aria, badge, icon
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
@@ -18,43 +19,53 @@ from dashboard.reports.wording import STATUSES, local_day
 from dashboard.request import links
 from dashboard.request.links import API, Address
 from dashboard.request.span import Span
+from lagloss_server.rules.error_budget import Status
 
 _ASKED: Final = ("range", "from", "to", "zone")
 
 
 def report_part(report: Report, here: Address, dark: bool) -> Part:
     """Return the status, downloads, and every section in the order in which it is read."""
-    look = STATUSES[report.status]
-    head = dmc.Group(
-        [badge(look.word, look.icon, look.colour, "lg"), _downloads(report.pipeline, here)], justify="space-between"
-    )
+    files = downloads(f"{API}/pipelines/{quote(report.pipeline)}/report", here)
+    head = dmc.Group([status_badge(report.status), files], justify="space-between")
     return html.Div([head, *(_section(section, report, here, dark) for section in sections(report))])
 
 
-def _downloads(pipeline: str, here: Address) -> Part:
-    """Return the same figures as files; made anew, of the same range."""
-    asked = {key: value for key, value in here.query.items() if key in _ASKED}
+def status_badge(status: Status) -> Part:
+    look = STATUSES[status]
+    return badge(look.word, look.icon, look.colour, "lg")
+
+
+def downloads(route: str, here: Address, *more: str) -> Part:
+    """Return the same figures as files; made anew, of the same range. `more`: further parameters of the route."""
+    asked = {key: value for key, value in here.query.items() if key in (*_ASKED, *more)}
     anchors = [
-        html.A(name.upper(), href=_file_link(pipeline, {**asked, "format": name}), download="", className="nav-link")
+        html.A(
+            name.upper(),
+            href=route + Address(query={**asked, "format": name}).search,
+            download="",
+            className="nav-link",
+        )
         for name in FORMATS
     ]
     return html.Div(["Download: ", *anchors], **aria(label="downloads"), role="group")
 
 
-def _file_link(pipeline: str, query: dict[str, str]) -> str:
-    return f"{API}/pipelines/{quote(pipeline)}/report{Address(query=query).search}"
-
-
 def _section(section: ReportSection, report: Report, here: Address, dark: bool) -> Part:
-    parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
-    parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
+    chart = None
     if section.chart == "burn-down":
         figure = burn_down_figure(report, dark)
-        parts.append(dcc.Graph(figure=figure, config={"displayModeBar": False}, className="chart"))
+        chart = dcc.Graph(figure=figure, config={"displayModeBar": False}, className="chart")
     if section.chart == "days":
-        parts.append(_strip(report, here))
-    if section.table is not None:
-        parts.append(_table(section.table, section.title))
+        chart = _strip(report, here)
+    return section_part(section, chart)
+
+
+def section_part(section: ReportSection, chart: Part | None = None) -> Part:
+    """Return a section, its chart between sentences and table."""
+    parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
+    parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
+    parts += [each for each in (chart, section.table and _table(section.table, section.title)) if each is not None]
     return html.Section(parts)
 
 
@@ -90,6 +101,9 @@ def _table(table: Table, title: str) -> Part:
 
 
 def _cell(cell: Cell) -> Part:
+    if cell.svg:
+        drawing = html.Img(src=data_uri(cell.svg), alt=cell.hint, title=cell.hint, className="spark")
+        return html.Span([drawing, " ", html.Span(cell.text, **aria(hidden="true"))])
     if cell.link:
         return html.A(cell.text, href=cell.link, title=cell.hint or None)
     return html.Span(cell.text, title=cell.hint) if cell.hint else cell.text

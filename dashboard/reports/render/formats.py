@@ -9,28 +9,38 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.reports.model import Report
+from dashboard.reports.parts import Layout
+from dashboard.reports.portfolio import Portfolio
+from dashboard.reports.portfolio_sections import layout as portfolio_layout
 from dashboard.reports.render.html import page, pdf
 from dashboard.reports.render.markdown import markdown
 from dashboard.reports.render.spreadsheet import spreadsheet
+from dashboard.reports.sections import layout as report_layout
 from dashboard.reports.wording import range_words
 from lagloss.errors import UsageError
+
+Reported = Report | Portfolio
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`render` takes the report and the dashboard's address, which links begin with."""
+    """`render` takes what is reported and the dashboard's address, which links begin with."""
 
     media_type: str
-    render: Callable[[Report, str], bytes]
+    render: Callable[[Reported, str], bytes]
     is_binary: bool = False
 
 
+def _layout(of: Reported, base_url: str) -> Layout:
+    return portfolio_layout(of, base_url) if isinstance(of, Portfolio) else report_layout(of, base_url)
+
+
 FORMATS: Final = {
-    "md": Format("text/markdown; charset=utf-8", lambda report, url: markdown(report, url).encode()),
-    "html": Format("text/html; charset=utf-8", lambda report, url: page(report, url).encode()),
-    "pdf": Format("application/pdf", lambda report, url: pdf(page(report, url)), is_binary=True),
-    "csv": Format("text/csv; charset=utf-8; header=present", lambda report, url: spreadsheet(report, url).encode()),
-    "json": Format("application/json", lambda report, url: f"{json.dumps(report.document(url))}\n".encode()),
+    "md": Format("text/markdown; charset=utf-8", lambda of, url: markdown(_layout(of, url)).encode()),
+    "html": Format("text/html; charset=utf-8", lambda of, url: page(_layout(of, url)).encode()),
+    "pdf": Format("application/pdf", lambda of, url: pdf(page(_layout(of, url))), is_binary=True),
+    "csv": Format("text/csv; charset=utf-8; header=present", lambda of, url: spreadsheet(of, url).encode()),
+    "json": Format("application/json", lambda of, url: f"{json.dumps(of.document(url))}\n".encode()),
 }
 
 
@@ -45,8 +55,9 @@ def format_of(name: str) -> Format:
     return FORMATS[name]
 
 
-def render(report: Report, fmt: str, base_url: str = "") -> bytes:
-    """Return the report in one of FORMATS. `base_url`: the dashboard's address, for links; empty where it is not known.
+def render(report: Reported, fmt: str, base_url: str = "") -> bytes:
+    """Return a report or portfolio in one of FORMATS. `base_url`: the dashboard's address, for links; empty where it is
+    not known.
 
     Raises:
         UsageError: no such form.
@@ -55,7 +66,8 @@ def render(report: Report, fmt: str, base_url: str = "") -> bytes:
     return format_of(fmt).render(report, base_url)
 
 
-def file_name(report: Report, fmt: str) -> str:
-    """`lagloss-clicks-2026-11.pdf`: letters, digits, dots and dashes only."""
-    words = f"lagloss-{report.pipeline}-{range_words(report.span)}"
+def file_name(report: Reported, fmt: str) -> str:
+    """`lagloss-clicks-2026-11.pdf`, `lagloss-portfolio-team-web-2026-11.pdf`: letters, digits, dots and dashes only."""
+    name = f"portfolio-{report.name[:100]}" if isinstance(report, Portfolio) else report.name
+    words = f"lagloss-{name}-{range_words(report.span)}"
     return f"{re.sub(r'[^A-Za-z0-9_]+', '-', words)}.{fmt}"

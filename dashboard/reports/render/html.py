@@ -12,24 +12,19 @@ from markupsafe import Markup
 
 from dashboard.design import LIGHT, css_variables
 from dashboard.reports import wording
-from dashboard.reports.model import Report
-from dashboard.reports.render import charts
-from dashboard.reports.sections import sections
+from dashboard.reports.parts import Layout
 from lagloss_server.errors import PangoMissing
 
 
-def page(report: Report, base_url: str = "") -> str:
-    """Return the document. Everything but the charts is escaped by the template, and they escape what they are
+def page(layout: Layout) -> str:
+    """Return the document. Everything but the drawings is escaped by the template, and they escape what they are
     given."""
-    drawn = {"burn-down": Markup(charts.burn_down(report)), "days": Markup(charts.days(report))}
     return _template().render(
-        title=wording.title(report),
-        report=report,
-        made=wording.local(report.made_at_s, report.span.zone),
-        range_words=wording.range_words(report.span),
-        look=wording.STATUSES[report.status],
-        sections=sections(report, base_url),
-        charts=drawn,
+        of=layout,
+        made=wording.local(layout.made_at_s, layout.span.zone),
+        range_words=wording.range_words(layout.span),
+        look=wording.STATUSES[layout.status],
+        drawn=Markup,
         style=Markup(f"{css_variables(LIGHT)}\n{_file('report.css')}"),
     )
 

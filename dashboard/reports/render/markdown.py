@@ -6,20 +6,18 @@ import re
 from typing import Final
 
 from dashboard.reports import wording
-from dashboard.reports.model import Report
-from dashboard.reports.parts import Cell, ReportSection, Table
-from dashboard.reports.sections import sections
+from dashboard.reports.parts import Cell, Layout, ReportSection, Table
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|~#&!])")
 
 
-def markdown(report: Report, base_url: str = "") -> str:
-    """Return all of the report, charts left out."""
-    zone = report.span.zone
-    head = [f"# {escape(wording.title(report))}", f"Made {wording.local(report.made_at_s, zone)}, times in {zone}."]
-    if report.description:
-        head.insert(1, escape(report.description))
-    return "\n\n".join([*head, *(_section(section) for section in sections(report, base_url))]) + "\n"
+def markdown(layout: Layout) -> str:
+    """Return all of it, charts left out."""
+    zone = layout.span.zone
+    head = [f"# {escape(layout.title)}", f"Made {wording.local(layout.made_at_s, zone)}, times in {zone}."]
+    if layout.description:
+        head.insert(1, escape(layout.description))
+    return "\n\n".join([*head, *map(_section, layout.sections)]) + "\n"
 
 
 def escape(text: str) -> str:

@@ -14,15 +14,16 @@ from pydantic import TypeAdapter, ValidationError
 from rich.table import Table
 
 from dashboard.reports.schedule.file import ReportsFile, ReportSpec, load_reports
-from dashboard.reports.schedule.mail import message_id
-from dashboard.reports.schedule.producer import Producer, maker, unsettled
+from dashboard.reports.schedule.mail import compose, message_id
+from dashboard.reports.schedule.producer import Producer, unsettled
+from dashboard.reports.schedule.receivers import combined, problem_of, queue, read_kinds
 from dashboard.reports.schedule.runs import Runs
 from dashboard.reports.schedule.scheduler import SEND_TIMEOUT_S
 from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, open_store, out
 from lagloss_server.format import NOTHING
-from lagloss_server.net.mail import Address, addr_spec, send_mail
+from lagloss_server.net.mail import Address, send_mail
 from lagloss_server.net.outcome import Sent
 from lagloss_server.settings import Settings
 
@@ -45,6 +46,10 @@ class UnknownReport(UsageError):
     """No report is called {report}; there {known}. They are in {file}."""
 
 
+class NoMailServer(UsageError):
+    """{file} has no `mail`, the server that mails are handed in at."""
+
+
 class BadAddress(UsageError):
     """Expected --to to be one mail address such as on-call@example.com, in ASCII; found {found!r}."""
 
@@ -64,7 +69,7 @@ def list_(data_dir: DataDir = None) -> None:
                 report.name,
                 _pipelines(report),
                 report.range,
-                ", ".join(map(addr_spec, report.to)),
+                report.ways,
                 _next(report)[0],
                 due,
                 outcome,
@@ -80,11 +85,12 @@ def check(
 ) -> None:
     """Check a reports file and its secrets, and show the next due times; send nothing."""
     found = _file(Settings.load(reports_file=file))
-    found.mail.server()
+    if found.mail is not None:
+        found.mail.server()
     table = Table("report", "pipelines", "range", "formats", "to", f"next {NEXT_SHOWN}", box=None)
     for report in found.reports:
-        formats, to = ", ".join(report.formats), ", ".join(map(addr_spec, report.to))
-        table.add_row(report.name, _pipelines(report), report.range, formats, to, "; ".join(_next(report)))
+        row = (report.name, _pipelines(report), report.range, ", ".join(report.formats), report.ways)
+        table.add_row(*row, "; ".join(_next(report)))
     out().print(table if found.reports else "no reports")
 
 
@@ -92,11 +98,11 @@ def check(
 def send(
     name: Annotated[str, typer.Argument(help="name of the report", metavar="NAME")],
     to: Annotated[
-        list[str] | None, typer.Option("--to", help="recipient, in place of those in the file; repeatable")
+        list[str] | None, typer.Option("--to", help="mail address, in place of all in the file; repeatable")
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Generate a report as if it were due now and mail it; its schedule is unchanged."""
+    """Generate a report as if it were due now, mail it and queue it for its receivers; its schedule is unchanged."""
     settings = Settings.load(data_dir=data_dir)
     file = _file(settings)
     report = file.report(name)
@@ -104,19 +110,29 @@ def send(
         names = ", ".join(each.name for each in file.reports)
         known = f"are {names}" if names else "is none"
         raise UnknownReport(report=name, known=known, file=settings.reports_file)
-    recipients = [_address(each) for each in to] if to else report.to
-    server, now_s = file.mail.server(SEND_TIMEOUT_S), time.time()
+    if to:
+        report = report.model_copy(update={"to": tuple(map(_address, to)), "receivers": ()})
+    if report.to and file.mail is None:
+        raise NoMailServer(file=settings.reports_file)
+    mailer = (file.mail.server(SEND_TIMEOUT_S), file.mail.from_) if report.to and file.mail is not None else None
+    now_s, run = time.time(), uuid.uuid4()
     with open_store(settings) as store:
-        producer = Producer(store, file.mail.from_, maker(settings.dashboard_url))
-        span = report.span(int(now_s))
-        waits_for = unsettled(store, producer.definitions(report), span, now_s)
-        unique = message_id(file.mail.from_, uuid.uuid4())
-        mail = producer.mail(report, span, recipients, unique, now_s, waits_for)
-    outcome = send_mail(server, mail, recipients, frozenset()).outcome
+        producer, span = Producer(store, settings.dashboard_url), report.span(int(now_s))
+        made = producer.report(report, span, now_s, unsettled(store, producer.definitions(report), span, now_s))
+        with store.engine.begin() as connection:
+            kinds = read_kinds(connection, report.receivers)
+            outcomes = [problem_of(each, kinds.get(each)) for each in report.receivers]
+            fit = {each: kind for each, kind in kinds.items() if isinstance(problem_of(each, kind), Sent)}
+            queue(connection, made, fit, run)
+    if mailer is not None:
+        server, sender = mailer
+        mail = compose(made, sender, report.to, message_id(sender, run))
+        outcomes.append(send_mail(server, mail, report.to, frozenset()).outcome)
+    outcome = combined(outcomes)
     if not isinstance(outcome, Sent):
         typer.echo(f"lagloss reports: {name} was not sent: {outcome.error}", err=True)
         raise typer.Exit(EXIT_BREACHED)
-    typer.echo(f"{mail['Subject']}: sent to {', '.join(map(addr_spec, recipients))}")
+    typer.echo(f"{made.title}: {'queued for' if not report.to else 'sent to'} {report.ways}")
 
 
 def _file(settings: Settings) -> ReportsFile:
@@ -134,7 +150,9 @@ def _address(text: str) -> str:
 
 
 def _pipelines(report: ReportSpec) -> str:
-    return "all" if report.pipelines is None else ", ".join(report.pipelines)
+    if report.pipelines is not None:
+        return ", ".join(report.pipelines)
+    return (", ".join(map(str, report.match)) or "all") + (" (portfolio)" if report.portfolio else "")
 
 
 def _next(report: ReportSpec) -> list[str]:

@@ -1,9 +1,10 @@
-"""The reports file: reports, their schedules and recipients. YAML that operators write, named by
+"""The reports file: reports, their schedules, recipients and receivers. YAML that operators write, named by
 LAGLOSS_REPORTS_FILE."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -13,7 +14,9 @@ from dashboard.reports.render.formats import FORMATS
 from dashboard.reports.schedule.rule import Schedule
 from lagloss.errors import LaglossError
 from lagloss_server.fields import Name, Strict, Zone, refuse
-from lagloss_server.net.mail import Recipients, ServerConfig
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.matchers import MatcherList, of_pipelines, reach
+from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec
 from lagloss_server.settings import Settings
 from lagloss_server.yaml_files import load_yaml
 
@@ -46,16 +49,49 @@ def _format(name: str) -> str:
 
 
 class ReportSpec(Strict):
-    """One scheduled report. `pipelines` None: all that there are when it is made. `range`, seen from when it is due: a
-    week, month or quarter that is over then (`last-week`), or a time before it (`-24h`)."""
+    """One scheduled report.
+
+    `pipelines` None: all that there are when it is made and that `match`. `range`, seen from when it is due: a week,
+    month or quarter that is over then (`last-week`), or a time before it (`-24h`). `to` are mail addresses, `receivers`
+    names of the alerting file.
+    """
 
     name: Name
-    pipelines: Annotated[tuple[Name, ...] | None, BeforeValidator(_none_if_all)]
+    pipelines: Annotated[tuple[Name, ...] | None, BeforeValidator(_none_if_all)] = None
+    match: Annotated[MatcherList, AfterValidator(of_pipelines)] = ()
+    portfolio: bool = False
+    """One document for all of them, worst first, in place of one for each."""
     range: Annotated[str, AfterValidator(_over)]
     zone: Zone = "UTC"
     rrule: str
     formats: Annotated[tuple[Annotated[str, AfterValidator(_format)], ...], Field(min_length=1)] = ("pdf",)
-    to: Recipients
+    to: Recipients | tuple[()] = ()
+    receivers: Annotated[tuple[Name, ...], Field(max_length=20)] = ()
+
+    @model_validator(mode="after")
+    def _can_be_made(self) -> ReportSpec:
+        if not self.match and "pipelines" not in self.model_fields_set:
+            raise ValueError("expected `pipelines` (`all` or a list) or `match`, found neither")
+        if self.match and self.pipelines is not None:
+            raise ValueError("expected a list of pipelines or `match`, found both")
+        if self.portfolio and self.pipelines is not None:
+            raise ValueError("expected `portfolio` with `pipelines: all` or `match`, found a list of pipelines")
+        if not self.to and not self.receivers:
+            raise ValueError("expected `to` or `receivers`, found neither")
+        return self
+
+    @property
+    def ways(self) -> str:
+        """Return the mail addresses and receivers, for people."""
+        return ", ".join([*map(addr_spec, self.to), *(f"receiver {name}" for name in self.receivers)])
+
+    def chosen(self, definitions: Iterable[Definition]) -> list[Definition]:
+        """Return those of these pipelines that the report is of."""
+        found = list(definitions)
+        if self.pipelines is not None:
+            return [each for each in found if each.name in self.pipelines]
+        matching = reach(self.match, {each.name: each.metadata.labels for each in found})
+        return [each for each in found if each.name in matching]
 
     @property
     def schedule(self) -> Schedule:
@@ -69,11 +105,11 @@ class ReportSpec(Strict):
 
 
 class ReportsFile(Strict):
-    """The mail server, and the reports."""
+    """The mail server, for reports that are mailed, and the reports."""
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Reports"]
-    mail: ServerConfig
+    mail: ServerConfig | None = None
     reports: tuple[ReportSpec, ...]
 
     @model_validator(mode="after")
@@ -85,6 +121,8 @@ class ReportsFile(Strict):
             if name in names[:at]
         ]
         for at, report in enumerate(self.reports):
+            if report.to and self.mail is None:
+                problems.append((("reports", at, "to"), "expected `mail`, the server, where a report is mailed"))
             try:
                 Schedule.parse(report.rrule, report.zone)
             except ValueError as error:

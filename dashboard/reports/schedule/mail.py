@@ -1,4 +1,4 @@
-"""The mail of a scheduled report: a summary as text and HTML, the documents attached."""
+"""A scheduled report as it is made, and its mail: a summary as text and HTML, the documents attached."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from email import policy
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Final
+from typing import Any, Final
 
+from dashboard.reports.ranges import CalendarSpan
 from lagloss_server.net.mail import addr_spec
 from lagloss_server.net.sanitize import one_line
+from lagloss_server.rules.error_budget import Status
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +29,27 @@ class Attachment:
 
 @dataclass(frozen=True, slots=True)
 class ReportPart:
-    """One pipeline's: `headline` is a few words, `link` leads to its page, where the dashboard's address is known."""
+    """One pipeline's, or a portfolio's: `headline` is a few words, `link` leads to its page, where the dashboard's
+    address is known, `document` is its JSON form."""
 
-    pipeline: str
+    title: str
     headline: str
     sentences: tuple[str, ...]
     link: str = ""
     attachments: tuple[Attachment, ...] = ()
+    status: Status = "none"
+    document: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MadeReport:
+    """A scheduled report over its range. `notes`: remarks on all of it."""
+
+    name: str
+    title: str
+    span: CalendarSpan
+    parts: tuple[ReportPart, ...]
+    notes: tuple[str, ...]
 
 
 MAX_SUBJECT: Final = 200
@@ -41,22 +57,25 @@ MAX_ATTACHED_BYTES: Final = 15 * 2**20
 """Many servers take mails of 25 MB, and base64 adds a third."""
 
 
+def run_token(*run: object) -> str:
+    """Return the same token for each attempt of a run."""
+    return hashlib.sha256("\n".join(map(str, run)).encode()).hexdigest()[:32]
+
+
 def message_id(sender: str, *run: object) -> str:
     """Return the same id for each attempt of a run: a mail delivered twice is shown once."""
-    token = hashlib.sha256("\n".join(map(str, run)).encode()).hexdigest()[:32]
-    return f"<report-{token}@{addr_spec(sender).rpartition('@')[2]}>"
+    return f"<report-{run_token(*run)}@{addr_spec(sender).rpartition('@')[2]}>"
 
 
-def compose(
-    subject: str, parts: Sequence[ReportPart], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
-) -> EmailMessage:
-    """Return the mail. `name`: its Message-ID; `notes`: remarks on all of it. Documents that would make it
-    too large are left out, which it mentions."""
+def compose(made: MadeReport, sender: str, recipients: Sequence[str], name: str) -> EmailMessage:
+    """Return the mail. `name`: its Message-ID. Documents that would make it too large are left out, which it
+    mentions."""
+    subject, parts, notes = made.title, made.parts, made.notes
     attached, left_out = _fitting(parts)
     if left_out:
         names = ", ".join(each.name for each in left_out)
         limit = MAX_ATTACHED_BYTES // 2**20
-        notes = [*notes, f"Left out, since a mail should have no more than {limit} MiB of documents: {names}."]
+        notes = (*notes, f"Left out, since a mail should have no more than {limit} MiB of documents: {names}.")
     mail = EmailMessage(policy=policy.SMTP)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
@@ -76,7 +95,7 @@ def compose(
 
 def as_text(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
     """Return the summary in plain text."""
-    summary = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
+    summary = ["\n".join([f"{each.title}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
     return "\n\n".join([subject, *notes, *summary]) + "\n"
 
 
@@ -96,7 +115,7 @@ def as_html(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> 
 
 
 def _part_html(part: ReportPart) -> str:
-    name, headline = html.escape(part.pipeline), html.escape(part.headline)
+    name, headline = html.escape(part.title), html.escape(part.headline)
     heading = f'<a href="{html.escape(part.link)}">{name}</a>' if part.link else name
     sentences = "<br>\n".join(map(html.escape, part.sentences))
     return f'<h2 style="font-size:15px">{heading}: {headline}</h2>\n<p>{sentences}</p>\n'

@@ -1,18 +1,22 @@
-"""From a scheduled report to its mail: whether its range is settled, and the parts of its pipelines."""
+"""Making scheduled reports: whether their range is settled, and the parts of their pipelines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from email.message import EmailMessage
 
 from sqlalchemy import exists, select
 
+from dashboard.reports.happened import attainments
 from dashboard.reports.making import make_report
+from dashboard.reports.portfolio import make_portfolio
+from dashboard.reports.portfolio_sections import summary
 from dashboard.reports.ranges import CalendarSpan
-from dashboard.reports.render.formats import FORMATS, file_name, render
+from dashboard.reports.render.formats import FORMATS, Reported, file_name, render
 from dashboard.reports.schedule.file import ReportSpec
-from dashboard.reports.schedule.mail import Attachment, ReportPart, compose
+from dashboard.reports.schedule.mail import Attachment, MadeReport, ReportPart
 from dashboard.reports.wording import range_words, status, verdict_sentences
+from dashboard.request import links
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import Definition
@@ -22,41 +26,42 @@ from lagloss_server.store.store import Store
 
 
 class Producer:
-    """Makes mails from a sender's address of what `make` makes of the store's pipelines."""
+    """Makes scheduled reports of the store's pipelines. `base_url`: the dashboard's address, for links; empty where it
+    is not known. `make` is for tests."""
 
-    def __init__(self, store: Store, sender: str, make: Maker) -> None:
+    def __init__(self, store: Store, base_url: str, make: Maker | None = None) -> None:
         self._store = store
-        self._sender = sender
-        self._make = make
+        self._base_url = base_url
+        self._make = make or maker(base_url)
 
     def definitions(self, report: ReportSpec) -> list[Definition]:
         """Return the definitions of the report's pipelines, without unknown ones."""
-        found = [stored.definition for stored in self._store.pipelines()]
-        return [each for each in found if report.pipelines is None or each.name in report.pipelines]
+        return report.chosen([stored.definition for stored in self._store.pipelines()])
 
-    def mail(
+    def report(
         self,
         report: ReportSpec,
         span: CalendarSpan,
-        recipients: Sequence[str],
-        name: str,
         now_s: float,
         unsettled: Sequence[str] = (),
         before_each: Callable[[], None] = lambda: None,
-    ) -> EmailMessage:
-        """Return the report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all
-        closed; `before_each` is called before each pipeline, and may raise to end it."""
+    ) -> MadeReport:
+        """Make the report over a range. `unsettled`: pipelines whose range is not all closed; `before_each` is called
+        before each pipeline, and may raise to end it."""
         notes = [f"Windows of this range are not all closed yet of {', '.join(unsettled)}."] if unsettled else []
-        names = report.pipelines or self._store.names()
+        title = f"SLA report {report.name}: {range_words(span)} ({span.zone})"
+        if report.portfolio:
+            before_each()
+            part = _portfolio(self._store, report, span, now_s, self._base_url)
+            return MadeReport(report.name, title, span, (part,), tuple(notes))
+        names = report.pipelines or [definition.name for definition in self.definitions(report)]
         if not names:
-            notes.append("There is no pipeline.")
+            notes.append("There is no such pipeline." if report.match else "There is no pipeline.")
         parts = []
         for pipeline in names:
             before_each()
             parts.append(self._part(report, pipeline, span, now_s))
-        return compose(
-            f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
-        )
+        return MadeReport(report.name, title, span, tuple(parts), tuple(notes))
 
     def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
         try:
@@ -77,14 +82,28 @@ def maker(base_url: str) -> Maker:
 
     def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> ReportPart:
         report = make_report(store, pipeline, span, now_s)
-        attachments = (
-            Attachment(file_name(report, name), FORMATS[name].media_type, render(report, name, base_url))
-            for name in formats
-        )
         link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
-        return ReportPart(pipeline, status(report.status), tuple(verdict_sentences(report)), link, tuple(attachments))
+        sentences = (*verdict_sentences(report), *attainments(report), *report.changes)
+        return _part_of(report, pipeline, sentences, link, formats, base_url)
 
     return make
+
+
+def _portfolio(store: Store, report: ReportSpec, span: CalendarSpan, now_s: float, base_url: str) -> ReportPart:
+    portfolio = make_portfolio(store, report.match, span, now_s)
+    page = links.portfolio(portfolio.name if portfolio.matchers else "", span.zone, Span(span.from_s, span.to_s))
+    link = base_url.rstrip("/") + page.href if base_url else ""
+    return _part_of(portfolio, portfolio.name, summary(portfolio), link, report.formats, base_url)
+
+
+def _part_of(
+    of: Reported, title: str, sentences: Sequence[str], link: str, formats: Sequence[str], base_url: str
+) -> ReportPart:
+    attachments = (
+        Attachment(file_name(of, name), FORMATS[name].media_type, render(of, name, base_url)) for name in formats
+    )
+    headline, document = status(of.status), of.document(base_url)
+    return ReportPart(title, headline, tuple(sentences), link, tuple(attachments), of.status, document)
 
 
 def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:

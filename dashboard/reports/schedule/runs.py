@@ -1,19 +1,19 @@
 """Runs of scheduled reports in PostgreSQL: the process that claims one makes and sends it, and records the outcome.
 
 A claim is a lease, which its holder renews while it works. A dashboard that dies leaves a run that is due again when
-the lease has run out, to this or another one. Addresses that have the mail are recorded, so that a run that is tried
-again goes to the others only.
+the lease has run out, to this or another one. Addresses that have the mail, and receivers that it is queued for, are
+recorded, so that a run that is tried again goes to the others only.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import Engine, bindparam, select, text
+from sqlalchemy import Connection, Engine, bindparam, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from lagloss_server import format as fmt
@@ -65,6 +65,9 @@ _RENEW: Final = text(
     "UPDATE report_run SET next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s) "
     "WHERE claim = :claim AND done_at IS NULL RETURNING true"
 )
+_REACH: Final = text(
+    "UPDATE report_run SET reached = reached || :reached WHERE claim = :claim AND done_at IS NULL RETURNING true"
+).bindparams(bindparam("reached", type_=JSONB))
 _DONE: Final = text(
     "UPDATE report_run SET outcome = :outcome, done_at = clock_timestamp(), claim = NULL, last_error = :error, "
     "reached = reached || :reached WHERE claim = :claim AND done_at IS NULL"
@@ -163,6 +166,16 @@ class Runs:
         with self._engine.begin() as connection:
             given = {"claim": claimed.claim, "lease_s": self._lease_s}
             return connection.execute(_RENEW, given).one_or_none() is not None
+
+    def once(self, claimed: ClaimedRun, reached: Sequence[str], write: Callable[[Connection], None]) -> bool:
+        """Write something and that these have the report, in one commit, if the run is still ours; return whether it
+        was."""
+        with self._engine.begin() as connection:
+            given = {"claim": claimed.claim, "reached": list(reached)}
+            is_ours = connection.execute(_REACH, given).one_or_none() is not None
+            if is_ours:
+                write(connection)
+        return is_ours
 
     def record(self, claimed: ClaimedRun, outcome: Outcome, reached: Sequence[str] = ()) -> Outcome:
         """Record the outcome, unless the claim has run out; a run deferred for longer than a day is given up. Return

@@ -1,4 +1,4 @@
-"""The scheduler: reports that are due are made and mailed, each once, however many dashboards there are."""
+"""The scheduler: reports that are due are made, mailed and queued, each once, however many dashboards there are."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from dashboard.reports.schedule.file import ReportsFile, ReportSpec
-from dashboard.reports.schedule.mail import message_id
-from dashboard.reports.schedule.producer import Maker, Producer, maker, unsettled
+from dashboard.reports.schedule.mail import MadeReport, compose, message_id
+from dashboard.reports.schedule.producer import Maker, Producer, unsettled
+from dashboard.reports.schedule.receivers import combined, problem_of, queue, read_kinds
 from dashboard.reports.schedule.runs import ClaimedRun, RunKey, Runs
 from lagloss.errors import LaglossError
 from lagloss_server.model.window_result import rfc3339
@@ -39,7 +40,7 @@ class _GoneError(Exception):
 
 
 class Scheduler:
-    """Mails the reports of a file, from a thread of its own between `start` and `stop`."""
+    """Sends the reports of a file, from a thread of its own between `start` and `stop`."""
 
     def __init__(
         self, store: Store, settings: Settings, file: ReportsFile, make: Maker | None = None, runs: Runs | None = None
@@ -48,9 +49,8 @@ class Scheduler:
         be used."""
         self._store = store
         self._file = file
-        self._server = file.mail.server(SEND_TIMEOUT_S)
-        make = make or maker(settings.dashboard_url)
-        self._producer = Producer(store, file.mail.from_, make)
+        self._mailer = None if file.mail is None else (file.mail.server(SEND_TIMEOUT_S), file.mail.from_)
+        self._producer = Producer(store, settings.dashboard_url, make)
         self._runs = runs or Runs(store.engine)
         self._keep_days = settings.keep_rollups_days
         self._forgot_s = float("-inf")
@@ -126,9 +126,8 @@ class Scheduler:
             if self._stopping.is_set() or not self._runs.renew(claimed):
                 raise _GoneError
 
-        name = message_id(self._file.mail.from_, key.report, key.schedule, key.due_s)
         try:
-            mail = self._producer.mail(report, report.span(key.due_s), report.to, name, now_s, waits_for, hold)
+            made = self._producer.report(report, report.span(key.due_s), now_s, waits_for, hold)
         except (_GoneError, OperationalError, InterfaceError):
             raise
         except LaglossError as error:
@@ -137,7 +136,35 @@ class Scheduler:
             _log.exception("report_not_made", report=key.report)
             return MailDelivery(TryLater(f"it could not be made ({type(error).__name__})"))
         hold()
-        return send_mail(self._server, mail, report.to, claimed.reached)
+        queued = self._queue(report, key, claimed, made)
+        mailed = self._mail(report, key, claimed, made)
+        return MailDelivery(combined([*queued, mailed.outcome]), mailed.reached)
+
+    def _queue(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made: MadeReport) -> list[Outcome]:
+        """Queue the report for the receivers that it is not queued for yet, in the commit that records it."""
+        left = [name for name in report.receivers if _mark(name) not in claimed.reached]
+        if not left:
+            return []
+        with self._store.engine.connect() as connection:
+            kinds = read_kinds(connection, left)
+        outcomes = {name: problem_of(name, kinds.get(name)) for name in left}
+        fit = {name: kinds[name] for name in left if isinstance(outcomes[name], Sent)}
+        run = (key.report, key.schedule, key.due_s)
+        if fit and not self._runs.once(claimed, list(map(_mark, fit)), lambda to: queue(to, made, fit, *run)):
+            raise _GoneError
+        return list(outcomes.values())
+
+    def _mail(self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, made: MadeReport) -> MailDelivery:
+        if self._mailer is None or not report.to:
+            return MailDelivery(Sent())
+        server, sender = self._mailer
+        name = message_id(sender, key.report, key.schedule, key.due_s)
+        return send_mail(server, compose(made, sender, report.to, name), report.to, claimed.reached)
+
+
+def _mark(receiver: str) -> str:
+    """Return what `reached` holds of a receiver; no mail address reads like it."""
+    return f"receiver:{receiver}"
 
 
 def _note(key: RunKey, claimed: ClaimedRun, outcome: Outcome) -> None:

@@ -78,9 +78,11 @@ class OutboxMessageRow(Base):
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
     receiver: Mapped[str]
-    incident_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("incident.id"), comment="null: a test")
-    action: Mapped[str] = mapped_column(comment="trigger, update, refresh, acknowledge, resolve or test")
-    change: Mapped[str] = mapped_column(comment="why: a change of the incident, reminder, refresh, fallback or test")
+    incident_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("incident.id"), comment="null: a test or a report")
+    action: Mapped[str] = mapped_column(comment="trigger, update, refresh, acknowledge, resolve, test or report")
+    change: Mapped[str] = mapped_column(
+        comment="why: a change of the incident, reminder, refresh, fallback, test or report"
+    )
     group_key: Mapped[str] = mapped_column(comment="those of one receiver that are due together may go together")
     body: Mapped[dict[str, Any]]
     created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())

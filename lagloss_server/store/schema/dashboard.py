@@ -51,7 +51,9 @@ class ReportRunRow(Base):
         server_default=func.clock_timestamp(), comment="while it is made and sent: when the claim runs out"
     )
     claim: Mapped[uuid.UUID | None] = mapped_column(comment="who may record the last attempt")
-    reached: Mapped[list[Any]] = mapped_column(server_default="[]", comment="addresses that have it")
+    reached: Mapped[list[Any]] = mapped_column(
+        server_default="[]", comment="addresses that have it, receivers that it is queued for"
+    )
     outcome: Mapped[str | None] = mapped_column(comment="sent, failed or skipped; null: not done yet")
     done_at: Mapped[datetime | None]
     last_error: Mapped[str | None]

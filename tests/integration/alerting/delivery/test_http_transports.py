@@ -69,6 +69,18 @@ def test_a_page_at_pagerduty_says_what_where_and_what_to_do(pagerduty: FakePager
     assert (event["client"], event["client_url"]) == ("lagloss", event["links"][0]["href"])
 
 
+def test_a_report_reaches_a_webhook_under_its_own_idempotency_key() -> None:
+    with HttpReceiver() as receiver:
+        transport = made("webhook", url=receiver.url)
+        body = {"version": 1, "type": "report", "idempotency_key": "report-0f", "report": {}, "notes": [], "parts": []}
+        assert transport.send([Notification(1, "report", body)]) == Sent()
+        assert transport.send([notification()]) == Sent()
+    reported, notified = receiver.requests
+    assert json.loads(reported.body) == body
+    assert (reported.headers["idempotency-key"], reported.headers["webhook-id"]) == ("report-0f", "report-0f")
+    assert notified.headers["idempotency-key"] == notified.headers["webhook-id"] == "lagloss-1"
+
+
 def test_a_test_at_pagerduty_is_over_at_once_and_touches_no_incident(pagerduty: FakePagerDuty) -> None:
     transport = made("pagerduty", routingKey=KEY, url=pagerduty.url)
     assert send(transport, "trigger", "test") == [Sent(), Sent()]

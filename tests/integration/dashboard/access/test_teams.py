@@ -84,6 +84,7 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
         {"from": "src.in", "to": "snk.in", "format": "csv"},
     ],
     f"GET {P}/windows/{{start}}/export": [{}, {"what": "lost", "format": "json"}, {"format": "parquet"}],
+    f"GET {P}/openslo": [{}],
     f"GET {P}/messages": [{"id": "HASH"}],
     f"GET {P}/report": [{"range": "7d", "format": name} for name in ("json", "csv", "html", "md")],
 }
@@ -91,6 +92,8 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
 LISTS: Final[dict[str, list[dict[str, Any]]]] = {
     "GET /api/v1/pipelines": [{}],
     "GET /api/v1/overview": [{}, {"q": "blue"}],
+    "GET /api/v1/openslo": [{}, {"match": "team=~.*"}],
+    "GET /api/v1/portfolio": [{"range": "24h"}, {"range": "24h", "match": "team=~.*", "format": "csv"}],
     "GET /api/v1/incidents": [{}, {"pipeline": THEIRS}, {"state": "resolved", "range": "24h"}],
     "GET /api/v1/deliveries": [{"range": "24h"}, {"range": "24h", "pipeline": THEIRS}],
     "GET /api/v1/silences": [{}],
@@ -327,6 +330,8 @@ def addresses(world: TeamsWorld, pipeline: str) -> list[tuple[str, str]]:
     return [
         ("/", ""),
         ("/", "?q=blue"),
+        ("/portfolio", "?range=24h"),
+        ("/portfolio", "?range=24h&match=team%3Dblue"),
         (of, "?range=24h"),
         (f"{of}/windows/{start}", "?a=src.in&b=snk.in"),
         (f"{of}/messages", f"?id={hash_id(ids(pipeline)[3]):016x}"),
@@ -399,7 +404,13 @@ class Callbacks:
 
 
 READERS: Final = {
-    *("overview-drawn.data", "pipeline-incidents.children", "window-matrix.children", "window-difference.children"),
+    *(
+        "overview-drawn.data",
+        "portfolio-content.children",
+        "pipeline-incidents.children",
+        "window-matrix.children",
+        "window-difference.children",
+    ),
     *("message-found.children", "report-content.children", "alerts-content.children", "incident-content.children"),
     *(
         "health-drawn.data",

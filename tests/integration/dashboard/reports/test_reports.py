@@ -39,7 +39,7 @@ from lagloss_server.store.store import Store
 from tests.programs import need
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident
-from tests.support.window_documents import CHAIN, chain, clicks, document, facts, store_window
+from tests.support.window_documents import CHAIN, CLICKS, chain, clicks, document, facts, store_window
 
 HOUR_S = 3_600
 GAP_DAY = 4
@@ -308,6 +308,7 @@ def test_every_figure_can_be_recomputed_from_the_windows_it_links_to(url: str, m
         rows = list(csv.DictReader(io.StringIO(text)))
         stretches = [row for row in rows if row["status"]]
         assert {row["what"] for row in stretches} == {"whole", "previous", "day", "hour"}
+        assert {row["destination"] for row in stretches} == {""}  # windows of before there were any
         assert {"link event-router->conn-ga", "node conn-ga", "destination conn-ga"} <= {row["what"] for row in rows}
         for row in stretches:
             windows = followed(client, urlsplit(row["windows"])._replace(scheme="", netloc="").geturl())
@@ -318,6 +319,42 @@ def test_every_figure_can_be_recomputed_from_the_windows_it_links_to(url: str, m
             assert (total["messages"], total["lost"]["max"]) == (found["messages"], found["lost_max"])
             if row["e2e_p95_ms"]:
                 assert total["e2e_lag_ms"]["p95"] == pytest.approx(float(row["e2e_p95_ms"]))
+
+
+def test_figures_of_destinations_and_hops_can_be_recomputed_from_what_they_link_to(url: str, month: Month) -> None:
+    fan_out = parse_definition(CLICKS.replace("name: clicks", "name: fan-out"))
+    month.store.apply(fan_out, 0)
+    to_s = int(time.time()) // HOUR_S * HOUR_S - HOUR_S
+    lags = {"col-service.in": 100.0, "conn-ga.out": 500.0, "conn-fb.out": 900.0}
+    with month.store.engine.begin() as connection:
+        for at, start_s in enumerate(range(to_s - HOUR_S, to_s, 300)):
+            window = document(fan_out, start_s, lags_ms=lags, due={"conn-ga": 900 + at, "conn-fb": 700})
+            window["destinations"][1] |= {"delivered": 690 - at, "lost": {"min": 10 + at, "max": 10 + at}}
+            store_window(connection, window, start_s, notify=False)
+    span = {"from": rfc3339(to_s - HOUR_S), "to": rfc3339(to_s), "format": "json"}
+    with httpx2.Client(base_url=url, timeout=WAIT_S) as client:
+        made = client.get("/api/v1/pipelines/fan-out/report", params=span).json()
+        assert [there["name"] for there in made["destinations"]] == ["conn-ga", "conn-fb"]
+        for there in made["destinations"]:
+            whole, of = there["whole"], there["name"]
+            of_windows = [
+                next(each for each in window["destinations"] if each["name"] == of)
+                for window in followed(
+                    client, urlsplit(whole["links"]["windows"])._replace(scheme="", netloc="").geturl()
+                )
+            ]
+            assert len(of_windows) == 12
+            assert whole["messages"] == sum(each["due"] for each in of_windows)
+            assert whole["lost"]["min"] == sum(each["lost"]["min"] for each in of_windows)
+            assert whole["delivered"] == sum(each["delivered"] for each in of_windows)
+            sums = urlsplit(whole["links"]["sums"])._replace(scheme="", netloc="").geturl()
+            total = client.get(sums).json()["total"]
+            same = next(each for each in total["destinations"] if each["name"] == of)
+            assert (same["due"], same["lost"], same["e2e_lag_ms"]) == (
+                whole["messages"], whole["lost"], whole["e2e_lag_ms"],
+            )  # fmt: skip
+        known = {(hop["kind"], hop["from"], hop["node"]): hop["p95_ms"] for hop in made["lag_by_hop"]["hops"]}
+        assert known == {(hop["kind"], hop["from"], hop["node"]): hop["p95_ms"] for hop in total["hops"]}
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])

@@ -18,6 +18,7 @@ from dashboard.reports.schedule.cli import app
 from lagloss.errors import LaglossError
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
+from tests.support.incident_rows import store_receiver
 from tests.support.kafka_log import wait_for
 from tests.support.window_documents import chain
 
@@ -70,6 +71,21 @@ def test_send_mails_now_to_whom_it_is_told_and_leaves_the_schedule_alone(
     assert [each.get_content_type() for each in mailbox.mails[0][1].iter_attachments()] == ["text/markdown"]
     with store.engine.connect() as connection:
         assert connection.execute(text("SELECT count(*) FROM report_run")).scalar_one() == 0
+
+
+def test_send_queues_a_report_for_its_receivers_each_time(file: Path, mailbox: Mailbox, store: Store) -> None:
+    file.write_text(file.read_text().replace("rrule:", "receivers: [chat]\n  rrule:"))
+    code, said = run("send", "daily")
+    assert (code, "receiver chat: the alerter that leads has none of this name" in said) == (1, True)
+    with store.engine.begin() as connection:
+        store_receiver(connection, "chat", "slack")
+    for _ in range(2):
+        code, said = run("send", "daily")
+        assert (code, said.splitlines()[-1].endswith(f"sent to {ADA}, receiver chat")) == (0, True)
+    assert run("send", "daily", "--to", BOB)[0] == 0
+    with store.engine.connect() as connection:
+        keys = connection.execute(text("SELECT body->>'idempotency_key' FROM outbox")).scalars().all()
+    assert len(set(keys)) == len(keys) == 2
 
 
 def test_send_says_why_the_mail_server_did_not_take_it(file: Path, mailbox: Mailbox) -> None:

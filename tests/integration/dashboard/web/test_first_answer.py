@@ -43,6 +43,7 @@ def addresses(world: World) -> dict[str, tuple[str, str]]:
     """By page where it is, and words that it says first."""
     return {
         "overview": ("/?zone=UTC", "1 pipeline loses messages"),
+        "portfolio": ("/portfolio?zone=UTC&range=24h", "1 pipeline: 1 missed."),
         "pipeline": ("/pipelines/chain?zone=UTC&range=1h", "30 %"),
         "window": (f"{links.window('chain', world.start_s)}?zone=UTC", "30 %"),
         "report": ("/pipelines/chain/report?zone=UTC", "SLA report: chain"),

@@ -204,7 +204,7 @@ def test_an_example_without_a_known_id_is_shown_by_its_hash() -> None:
 def test_slack_shows_fifteen_incidents_of_a_large_group_and_counts_the_rest() -> None:
     payload = slack.payload(message([notification(number=number, id=str(number)) for number in range(60)]))
     assert fake_slack.error_of(payload) is None
-    assert payload["attachments"][-1]["blocks"][0]["elements"][0]["text"] == "and 45 more incidents"
+    assert payload["attachments"][-1]["blocks"][0]["elements"][0]["text"] == "and 45 more"
 
 
 def test_mails_of_one_incident_refer_to_the_one_that_opened_it() -> None:

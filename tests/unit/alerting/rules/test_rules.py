@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from alerting.rules import rules_of
 from alerting.rules.assessment import Assessment
-from alerting.rules.budget import SPANS
 from alerting.rules.view import WaitingMessages
 from lagloss_server.model.definition import Definition
+from lagloss_server.rules.error_budget import BURN_SPANS
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
 from tests.support.window_documents import clicks
 
@@ -158,7 +158,7 @@ def test_burn_rates_are_those_of_exact_fractions(counts: list[tuple[int, int]], 
         at * stretch: window(definition, at * stretch, "loss", messages, min(lost, messages))
         for at, (messages, lost) in enumerate(counts)
     }
-    for spans in SPANS:
+    for spans in BURN_SPANS:
         found = assessed(definition, f"budget/loss/{spans.name}", documents)
         expected = {}
         for end in documents:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 
-from dashboard.reports import render
+from dashboard.reports import charts, render
 from dashboard.reports.model import Report
-from dashboard.reports.render import charts
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import CheckpointSums, DestinationSums
-from tests.support.report_figures import report
+from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
 from tests.support.window_documents import chain
 
 FAST = DestinationSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
@@ -22,18 +22,23 @@ SLOW = DestinationSums(
 )
 
 
-def over(destinations: dict[str, DestinationSums]) -> Report:
-    made = report()
-    return replace(made, whole=replace(made.whole, total=replace(made.whole.total, destinations=destinations)))
+def over(destinations: dict[str, DestinationSums], made: Report | None = None) -> Report:
+    """All was well there in the range before."""
+    made = made or report()
+    each = tuple(destination(made, name, sums, FAST) for name, sums in destinations.items())
+    return replace(made, destinations=each)
 
 
 def test_each_destination_has_its_numbers() -> None:
     text = render(over({"conn-ga": FAST, "conn-fb": SLOW}), "md").decode()
-    rows = [line for line in text.splitlines() if line.startswith("| conn")]
-    assert rows == [
-        "| conn-ga | 900 | 900 | 0 % | 100 % | 147 ms |",
-        "| conn-fb | 400 | 300 | 2.5 % – 5 % | 31.2 % | 9.8 s |",
-    ]
+    assert "was not lost: conn-ga 100 %, conn-fb 95 % – 97.5 %." in text
+    rows = [re.sub(r"\]\([^)]*\)", "]", line) for line in text.splitlines() if line.startswith("| conn")]
+    ga, fb = (row.split(" | ") for row in rows)
+    assert ga[1:4] == ["? UNPROVEN", "≤ 1 % lost, ≥ 95 % in 5 s", "[100 %]"]
+    assert ga[4:] == ["900", "0", "0", "at most 100 %", "100 %", "at most 100 %", "147 ms |"]
+    assert fb[1:4] == ["✖ MISSED", "≤ 1 % lost, ≥ 95 % in 5 s", "[95 % – 97.5 %]"]
+    assert fb[4:8] == ["400", "10–20", "80", "none, at least 250 % used"]
+    assert fb[8:] == ["31.2 % – 34.4 %", "none, at least 1,312 % used", "9.8 s |"]
 
 
 def test_reasons_come_with_those_that_are_not_known() -> None:
@@ -103,3 +108,36 @@ def test_budgets_are_drawn_over_what_is_known_of_a_range() -> None:
 
 def test_a_single_destination_has_no_section() -> None:
     assert "Destinations" not in render(over({"snk": FAST}), "md").decode()
+
+
+def test_each_hop_has_its_part_of_the_lag_in_both_ranges() -> None:
+    text = render(report(), "md").decode()
+    assert "Shares are of the slowest path, the one to snk." in text
+    rows = [line for line in text.splitlines() if line.startswith(("| until", "| queue", "| process"))]
+    assert rows == [
+        "| until src takes it in | 20 ms | 20 % | 20 ms | 40 % |",
+        "| queue src → mid | 60 ms | 60 % | 30 ms | 60 % |",
+        "| process mid | 20 ms | 20 % | – | – |",
+    ]
+
+
+def test_incidents_have_their_time_to_repair_and_cause() -> None:
+    def said(blame: dict[str, object] | None) -> str:
+        one = incident()
+        text = render(report("chain", "", replace(one, detail={**one.detail, "blame": blame})), "md").decode()
+        return next(line for line in text.splitlines() if "| critical |" in line)
+
+    assert "| 9 min | critical |" in said(None)
+    assert "[none was looked for](/incidents/" in said(None)
+    assert "[Nothing stands out.](" in said({"of": "loss", "conclusion": "Nothing stands out.", "findings": []})
+    assert "MTTR, 9 min" in render(report("chain", "", incident()), "md").decode()
+
+
+def test_lag_by_hop_is_left_out_where_no_lag_is_known() -> None:
+    assert "Lag by hop" not in render(replace(report(), lag=lag_by_hop()), "md").decode()
+
+
+def test_a_destination_is_judged_by_its_own_counts() -> None:
+    total = replace(rollup(), destinations={"snk": SLOW}).at("snk")
+    assert (total.messages, total.lost_max, total.on_time_of, total.windows) == (400, 20, 320, 60)
+    assert total.e2e_lags == SLOW.lags

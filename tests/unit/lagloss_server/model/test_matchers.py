@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lagloss_server.model.matchers import Matcher, labels_of, match_all
+from lagloss_server.model.matchers import Matcher, labels_of, match_all, of_pipelines
 
 LABELS = {"pipeline": "clicks", "rule": "lag/node/mid", "team": "checkout"}
 
@@ -52,3 +52,11 @@ def test_matchers_see_what_an_incident_is_over_what_its_pipeline_calls_itself() 
     seen = labels_of(incident, {"team": "checkout", "severity": "none"})
     assert seen == {"team": "checkout", "pipeline": "clicks", "rule": "lag", "kind": "lag", "severity": "critical"}
     assert "team" not in labels_of(incident)
+
+
+@pytest.mark.parametrize("text", ["severity=critical", "rule=~lag.*", "node=mid", "destination!=conn-ga"])
+def test_pipelines_are_not_chosen_by_what_only_incidents_have(text: str) -> None:
+    own = (Matcher.parse("pipeline=~click.*"), Matcher.parse("team=web"))
+    assert of_pipelines(own) == own
+    with pytest.raises(ValueError, match="a label of incidents"):
+        of_pipelines((*own, Matcher.parse(text)))

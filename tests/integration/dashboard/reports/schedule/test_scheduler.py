@@ -13,9 +13,10 @@ from sqlalchemy import select, text
 
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule.file import ReportsFile
-from dashboard.reports.schedule.producer import ReportPart
+from dashboard.reports.schedule.mail import ReportPart
 from dashboard.reports.schedule.runs import Runs
 from dashboard.reports.schedule.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
+from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, backoff_s
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema import core as tables
@@ -23,6 +24,7 @@ from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import ReportRunRow
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
+from tests.support.incident_rows import store_receiver
 from tests.support.kafka_log import wait_for
 from tests.support.window_documents import chain, document, store_window
 
@@ -45,10 +47,10 @@ def pipeline(store: Store) -> None:
     store.apply(chain(), 0)
 
 
-def reports(mailbox: Mailbox, *to: str, **more: Any) -> ReportsFile:
+def reports(mailbox: Mailbox, *addresses: str, **more: Any) -> ReportsFile:
     weekly = {
         "name": "weekly", "pipelines": "all", "range": "last-week", "zone": "Europe/Berlin", "formats": ["md"],
-        "rrule": "FREQ=WEEKLY;BYDAY=MO;BYHOUR=8", "to": list(to or (ADA,)), **more,
+        "rrule": "FREQ=WEEKLY;BYDAY=MO;BYHOUR=8", "to": list(addresses or (ADA,)), **more,
     }  # fmt: skip
     mail = {"host": "127.0.0.1", "port": mailbox.port, "tls": "none", "from": "lagloss <lagloss@l.example>"}
     return ReportsFile.model_validate(
@@ -135,6 +137,68 @@ def test_a_recipient_that_is_put_off_gets_it_later_and_the_others_not_again(stor
     assert [recipients for recipients, _ in mailbox.mails] == [[ADA], [BOB]]
     assert len({mail["Message-ID"] for _, mail in mailbox.mails}) == 1
     assert runs(store)[-1] == (MONDAY, "sent", 2, None)
+
+
+def queued(store: Store) -> list[tuple[str, str, str]]:
+    """Receiver, title of the first part and key of each message in the outbox."""
+    with store.engine.connect() as connection:
+        rows = connection.execute(select(outbox_table).order_by(outbox_table.c.id)).all()
+    assert {(row.action, row.incident_id, row.done_at) for row in rows} <= {("report", None, None)}
+    return [(row.receiver, row.body["parts"][0]["title"], row.body["idempotency_key"]) for row in rows]
+
+
+def know_receivers(store: Store, **kinds: str) -> None:
+    with store.engine.begin() as connection:
+        for name, kind in kinds.items():
+            store_receiver(connection, name, kind)
+
+
+def test_a_report_is_queued_for_receivers_once_beside_its_mail(store: Store, mailbox: Mailbox) -> None:
+    know_receivers(store, chat="slack", hook="webhook")
+    mailbox.answers = {ADA: "450 4.2.0 greylisted"}
+    file = reports(mailbox, receivers=["chat", "hook"])
+    scheduler(store, file).look(MONDAY + SOON_S)
+    assert [each[:2] for each in queued(store)] == [("chat", "chain"), ("hook", "chain")]
+    assert runs(store)[-1][1] is None
+
+    mailbox.answers = {}
+    scheduler(store, file).look(MONDAY + SOON_S)
+    assert (len(queued(store)), len(mailbox.mails)) == (2, 1)
+    assert runs(store)[-1] == (MONDAY, "sent", 2, None)
+
+
+def test_a_receiver_that_the_alerter_gets_later_has_the_report_then(store: Store, mailbox: Mailbox) -> None:
+    know_receivers(store, chat="slack")
+    file = reports(mailbox, to=[], receivers=["chat", "hook"])
+    scheduler(store, file).look(MONDAY + SOON_S)
+    assert runs(store)[-1][3] == "receiver hook: the alerter that leads has none of this name"
+    know_receivers(store, hook="webhook")
+    scheduler(store, file).look(MONDAY + SOON_S)
+    assert [each[0] for each in queued(store)] == ["chat", "hook"]
+    assert runs(store)[-1][1] == "sent"
+    assert mailbox.mails == []
+
+
+def test_a_receiver_that_only_pages_fails_the_run_and_the_others_have_it(store: Store, mailbox: Mailbox) -> None:
+    know_receivers(store, chat="slack", pager="pagerduty")
+    scheduler(store, reports(mailbox, receivers=["chat", "pager"])).look(MONDAY + SOON_S)
+    assert [each[0] for each in queued(store)] == ["chat"]
+    assert len(mailbox.mails) == 1
+    error = "receiver pager is pagerduty; reports go to slack, webhook, apprise"
+    assert runs(store)[-1] == (MONDAY, "failed", 1, error)
+
+
+def test_one_whose_claim_has_run_out_queues_nothing(store: Store, mailbox: Mailbox) -> None:
+    know_receivers(store, chat="slack")
+    file = reports(mailbox, to=[], receivers=["chat"])
+
+    def is_overtaken(*arguments: Any) -> ReportPart:
+        change(store, "UPDATE report_run SET next_attempt_at = clock_timestamp() WHERE done_at IS NULL")
+        scheduler(store, file).look(MONDAY + SOON_S)
+        return part(*arguments)
+
+    scheduler(store, file, is_overtaken).look(MONDAY + SOON_S)
+    assert len(queued(store)) == 1
 
 
 def test_after_a_failure_it_is_put_off(store: Store, mailbox: Mailbox) -> None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule import mail as mailing
-from dashboard.reports.schedule.mail import compose, message_id
-from dashboard.reports.schedule.producer import Attachment, ReportPart
+from dashboard.reports.schedule.mail import Attachment, MadeReport, ReportPart, compose, message_id
 
 SENDER = "lagloss <lagloss@l.example>"
 KEPT = ReportPart(
@@ -27,9 +27,8 @@ KEPT = ReportPart(
 
 def mail(parts: list[ReportPart], *notes: str, subject: str = "SLA report weekly: 2026-W47 (UTC)") -> EmailMessage:
     """As it arrives."""
-    composed = compose(
-        subject, parts, notes, SENDER, ["Ada <ada@a.example>", "bob@b.example"], message_id(SENDER, "weekly", 7)
-    )
+    made = MadeReport("weekly", subject, CalendarSpan(0, 60, "UTC"), tuple(parts), notes)
+    composed = compose(made, SENDER, ["Ada <ada@a.example>", "bob@b.example"], message_id(SENDER, "weekly", 7))
     parsed: Any = message_from_bytes(composed.as_bytes(policy=policy.SMTP), policy=policy.default)
     return parsed
 

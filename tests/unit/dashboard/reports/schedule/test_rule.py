@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from dashboard.reports.schedule.file import ReportsFile
 from dashboard.reports.schedule.rule import Schedule
 from lagloss_server.errors import BadDefinition
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.yaml_files import parse_yaml
+from tests.support.window_documents import CHAIN
 
 BERLIN = "Europe/Berlin"
 HEAD = """apiVersion: lagloss/v1
@@ -158,7 +160,12 @@ def test_a_range_may_be_a_time_before_it_is_due() -> None:
         ("name: weekly", "name: week ly", 5, "name"),
         ("owners@example.com", "owners", 10, "expected one mail address"),
         ("owners@example.com", '"a@b.example\\nBcc: c@d.example"', 10, "expected one mail address"),
-        ("to:", "cc:", 5, "reports.0.to: Field required"),
+        ("to:", "cc:", 10, "reports.0.cc: Extra inputs are not permitted"),
+        ("    to: [owners@example.com]\n", "", 5, "expected `to` or `receivers`, found neither"),
+        ("    pipelines: all\n", "", 5, "expected `pipelines` (`all` or a list) or `match`, found neither"),
+        ("pipelines: all", "match: [severity=critical]", 6, "which is a label of incidents"),
+        ("pipelines: all", "match: [team]", 6, "expected a matcher such as"),
+        ("pipelines: all", "pipelines: [clicks]\n    match: [team=web]", 5, "found both"),
         ("range:", "formats: [doc]\n    range:", 7, "formats"),
         ("host: smtp.example.com,", "host: smtp.example.com, username: u,", 3, "`username` and `password` together"),
         ("from: lagloss@example.com", 'from: "l@example.com\\r\\nBcc: x@y.example"', 3, "expected one mail address"),
@@ -174,6 +181,22 @@ def test_an_error_in_a_file_names_its_line_and_what_was_expected(
         read(text.replace(written, instead, 1))
     assert str(found.value).startswith(f"reports.yaml:{line}: ")
     assert problem in str(found.value)
+
+
+def test_a_report_may_be_of_pipelines_by_label_and_go_to_receivers_without_a_mail_server() -> None:
+    text = WEEKLY.replace("pipelines: all", "match: [team=web]").replace(
+        "to: [owners@example.com]", "receivers: [chat]"
+    )
+    head = "\n".join(line for line in HEAD.splitlines() if not line.startswith("mail:")) + "\n"
+    (report,) = read(head + text).reports
+    web, other = (
+        parse_definition(CHAIN.replace("{name: chain}", f"{{name: {name}, labels: {{team: {name}}}}}"))
+        for name in ("web", "other")
+    )
+    assert report.chosen([other, web]) == [web]
+    assert report.ways == "receiver chat"
+    with pytest.raises(BadDefinition, match=r"reports.0.to: expected `mail`, the server"):
+        read(head + WEEKLY)
 
 
 def test_two_reports_of_one_name_are_refused_at_the_second() -> None:

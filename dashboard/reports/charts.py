@@ -75,6 +75,31 @@ def days(report: Report) -> str:
     return _svg(top + _DAY + 8, f"Days by status: {counted or 'nothing known'}", drawn)
 
 
+BAR, BAR_HEIGHT = 5, 24
+MAX_BARS: Final = 31
+MAX_BURN: Final = 2.0
+"""Burn rates above it leave the strip."""
+
+
+def burn_strip(rates: Sequence[float | None]) -> str:
+    """Draw burn rates as bars, gaps as gaps, and a line at 1, where the budget is used up exactly."""
+    bar = BAR if len(rates) <= MAX_BARS else BAR * MAX_BARS / len(rates)
+    width, at_1 = bar * len(rates), BAR_HEIGHT * (1 - 1 / MAX_BURN)
+    drawn = []
+    for at, rate in enumerate(rates):
+        if rate is None:
+            continue
+        height = max(1.0, BAR_HEIGHT * min(rate, MAX_BURN) / MAX_BURN)
+        hue = LIGHT.loss if rate > 1 else LIGHT.ok
+        drawn.append(
+            f'<rect x="{bar * at:.1f}" y="{BAR_HEIGHT - height:.1f}" width="{bar * 0.8:.1f}" height="{height:.1f}" '
+            f'fill="{hue}"/>'
+        )
+    line = f'<path d="M0 {at_1:g}H{width:.0f}" stroke="{LIGHT.idle}" stroke-dasharray="2 2" fill="none"/>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{BAR_HEIGHT}" aria-hidden="true">'
+    return f"{head}{''.join(drawn)}{line}</svg>"
+
+
 def _day(day: Figures, left: float, top: float, name: str) -> str:
     if not day.known.closed:
         return _frame(left, top, f"{name}: nothing known")

@@ -1,0 +1,120 @@
+"""The portfolio as sections, which its page and all forms of it lay out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboard.reports import wording
+from dashboard.reports.charts import burn_strip
+from dashboard.reports.model import figure_links
+from dashboard.reports.parts import Cell, Layout, ReportSection, Table
+from dashboard.reports.portfolio import Portfolio, PortfolioLine, burn_rate
+from dashboard.reports.trend import TRENDS
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import Span
+from lagloss_server import format as fmt
+from lagloss_server.rules.error_budget import Attainment
+
+SHOWN: Final = 5
+"""Pipelines that a summary names."""
+
+
+def layout(portfolio: Portfolio, base_url: str = "") -> Layout:
+    return Layout(
+        title=f"SLA portfolio: {portfolio.name}, {wording.range_words(portfolio.span)}",
+        kind="SLA portfolio",
+        name=portfolio.name,
+        description="",
+        span=portfolio.span,
+        made_at_s=portfolio.made_at_s,
+        status=portfolio.status,
+        sections=sections(portfolio, base_url),
+    )
+
+
+def sections(portfolio: Portfolio, base_url: str = "") -> list[ReportSection]:
+    note = (
+        f"Trends are against {wording.range_words(portfolio.previous_span)}. Bars are the burn rate of each day (UTC), "
+        "or hour of a short range: bad messages by those that may be, of the worse objective; the line is at 1."
+    )
+    rows = [_row(line, portfolio, base_url) for line in portfolio.lines]
+    heads = (
+        *("Pipeline", "Status", "Promised", "Loss", "Since before", "Loss budget left"),
+        *("On time", "Since before", "On-time budget left", "Burn rate", "Open incidents"),
+    )
+    table = Table(heads, rows, 3) if rows else None
+    return [ReportSection("Pipelines", (headline(portfolio), *([note] if rows else [])), None, table)]
+
+
+def headline(portfolio: Portfolio) -> str:
+    """`7 pipelines match team=web: 1 missed, 6 met.`"""
+    matching = f"{'matches' if len(portfolio.lines) == 1 else 'match'} {portfolio.name}" if portfolio.matchers else ""
+    if not portfolio.lines:
+        return f"No pipeline {'matches ' + portfolio.name if portfolio.matchers else 'is there'}."
+    of = fmt.counted(len(portfolio.lines), "pipeline")
+    counts = ", ".join(f"{n} {wording.STATUSES[status].word.lower()}" for status, n in portfolio.statuses.items())
+    return f"{of}{' ' if matching else ''}{matching}: {counts}."
+
+
+def summary(portfolio: Portfolio) -> tuple[str, ...]:
+    """Return the headline, and a sentence on each of the worst pipelines that did not keep all."""
+    bad = [line for line in portfolio.lines if line.status in ("missed", "unproven")]
+    more = [f"{fmt.counted(len(bad) - SHOWN, 'more pipeline')} not proven to be met."] if len(bad) > SHOWN else []
+    return (headline(portfolio), *map(_sentence, bad[:SHOWN]), *more)
+
+
+def _sentence(line: PortfolioLine) -> str:
+    loss, on_time = line.whole.attainments
+    look = wording.STATUSES[line.status]
+    return (
+        f"{line.pipeline} {look.word}: loss {wording.attained(loss)} ({_against(line, loss)}), "
+        f"on time {wording.attained(on_time)} ({_against(line, on_time)})."
+    )
+
+
+def _against(line: PortfolioLine, one: Attainment) -> str:
+    return f"{TRENDS[line.trends[one.objective]].word}, budget left {wording.left(one.budget)}"
+
+
+def _row(line: PortfolioLine, portfolio: Portfolio, base_url: str) -> list[Cell]:
+    span, base = portfolio.span, base_url.rstrip("/")
+    page = figure_links(line.pipeline, span.zone, span.from_s, span.to_s, base_url)["page"]
+    report = Address(links.report(line.pipeline), {"zone": span.zone}).over(Span(span.from_s, span.to_s)).href
+    loss, on_time = line.whole.attainments
+    return [
+        Cell(line.pipeline, base + report, line.description),
+        Cell(wording.status(line.status), "", wording.STATUSES[line.status].meaning),
+        Cell(wording.short_promises(line.targets)),
+        Cell(wording.attained(loss), page),
+        _trend(line, loss),
+        Cell(wording.left(loss.budget)),
+        Cell(wording.attained(on_time), page),
+        _trend(line, on_time),
+        Cell(wording.left(on_time.budget)),
+        _burn(line),
+        _incidents(line, base),
+    ]
+
+
+def _trend(line: PortfolioLine, one: Attainment) -> Cell:
+    look = TRENDS[line.trends[one.objective]]
+    before = next(each for each in line.previous.attainments if each.objective == one.objective)
+    return Cell(f"{look.icon} {look.word}", "", f"{look.meaning}; it was {wording.attained(before)}")
+
+
+def _burn(line: PortfolioLine) -> Cell:
+    rates = [burn_rate(step) for step in line.steps]
+    known = [rate for rate in rates if rate is not None]
+    if not known:
+        return Cell(fmt.NOTHING)
+    over = sum(rate > 1 for rate in known)
+    words = f"{over} of {len(known)} above 1"
+    return Cell(words, "", f"burn rate {words}, at most {max(known):.1f}", burn_strip(rates))
+
+
+def _incidents(line: PortfolioLine, base: str) -> Cell:
+    counted = ((line.critical, "critical"), (line.warning, "warning"))
+    words = ", ".join(f"{number} {severity}" for number, severity in counted if number)
+    link = base + Address(links.ALERTS, {"pipeline": line.pipeline}).href
+    return Cell(words, link) if words else Cell("none")

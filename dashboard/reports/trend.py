@@ -1,0 +1,37 @@
+"""The trend of an objective against the range before: better, worse or the same, as far as bounds allow to say so."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from dashboard.format import VerdictLook
+from dashboard.reports import wording
+from lagloss_server.rules.error_budget import Attainment
+
+Trend = Literal["better", "worse", "same", "unclear", "none"]
+"""`unclear`: the bounds overlap; `none`: there is nothing to compare."""
+
+TRENDS: Final[dict[Trend, VerdictLook]] = {
+    "better": VerdictLook("better", "▲", "teal", "ok", "triangle-up", "better than in the range before, for certain"),
+    "worse": VerdictLook("worse", "▼", "red", "loss", "triangle-down", "worse than in the range before, for certain"),
+    "same": VerdictLook("same", "=", "gray", "idle", "circle-open", "reads as in the range before"),
+    "unclear": VerdictLook("unclear", "?", "orange", "unknown", "diamond", "what is not known could tip it either way"),
+    "none": VerdictLook("no comparison", "○", "gray", "idle", "circle-open", "one of the ranges has no messages"),
+}
+
+
+def bad_shares(one: Attainment) -> tuple[float, float]:
+    """Return the share of messages that were bad: for certain, and at most."""
+    return one.bad.min / one.of, one.bad.max / one.of
+
+
+def trend(now: Attainment, before: Attainment) -> Trend:
+    """Compare an objective of two ranges by the messages that were seen."""
+    if not now.of or not before.of:
+        return "none"
+    if wording.attained(now) == wording.attained(before):
+        return "same"
+    (low, high), (low_before, high_before) = bad_shares(now), bad_shares(before)
+    if low > high_before:
+        return "worse"
+    return "better" if high < low_before else "unclear"
