@@ -61,8 +61,8 @@ def _lateness(report: Report, before: str) -> str:
         case "same":
             return f"The on-time share is the same as in {before}: {wording.attained(now)} of messages{_lag(report)}."
         case "unclear":
-            told = f"{shares}{_lag(report)}, and these bounds overlap"
-            return f"Whether the on-time share changed since {before} cannot be told: {told}."
+            seen = f"{shares}{_lag(report)}, and these bounds overlap"
+            return f"Whether the on-time share changed since {before} cannot be told: {seen}."
         case _:
             verb = "fell" if found == "worse" else "rose"
             since, where = _since(report, "on-time", found), _at_destination(report, "on-time", found)
@@ -80,10 +80,8 @@ def _lag(report: Report) -> str:
     now, then = _lags(report)
     if now is None or then is None:
         return ""
-    told = fmt.duration(now)
-    return (
-        f" (lag p95 {told}, as before)" if told == fmt.duration(then) else f" (lag p95 {fmt.duration(then)} to {told})"
-    )
+    lag, before = fmt.duration(now), fmt.duration(then)
+    return f" (lag p95 {lag}, as before)" if lag == before else f" (lag p95 {before} to {lag})"
 
 
 def _both(now: Figures, before: Figures, objective: Objective) -> tuple[Attainment, Attainment]:

@@ -24,8 +24,8 @@ COLUMNS: Final = (
 
 def spreadsheet(report: Report | Portfolio, base_url: str = "") -> str:
     """Return a report or portfolio as CSV. `what` is whole, previous, day or hour (one of the worst), or a stage of the
-    whole range (`node mid`, `link src->mid`, `destination snk`), whose row has its quality; `destination` is empty where
-    figures are of all. Lags and dead messages of days, hours and portfolios are left out."""
+    whole range (`node mid`, `link src->mid`, `destination snk`), whose row has its quality; `destination` is empty
+    where figures are of all. Lags and dead messages of days, hours and portfolios are left out."""
     stretches = _of_portfolio(report) if isinstance(report, Portfolio) else _of_report(report)
     rows = (_row(*stretch, report.span.zone, base_url) for stretch in stretches)
     qualities = () if isinstance(report, Portfolio) else (_quality_row(report, row, base_url) for row in report.quality)
