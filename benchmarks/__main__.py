@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import closing, intake, live, looks, overview, paging, panels, pipelines, sizes, span
+from benchmarks import blame, closing, intake, live, looks, overview, paging, panels, pipelines, sizes, span
 
 ALL = {
     "closing": closing.run,
@@ -17,6 +17,7 @@ ALL = {
     "looks": looks.run,
     "overview": overview.run,
     "panels": panels.run,
+    "blame": blame.run,
 }
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
@@ -24,6 +24,8 @@ from lagloss_server.rules.staleness import (
 
 Checkpoint = tuple[str, str]
 """(pipeline, checkpoint)."""
+_LOOKS_BACK_S: Final = (600, 3_600, LOOK_BACK_S)
+"""Most checkpoints were seen minutes before."""
 
 
 def add_staleness(
@@ -105,15 +107,36 @@ def _not_fresh(graph: Graph, closing: Closing, lowest_ms: Mapping[str, float]) -
 def _read_seen(
     connection: Connection, wanted: Mapping[tuple[str, int], Collection[str]], graphs: Mapping[tuple[str, int], Graph]
 ) -> dict[Checkpoint, dict[int, float]]:
-    """Read the minutes with live beacons before these windows at these checkpoints and the first, each with its lowest
-    lag."""
+    """Read minutes with live beacons before these windows at these checkpoints and the first, each with its lowest lag:
+    as far back as tells, since a day of tallies may be millions."""
     windows: defaultdict[Checkpoint, set[int]] = defaultdict(set)
     for (pipeline, start), names in wanted.items():
         for name in (graphs[pipeline, start].first, *names):
             windows[pipeline, name].add(start)
     found: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
-    if not windows:
-        return found
+    for back_s in _LOOKS_BACK_S:
+        if not windows:
+            break
+        for place, start, lowest_ms in _read_minutes(connection, windows, back_s):
+            found[place][start] = lowest_ms
+        # since when messages came in is asked as far back as any checkpoint of the pipeline is
+        further = {place[0] for place, starts in windows.items() if not _tells(found[place], starts, back_s)}
+        windows = defaultdict(set, {place: starts for place, starts in windows.items() if place[0] in further})
+    return found
+
+
+def _tells(seen: Mapping[int, float], window_starts_s: Collection[int], back_s: int) -> bool:
+    """Return whether for each window no minute further back than this can be fresher than those that were seen."""
+    soon = [start for start, lowest_ms in seen.items() if lowest_ms < back_s * 1_000]
+    return all(any(window - back_s <= start < window for start in soon) for window in window_starts_s)
+
+
+def _read_minutes(
+    connection: Connection, windows: Mapping[Checkpoint, Collection[int]], back_s: int
+) -> Iterator[tuple[Checkpoint, int, float]]:
+    """Yield the minutes with live beacons at most so long before windows, and the lowest lag of each."""
+    firsts = [min(starts) - back_s for starts in windows.values()]
+    lasts = [max(starts) for starts in windows.values()]
     rows = connection.execute(
         text(
             "SELECT t.pipeline, t.checkpoint, window_start, min(CAST(sketch->0->>0 AS int)) AS lowest"
@@ -127,15 +150,14 @@ def _read_seen(
         {
             "pipelines": [pipeline for pipeline, _ in windows],
             "checkpoints": [name for _, name in windows],
-            "firsts": [min(starts) - LOOK_BACK_S for starts in windows.values()],
-            "lasts": [max(starts) for starts in windows.values()],
-            "low": min(start for _, start in wanted) - LOOK_BACK_S,
-            "high": max(start for _, start in wanted),
+            "firsts": firsts,
+            "lasts": lasts,
+            "low": min(firsts),
+            "high": max(lasts),
         },
     )
     for row in rows:
-        found[row.pipeline, row.checkpoint][row.window_start] = bin_value_ms(row.lowest)
-    return found
+        yield (row.pipeline, row.checkpoint), row.window_start, bin_value_ms(row.lowest)
 
 
 def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:

@@ -85,8 +85,16 @@ def test_what_comes_later_than_its_minute_is_asked_for_too() -> None:
     connection = Answers(seen("snk.out", m2=130_000.0))
     found = stale(closing(0, {**dict.fromkeys(ALL, 10.0), "snk.out": 130_000.0}), connection)
     assert found["snk.out"] == pytest.approx(130_000, rel=0.01)
-    (asked,) = connection.asked
-    assert set(asked["checkpoints"]) == {"src.in", "snk.out"}
+    assert set(connection.asked[0]["checkpoints"]) == {"src.in", "snk.out"}
+
+
+def test_only_what_the_last_minutes_do_not_say_is_looked_for_further_back() -> None:
+    connection = Answers([*seen("snk.out", m90=900), *seen("src.in", m90=1, m1=1)])
+    found = stale(closing(0, {name: 10.0 for name in ALL if name != "snk.out"}), connection)
+    assert found["snk.out"] == 120_000, "since messages came in again"
+    assert [asked["firsts"] for asked in connection.asked] == [
+        [START_S - back_s] * 2 for back_s in (600, 3_600, 86_400)
+    ], "since when messages came in is asked as far back"
 
 
 @pytest.mark.parametrize("changes", [{"history": True}, {"result": replace(closing(0, {}).result, messages=0)}])
