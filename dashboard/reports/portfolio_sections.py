@@ -40,10 +40,10 @@ def sections(portfolio: Portfolio, base_url: str = "") -> list[ReportSection]:
     )
     rows = [_row(line, portfolio, base_url) for line in portfolio.lines]
     heads = (
-        *("Pipeline", "Status", "Promised", "Loss", "Since before", "Loss budget left"),
-        *("On time", "Since before", "On-time budget left", "Burn rate", "Open incidents"),
+        *("Pipeline", "Status", "Open incidents", "Promised", "Loss", "Since before", "Loss budget left"),
+        *("On time", "Since before", "On-time budget left", "Burn rate"),
     )
-    table = Table(heads, rows, 3) if rows else None
+    table = Table(heads, rows, 4) if rows else None
     return [ReportSection("Pipelines", (headline(portfolio), *([note] if rows else [])), None, table)]
 
 
@@ -85,6 +85,7 @@ def _row(line: PortfolioLine, portfolio: Portfolio, base_url: str) -> list[Cell]
     return [
         Cell(line.pipeline, base + report, line.description),
         Cell(wording.status(line.status), "", wording.STATUSES[line.status].meaning),
+        _incidents(line, base),
         Cell(wording.short_promises(line.targets)),
         Cell(wording.attained(loss), page),
         _trend(line, loss),
@@ -93,12 +94,14 @@ def _row(line: PortfolioLine, portfolio: Portfolio, base_url: str) -> list[Cell]
         _trend(line, on_time),
         Cell(wording.left(on_time.budget)),
         _burn(line),
-        _incidents(line, base),
     ]
 
 
 def _trend(line: PortfolioLine, one: Attainment) -> Cell:
-    look = TRENDS[line.trends[one.objective]]
+    trend = line.trends[one.objective]
+    look = TRENDS[trend]
+    if trend == "none":
+        return Cell(fmt.NOTHING, "", f"no comparison: {look.meaning}")
     before = next(each for each in line.previous.attainments if each.objective == one.objective)
     return Cell(f"{look.icon} {look.word}", "", f"{look.meaning}; it was {wording.attained(before)}")
 

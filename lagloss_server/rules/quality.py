@@ -103,17 +103,18 @@ class StageSums:
         if stage.kind == "destination":
             there = total.destinations.get(stage.name)
             lost = (there.lost_min, there.lost_max) if there else (0, 0)
-            messages = there.due if there else 0
+            messages = max(there.due, lost[1]) if there else 0
         else:
             at = total.lost_at.get(stage.label)
             lost = (at.min, at.max) if at else (0, 0)
-            messages = sum(total.checkpoints[name].distinct for name in stage.arrivals if name in total.checkpoints)
+            arrived = [total.checkpoints[name].distinct for name in stage.arrivals if name in total.checkpoints]
+            messages = max(sum(arrived), lost[1]) if arrived else 0
         seen = [total.checkpoints[name] for name in stage.checkpoints if name in total.checkpoints]
         worst = max(((each.duplicates, each.counted) for each in seen if each.counted), key=_share, default=(0, 0))
         checks = [total.checksums[name] for name in stage.links if name in total.checksums]
         stale = [total.staleness_ms[name] for name in stage.checkpoints if name in total.staleness_ms]
         return cls(
-            max(messages, lost[1]),
+            messages,
             *lost,
             *worst,
             corrupted=sum(corrupted for corrupted, _ in checks),

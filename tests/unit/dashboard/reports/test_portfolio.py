@@ -56,11 +56,12 @@ def test_a_table_says_how_each_pipeline_did_and_where_it_goes() -> None:
     assert "2 pipelines match team=web: 1 missed, 1 met." in text.replace("\\", "")
     clicks, orders = ([cell.strip() for cell in row.split("|")[1:-1]] for row in text.splitlines() if "/report?" in row)
     assert clicks[0].startswith("[clicks](https://l.example/pipelines/clicks/report?zone=Europe/Berlin&from=")
-    assert clicks[1:3] == ["✖ MISSED", "≤ 1 % lost, ≥ 95 % in 5 s"]
-    assert clicks[3].startswith("[5 %](https://l.example/pipelines/clicks?")
-    assert clicks[4:6] == ["▼ worse", "none, 500 % used"]
-    assert clicks[-2:] == ["0 of 6 above 1", "[2 critical](https://l.example/alerts?pipeline=clicks)"]
-    assert (orders[1], orders[4], orders[-1]) == ("✔ MET", "▲ better", "none")
+    assert clicks[1:3] == ["✖ MISSED", "[2 critical](https://l.example/alerts?pipeline=clicks)"]
+    assert clicks[3] == "≤ 1 % lost, ≥ 95 % in 5 s"
+    assert clicks[4].startswith("[5 %](https://l.example/pipelines/clicks?")
+    assert clicks[5:7] == ["▼ worse", "none, 500 % used"]
+    assert clicks[-1] == "0 of 6 above 1"
+    assert (orders[1], orders[2], orders[5]) == ("✔ MET", "none", "▲ better")
 
 
 def test_a_summary_names_those_that_kept_not_all() -> None:
