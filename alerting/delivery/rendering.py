@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, get_args
 
 from alerting.incidents.notification import Notification
 from lagloss_server import format as fmt
-from lagloss_server.incidents.incident import example_words, place_words
+from lagloss_server.incidents.incident import destination_words, example_words, place_words
 from lagloss_server.net.sanitize import one_line
 
 MAX_TITLE: Final = 200
@@ -151,6 +151,9 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Tex
         count = _part(body, "windows").get("count")
         yield _line("Since", f"{body['since']}{f', {count} windows' if count and count != 1 else ''}")
     yield from _listed("Where", [place_words(place) for place in _list(body, "where")])
+    yield from _listed("For", [destination_words(there) for there in _list(body, "destinations")])
+    if labels := _part(incident, "labels"):
+        yield _line("Labels", ", ".join(f"{name}={value}" for name, value in labels.items()))
     if conclusion := _part(body, "blame").get("conclusion"):
         yield _line("In common", conclusion)
     yield from _listed("Example", [_example(example) for example in _list(body, "examples")])

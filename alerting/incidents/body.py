@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from alerting.rules.assessment import BreachPlace
 from lagloss.wire.format import WINDOW_S
+from lagloss.wire.sketch import Sketch
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.named_messages import NamedMessage
+from lagloss_server.rules.rollup import DestinationSums
 from lagloss_server.rules.traits import Of
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.times import moment
@@ -35,14 +37,18 @@ BLAMED: Final[Mapping[str, Of]] = {
 """What the bad messages of an incident of this kind have suffered, where single messages are known to have."""
 
 Document = dict[str, Any]
+_SHOWN: Final = ("since", "windows", "where", "destinations", "blame", "examples", "notes", "links")
+"""What receivers get of an incident's own document as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentEvidence:
     """Evidence stored with an incident for its messages, from its newest breached windows. `examples`: lost messages,
-    or those that are late, dead or corrupted; `blame`: what the bad messages have in common."""
+    or those that are late, dead or corrupted; `destinations`: those that suffer most first (`suffering`); `blame`: what
+    the bad messages have in common."""
 
     where: Sequence[BreachPlace] = ()
+    destinations: Sequence[Document] = ()
     examples: Sequence[MissingMessage | NamedMessage] = ()
     messages: int | None = None
     lost: Document | None = None
@@ -51,11 +57,30 @@ class IncidentEvidence:
     def document(self, links: TraceLinks = NO_LINKS) -> Document:
         return {
             "where": [_place(place) for place in self.where[:MAX_PLACES]],
+            "destinations": list(self.destinations[:MAX_PLACES]),
             "examples": [_example(each, links) for each in self.examples[:MAX_EXAMPLES]],
             "messages": self.messages,
             "lost": self.lost,
             "blame": self.blame,
         }
+
+
+def suffering(documents: Sequence[Document]) -> list[Document]:
+    """Return what became of the messages due at each destination over some windows, those with the most lost, late or
+    dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
+    totals: dict[str, DestinationSums] = {}
+    for there in (there for document in documents for there in document.get("destinations", ())):
+        one = DestinationSums.of_window(there, Sketch())
+        totals[there["name"]] = DestinationSums.merged([totals.get(there["name"], DestinationSums()), one])
+    worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
+    return [
+        {
+            "name": name,
+            **{count: getattr(sums, count) for count in ("due", "dead", "on_time", "on_time_of")},
+            "lost": {"min": sums.lost_min, "max": sums.lost_max},
+        }
+        for name, sums in worst
+    ]
 
 
 def incident_body(incident: Incident, change: str, labels: Mapping[str, str], dashboard_url: str) -> Document:
@@ -86,7 +111,7 @@ def incident_body(incident: Incident, change: str, labels: Mapping[str, str], da
             "messages": detail.get("messages"),
             "lost": detail.get("lost"),
         },
-        **{name: document[name] for name in ("since", "windows", "where", "blame", "examples", "notes", "links")},
+        **{name: document[name] for name in _SHOWN},
         "commands": {
             "acknowledge": f"lagloss alerts ack {incident.id}",
             "silence": f"lagloss alerts silence pipeline={incident.pipeline} rule={incident.rule} --for 2h "

@@ -16,7 +16,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
-from alerting.incidents.body import BLAMED, MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
+from alerting.incidents.body import BLAMED, MAX_EXAMPLES, MAX_NOTES, IncidentEvidence, suffering
 from alerting.incidents.lifecycle import Transition, judge, text_of
 from alerting.incidents.notifier import Notifier
 from alerting.rules import Rule
@@ -247,7 +247,7 @@ class _Work:
         else:
             evidence = self._evidence(rule, change, assessment.places).document(self.trace_links)
         return {
-            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost", "blame")},
+            **{name: evidence.get(name) for name in ("where", "destinations", "examples", "messages", "lost", "blame")},
             "breaches": incidents.ranges(change.breaches),
             "what": rule.what,
             "unit": rule.unit,
@@ -271,6 +271,7 @@ class _Work:
         newest = documents[-1] if documents else None
         return IncidentEvidence(
             where=places or rule.where(documents),
+            destinations=suffering(documents),
             examples=self._examples(rule, starts[-1]) or self._picked(rule, starts),
             messages=newest["messages"] if newest else None,
             lost=newest["lost"] if newest else None,

@@ -113,6 +113,7 @@ def body(by: str, now_s: float) -> dict[str, Any]:
         "since": since,
         "windows": {"first": since, "last": since, "count": 0},
         "where": [],
+        "destinations": [],
         "blame": None,
         "examples": [],
         "notes": [f"asked for by {by}"],

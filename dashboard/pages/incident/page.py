@@ -41,7 +41,7 @@ from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.deliveries import Delivery
-from lagloss_server.incidents.incident import Incident, example_words, place_words
+from lagloss_server.incidents.incident import Incident, destination_words, example_words, place_words
 from lagloss_server.store.store import Store
 
 _AROUND_S: Final = 1_800
@@ -71,6 +71,7 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
         [
             _head(opened, here, asking(), now_s),
             _section("Where", _where(incident)),
+            _section("For whom", [dmc.ListItem(destination_words(there)) for there in incident.destinations]),
             _section("What the messages have in common", _blame(incident)),
             _section("Examples", _examples(incident, here)),
             _without_examples(incident, asking()),

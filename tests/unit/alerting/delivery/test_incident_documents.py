@@ -30,7 +30,7 @@ def names(document: dict[str, Any]) -> dict[str, Any]:
 def test_a_notification_has_these_fields_in_this_order() -> None:
     body = json.loads(json.dumps(incident_body(OPEN, "opened", {"team": "checkout"}, DASHBOARD)))
     assert names(body) == {
-        "": "version type summary incident breach since windows where blame examples notes links commands",
+        "": "version type summary incident breach since windows where destinations blame examples notes links commands",
         "incident": "id pipeline rule kind severity state labels opened_at resolved_at resolved_because "
         "acknowledged_at acknowledged_by",
         "breach": "what unit value worst target text window_start window_end worst_window_start messages lost",
@@ -50,7 +50,11 @@ def test_list_and_show_print_these_fields_in_this_order() -> None:
     parts = {"breach": "value worst target text", "windows": "first last count", "where": PLACE}
     assert names(OPEN.document()) == {"": listed, **parts}
     shown = json.loads(json.dumps(IncidentRecord(OPEN, [], []).document(DASHBOARD)))
-    more = {"": f"{listed} blame examples notes links changes deliveries", "examples": EXAMPLE, "links": LINK_NAMES}
+    more = {
+        "": f"{listed} destinations blame examples notes links changes deliveries",
+        "examples": EXAMPLE,
+        "links": LINK_NAMES,
+    }
     assert names(shown) == {**parts, **more}
 
 

@@ -131,13 +131,20 @@ def test_one_line_is_one_line_of_at_most_its_limit(text: str, limit: int) -> Non
 
 
 def test_a_page_says_what_since_when_where_with_examples_and_how_to_go_on() -> None:
-    assert as_text(message([notification()])) == (
+    page = notification()
+    page.body["destinations"] = [
+        {"name": "snk", "due": 3_000, "dead": 2, "on_time": 2_840, "on_time_of": 2_998, "lost": {"min": 96, "max": 98}}
+    ]
+    page.body["incident"]["labels"] = {"team": "checkout", "tier": "1"}
+    assert as_text(message([page])) == (
         "clicks: 3.20% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (98%)\n"
         "\n"
         "Breach:      3.20% of messages lost, target 1.00% (window 2026-11-21T08:42:00Z)\n"
         "Lost:        96 of 3,000 messages\n"
         "Since:       2026-11-21T08:40:00Z, 2 windows\n"
         "Where:       link src->mid: 94 lost, 98% of the loss\n"
+        "For:         snk: 96–98 of 3,000 messages lost, 2 dead, 94.7 % on time\n"
+        "Labels:      team=checkout, tier=1\n"
         "Example:     lost at link src->mid, last seen at src.out: m-1\n"
         "Incident:    http://lagloss.example/incidents/0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11\n"
         "Chart:       http://lagloss.example/pipelines/clicks/windows/2026-11-21T08:42:00Z\n"
