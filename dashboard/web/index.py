@@ -11,7 +11,14 @@ from dash import Dash
 from dashboard.design import css_variables
 from dashboard.web.first_answer import first_answer
 
-PAGE: Final = Path(__file__).with_name("index.html").read_text().replace("DESIGN", css_variables())
+_STYLES: Final = sorted(Path(__file__).parents[1].joinpath("assets").glob("*.css"))
+"""12 kB, which every page needs before its first paint: as files they wait in a line with the scripts."""
+PAGE: Final = (
+    Path(__file__)
+    .with_name("index.html")
+    .read_text("utf-8")
+    .replace("STYLES", "\n".join([css_variables(), *(path.read_text("utf-8") for path in _STYLES)]))
+)
 _POLYFILL: Final = re.compile(r'(?<=<script src=")[^"]*/polyfill@[^"]*')
 
 

@@ -68,6 +68,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
         suppress_callback_exceptions=True,  # what a page's callbacks speak of is there only while it is mounted
         index_string=PAGE,
         assets_path_ignore=["vendor"],  # what others there ask for when they need it
+        assets_ignore=r".*\.css",  # the index page has them
         on_error=_log_and_raise,
         description="How late is a streaming pipeline's data, minute by minute, and was any lost?",
     )
