@@ -1,14 +1,16 @@
-"""Protocol of alert rules."""
+"""Protocol of alert rules, and what those about places have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
 
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.rule_places import RulePlace
 
 Unit = Literal["ratio", "ms", "s", "times", "messages"]
 Document = dict[str, Any]
@@ -55,3 +57,21 @@ class Rule(Protocol):
     def text(self, value: float) -> str:
         """Format a value against the target for people: `3.2 % of messages lost, target 1 %`."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedRule:
+    """Common part of rules that are of a pipeline (`place` None) or of one of its places; see `Rule`."""
+
+    higher_is_worse: ClassVar[bool] = True
+
+    kind: str
+    severity: Severity
+    target: float
+    place: RulePlace | None = None
+    watches: tuple[str, ...] = ()
+    inhibited_by: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.kind if self.place is None else self.place.rule(self.kind)

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun
 from alerting.rules.loss import loss_rules
-from alerting.rules.measures import Measure, covered_by, own_targets, percentile_name, placed
+from alerting.rules.measures import Measure, Percentile, covered_by, own_targets, percentile_name, placed
 from alerting.rules.places import lag_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, Flags, Floats
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import LagAlert, Severity
+from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import RulePlace
 from lagloss_server.rules.error_budget import on_time_target
@@ -33,26 +33,20 @@ _LAG_OF: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LagRule:
-    """`lag`: what it reads, for people `what`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LagRule(PlacedRule):
+    """`percentile`: which of the lag it reads, for people `what`."""
 
-    kind: ClassVar[str] = "lag"
+    kind: str = "lag"
     unit: ClassVar[Unit] = "ms"
-    higher_is_worse: ClassVar[bool] = True
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    name: str
-    severity: Severity
     what: str
-    target: float
     out_of: OutOf
-    lag: Measure
-    inhibited_by: tuple[str, ...] = ()
+    percentile: Percentile
 
     @property
-    def place(self) -> RulePlace | None:
-        return self.lag.place
+    def lag(self) -> Measure:
+        return Measure(self.percentile, self.place)
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -64,31 +58,25 @@ class LagRule:
         return self.out_of.assess(stretch, lags > self.target, lags, (lags <= self.target) | _empty(stretch, lags))
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
-        if self.lag.place is None:
+        if self.place is None:
             return lag_places(breached)
-        return [BreachPlace(self.lag.place.kind, self.lag.place.name, None, self.what)]
+        return [BreachPlace(self.place.kind, self.place.name, None, self.what)]
 
     def text(self, value: float) -> str:
         lag, target = fmt.against(fmt.duration, value, self.target)
         return f"{self.what} {lag}, target {target}"
 
 
-@dataclass(frozen=True, slots=True)
-class OnTime:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnTime(PlacedRule):
     """The share of messages delivered within the lag target, all or those due at a destination."""
 
     unit: ClassVar[Unit] = "ratio"
     higher_is_worse: ClassVar[bool] = False
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    name: str
     kind: Literal["on-time", "lag"]
-    severity: Severity
-    target: float
     within_ms: int
     out_of: OutOf
-    inhibited_by: tuple[str, ...] = ()
-    place: RulePlace | None = None
     what: ClassVar[str] = "on-time share"
 
     @property
@@ -123,13 +111,12 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
     alerts, sla = definition.spec.alerts, definition.spec.sla
     known = {rule.name for rule in (*loss_rules(definition), *lag_rules(definition))}
     rules = []
-    for place, settings in placed(definition, "on_time", own_targets(definition, "lag")):
+    for place, settings in placed(definition, "on-time", own_targets(definition, "lag")):
         lag = sla.lag if place is None else sla.lag_at(place.name)
         target = on_time_target(definition) if place is None else settings.target or lag.percentile / 100
         covering = ["loss", "lag", *([] if place is None else [place.rule("loss"), place.rule("lag")])]
         rules.append(
             OnTime(
-                name="on-time" if place is None else place.rule("on-time"),
                 kind="on-time",
                 severity=settings.severity,
                 target=target,
@@ -137,7 +124,7 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
                 out_of=OutOf(settings.breaches, settings.of, settings.min_messages, alerts.resolve_after),
                 inhibited_by=(
                     *(name for name in covering if name in known),
-                    *covered_by(definition, "on_time", "on-time", place),
+                    *covered_by(definition, "on-time", place),
                 ),
                 place=place,
             )
@@ -146,21 +133,23 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
 
 
 def _lag_rule(definition: Definition, place: RulePlace | None, settings: LagAlert) -> LagRule | OnTime:
-    out_of = OutOf(settings.breaches, settings.of, settings.min_messages, definition.spec.alerts.resolve_after)
     sla = definition.spec.sla
-    name = "lag" if place is None else place.rule("lag")
-    covers = covered_by(definition, "lag", "lag", place)
+    common: dict[str, Any] = {
+        "severity": settings.severity,
+        "place": place,
+        "out_of": OutOf(settings.breaches, settings.of, settings.min_messages, definition.spec.alerts.resolve_after),
+        "inhibited_by": covered_by(definition, "lag", place),
+    }
     what = "end-to-end lag" if place is None else _LAG_OF[place.kind].format(place.name)
     if place is not None and place.kind != "destination":
-        target = settings.target or sla.lag.target
-        return LagRule(name, settings.severity, f"{what} p95", target, out_of, Measure("p95", place), covers)
+        return LagRule(what=f"{what} p95", target=settings.target or sla.lag.target, percentile="p95", **common)
     end_to_end = sla.lag if place is None else sla.lag_at(place.name)
-    target = settings.target or end_to_end.target
     percentile = percentile_name(end_to_end.percentile) or (None if settings.target is None else "p95")
     if percentile is None:
         share = end_to_end.percentile / 100
-        return OnTime(name, "lag", settings.severity, share, end_to_end.target, out_of, covers, place)
-    return LagRule(name, settings.severity, f"{what} {percentile}", target, out_of, Measure(percentile, place), covers)
+        return OnTime(kind="lag", target=share, within_ms=end_to_end.target, **common)
+    target = settings.target or end_to_end.target
+    return LagRule(what=f"{what} {percentile}", target=target, percentile=percentile, **common)
 
 
 def _empty(stretch: WindowRun, values: Floats) -> Flags:

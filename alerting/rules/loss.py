@@ -14,40 +14,30 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun, counts, making_up
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
 from alerting.rules.places import loss_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats, Ints
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import LossPage, Severity
+from lagloss_server.model.alert_rules import LossPage
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import RulePlace
 
 
-@dataclass(frozen=True, slots=True)
-class LossRule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossRule(PlacedRule):
     """`target`: the share that may be lost, of the messages due at a destination or of all. `page` None: no loss
     pages. `within`: labels of the places that it is about; None: all."""
 
-    kind: ClassVar[str] = "loss"
+    kind: str = "loss"
     what: ClassVar[str] = "loss_ratio"
     unit: ClassVar[Unit] = "ratio"
-    higher_is_worse: ClassVar[bool] = True
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    name: str
-    place: RulePlace | None
     within: frozenset[str] | None
-    target: float
     page: LossPage | None
     resolve_after: int
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def severity(self) -> Severity:
-        return "warning" if self.page is None else "critical"
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -106,13 +96,13 @@ def loss_rules(definition: Definition) -> list[LossRule]:
         target = of_place.max if settings.max is None else settings.max
         found.append(
             LossRule(
-                name="loss" if place is None else place.rule("loss"),
                 place=place,
+                severity="warning" if settings.page is None else "critical",
                 within=labels_within(definition, place),
                 target=target,
                 page=settings.page,
                 resolve_after=alerts.resolve_after,
-                inhibited_by=covered_by(definition, "loss", "loss", place),
+                inhibited_by=covered_by(definition, "loss", place),
             )
         )
     return found

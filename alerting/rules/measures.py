@@ -17,7 +17,8 @@ from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
 
 Document = Mapping[str, Any]
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
-What = Count | Literal["on_time", "on_time_of", "p50", "p95", "p99", "lowest_p50"]
+Percentile = Literal["p50", "p95", "p99"]
+What = Count | Percentile | Literal["on_time", "on_time_of", "lowest_p50"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,23 +45,27 @@ class Measure:
         return None if value is None else float(value)
 
 
-def percentile_name(percentile: float) -> Literal["p50", "p95", "p99"] | None:
+def percentile_name(percentile: float) -> Percentile | None:
     """Return the documents' name of this percentile of the end-to-end lag; None where they do not hold it."""
-    names: dict[float, Literal["p50", "p95", "p99"]] = {50: "p50", 95: "p95", 99: "p99"}
+    names: dict[float, Percentile] = {50: "p50", 95: "p95", 99: "p99"}
     return names.get(percentile)
 
 
 def placed(
-    definition: Definition, field: str, with_targets: Iterable[RulePlace] = ()
+    definition: Definition, kind: str, with_targets: Iterable[RulePlace] = ()
 ) -> list[tuple[RulePlace | None, Any]]:
-    """Return the places of a rule of `spec.alerts`, each with its settings; None is the whole pipeline."""
-    return spread(getattr(definition.spec.alerts, field), Flow(definition.spec.nodes), with_targets)
+    """Return the places of the rules of a kind (`dead-letters`), each with its settings; None is the whole pipeline."""
+    return spread(_settings(definition, kind), Flow(definition.spec.nodes), with_targets)
 
 
-def covered_by(definition: Definition, field: str, name: str, place: RulePlace | None) -> tuple[str, ...]:
+def covered_by(definition: Definition, kind: str, place: RulePlace | None) -> tuple[str, ...]:
     """Return what a rule about a place is inhibited by: the rule of the whole pipeline, if there is one."""
-    has_one = of_pipeline(getattr(definition.spec.alerts, field)) is not None
-    return (name,) if has_one and place is not None else ()
+    has_one = of_pipeline(_settings(definition, kind)) is not None
+    return (kind,) if has_one and place is not None else ()
+
+
+def _settings(definition: Definition, kind: str) -> Any:
+    return getattr(definition.spec.alerts, kind.replace("-", "_"))
 
 
 def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[str] | None:

@@ -9,37 +9,26 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Rule, Unit
+from alerting.rules.base import Document, PlacedRule, Rule, Unit
 from alerting.rules.counting import OutOf, WindowRun, by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView, WaitingMessages
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.rule_places import RulePlace
 
 
-@dataclass(frozen=True, slots=True)
-class CorruptionRule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorruptionRule(PlacedRule):
     """Messages of a window whose payload was another one behind a link. A window of which no beacon was read says
     nothing."""
 
-    kind: ClassVar[str] = "corruption"
+    kind: str = "corruption"
     what: ClassVar[str] = "corrupted messages per window"
     unit: ClassVar[Unit] = "messages"
-    higher_is_worse: ClassVar[bool] = True
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    place: RulePlace | None
-    severity: Severity
-    target: float
     resolve_after: int
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.place is None else self.place.rule(self.kind)
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -68,25 +57,14 @@ class CorruptionRule:
         return f"{fmt.counted(int(value), 'message')} corrupted{there} in a minute, limit {fmt.count(int(self.target))}"
 
 
-@dataclass(frozen=True, slots=True)
-class PendingAge:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingAge(PlacedRule):
     """How long the message that has been pending for longest was last seen ago."""
 
-    kind: ClassVar[str] = "pending-age"
+    kind: str = "pending-age"
     what: ClassVar[str] = "age of the oldest pending message"
     unit: ClassVar[Unit] = "s"
-    higher_is_worse: ClassVar[bool] = True
     reads: ClassVar[tuple[Measure, ...]] = ()
-    watches: ClassVar[tuple[str, ...]] = ()
-
-    place: RulePlace | None
-    severity: Severity
-    target: float
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.place is None else self.place.rule(self.kind)
 
     def assess(self, view: PipelineView) -> Assessment:
         waiting = [each for each in view.waiting if self._concerns(each)]
@@ -129,24 +107,15 @@ def _place_of(label: str) -> RulePlace:
     return RulePlace(kind, name)
 
 
-@dataclass(frozen=True, slots=True)
-class NegativeLag:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NegativeLag(PlacedRule):
     """The median lag of a checkpoint so far below 0 that a clock must be wrong."""
 
-    kind: ClassVar[str] = "negative-lag"
+    kind: str = "negative-lag"
     unit: ClassVar[Unit] = "ms"
     higher_is_worse: ClassVar[bool] = False
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    place: RulePlace | None
-    severity: Severity
-    target: float
     out_of: OutOf
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.place is None else self.place.rule(self.kind)
 
     @property
     def what(self) -> str:
@@ -188,14 +157,32 @@ def quality_rules(definition: Definition) -> list[Rule]:
     alerts = definition.spec.alerts
     rules: list[Rule] = []
     for place, corruption in placed(definition, "corruption"):
-        inhibited_by = covered_by(definition, "corruption", "corruption", place)
-        limit = float(corruption.max)
-        rules.append(CorruptionRule(place, corruption.severity, limit, alerts.resolve_after, inhibited_by))
-    for place, pending in placed(definition, "pending_age"):
-        inhibited_by = covered_by(definition, "pending_age", "pending-age", place)
-        rules.append(PendingAge(place, pending.severity, pending.max / 1_000, inhibited_by))
-    for place, negative in placed(definition, "negative_lag"):
-        inhibited_by = covered_by(definition, "negative_lag", "negative-lag", place)
-        out_of = OutOf(negative.breaches, negative.of, 1, alerts.resolve_after)
-        rules.append(NegativeLag(place, negative.severity, -float(negative.max), out_of, inhibited_by))
+        rules.append(
+            CorruptionRule(
+                place=place,
+                severity=corruption.severity,
+                target=float(corruption.max),
+                resolve_after=alerts.resolve_after,
+                inhibited_by=covered_by(definition, "corruption", place),
+            )
+        )
+    for place, pending in placed(definition, "pending-age"):
+        rules.append(
+            PendingAge(
+                place=place,
+                severity=pending.severity,
+                target=pending.max / 1_000,
+                inhibited_by=covered_by(definition, "pending-age", place),
+            )
+        )
+    for place, negative in placed(definition, "negative-lag"):
+        rules.append(
+            NegativeLag(
+                place=place,
+                severity=negative.severity,
+                target=-float(negative.max),
+                out_of=OutOf(negative.breaches, negative.of, 1, alerts.resolve_after),
+                inhibited_by=covered_by(definition, "negative-lag", place),
+            )
+        )
     return rules

@@ -13,38 +13,26 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun, counts, making_up, of_last
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
 from alerting.rules.view import PipelineView
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
-from lagloss_server.model.rule_places import RulePlace
 
 
-@dataclass(frozen=True, slots=True)
-class ShareRule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRule(PlacedRule):
     """A count of messages by all messages over `windows`; it has to be `at_least` so high."""
 
     unit: ClassVar[Unit] = "ratio"
-    higher_is_worse: ClassVar[bool] = True
-    watches: ClassVar[tuple[str, ...]] = ()
 
     kind: Literal["dead-letters", "duplicates"]
-    place: RulePlace | None
-    severity: Severity
-    target: float
     windows: int
     at_least: int
     out_of: OutOf
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.place is None else self.place.rule(self.kind)
 
     @property
     def what(self) -> str:
@@ -91,11 +79,10 @@ class ShareRule:
 
 def share_rules(definition: Definition) -> list[ShareRule]:
     alerts = definition.spec.alerts
-    kinds: tuple[tuple[str, Literal["dead-letters", "duplicates"]], ...]
-    kinds = (("dead_letters", "dead-letters"), ("duplicates", "duplicates"))
+    kinds: tuple[Literal["dead-letters", "duplicates"], ...] = ("dead-letters", "duplicates")
     rules = []
-    for field, kind in kinds:
-        for place, settings in placed(definition, field):
+    for kind in kinds:
+        for place, settings in placed(definition, kind):
             out_of = OutOf(settings.breaches, settings.of, settings.min_messages, alerts.resolve_after)
             rules.append(
                 ShareRule(
@@ -106,7 +93,7 @@ def share_rules(definition: Definition) -> list[ShareRule]:
                     windows=settings.over // 60_000,
                     at_least=settings.at_least,
                     out_of=out_of,
-                    inhibited_by=covered_by(definition, field, kind, place),
+                    inhibited_by=covered_by(definition, kind, place),
                 )
             )
     return rules

@@ -15,33 +15,27 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import RulePlace
 from lagloss_server.rules.staleness import event_age_s
 
 
-@dataclass(frozen=True, slots=True)
-class Staleness:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness(PlacedRule):
     """`watches`: the checkpoints in the order of the flow; the worst is the value."""
 
-    kind: ClassVar[str] = "staleness"
+    kind: str = "staleness"
     unit: ClassVar[Unit] = "s"
-    higher_is_worse: ClassVar[bool] = True
     reads: ClassVar[tuple[Measure, ...]] = ()
 
-    name: str
-    severity: Severity
-    target: float
     watches: tuple[str, ...]
-    inhibited_by: tuple[str, ...] = ()
 
     @property
     def what(self) -> str:
@@ -49,7 +43,7 @@ class Staleness:
 
     @property
     def _where(self) -> str:
-        return "a delivery checkpoint" if self.name == self.kind else self.watches[0]
+        return "a delivery checkpoint" if self.place is None else self.watches[0]
 
     def assess(self, view: PipelineView) -> Assessment:
         newest = dict(self._newest(view))
@@ -88,7 +82,7 @@ class Staleness:
 
     def text(self, value: float) -> str:
         stale, limit = fmt.against(fmt.duration_s, value, self.target)
-        seen = "delivered" if self.name == self.kind else f"at {self.watches[0]}"
+        seen = "delivered" if self.place is None else f"at {self.watches[0]}"
         return f"newest event {seen} {stale} ago while messages come in, limit {limit}"
 
 
@@ -108,11 +102,11 @@ def staleness_rules(definition: Definition) -> list[Staleness]:
         if watched:
             rules.append(
                 Staleness(
-                    name="staleness" if place is None else place.rule("staleness"),
+                    place=place,
                     severity=settings.severity or ("critical" if delivers else "warning"),
                     target=target_ms / 1_000,
                     watches=watched,
-                    inhibited_by=covered_by(definition, "staleness", "staleness", place),
+                    inhibited_by=covered_by(definition, "staleness", place),
                 )
             )
     return rules

@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import WindowRun, counts, making_up, of_last
 from alerting.rules.loss import messages_at
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
@@ -22,30 +22,22 @@ from alerting.rules.places import uncertain_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import Flags
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.rule_places import RulePlace, of_pipeline
+from lagloss_server.model.rule_places import of_pipeline
 
 
-@dataclass(frozen=True, slots=True)
-class UncertainLoss:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UncertainLoss(PlacedRule):
     """`windows`: over how many of them the share is taken. `within`: labels of the places that it is about; None:
     all."""
 
-    kind: ClassVar[str] = "uncertain-loss"
+    kind: str = "uncertain-loss"
     what: ClassVar[str] = "share of messages that are overdue or perhaps lost"
     unit: ClassVar[Unit] = "ratio"
-    higher_is_worse: ClassVar[bool] = True
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    name: str
-    place: RulePlace | None
     within: frozenset[str] | None
-    severity: Severity
-    target: float
     windows: int
     resolve_after: int
-    inhibited_by: tuple[str, ...]
 
     @property
     def reads(self) -> Iterable[Measure]:
@@ -85,21 +77,17 @@ def uncertain_loss_rules(definition: Definition) -> list[UncertainLoss]:
     if alerts.blind is not None:
         explained_by.append("blind/evidence")
     found = []
-    for place, settings in placed(definition, "uncertain_loss", own_targets(definition, "loss")):
+    for place, settings in placed(definition, "uncertain-loss", own_targets(definition, "loss")):
         of_place = sla.loss if place is None or place.kind != "destination" else sla.loss_at(place.name)
         found.append(
             UncertainLoss(
-                name="uncertain-loss" if place is None else place.rule("uncertain-loss"),
                 place=place,
                 within=labels_within(definition, place),
                 severity=settings.severity,
                 target=of_place.max if settings.max is None else settings.max,
                 windows=settings.over // 60_000,
                 resolve_after=alerts.resolve_after,
-                inhibited_by=(
-                    *explained_by,
-                    *covered_by(definition, "uncertain_loss", "uncertain-loss", place),
-                ),
+                inhibited_by=(*explained_by, *covered_by(definition, "uncertain-loss", place)),
             )
         )
     return found

@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import WindowRun, counts, making_up, of_last
 from alerting.rules.habits import SPREADS, UsualValues
 from alerting.rules.measures import Measure, covered_by, placed
@@ -22,7 +22,6 @@ from alerting.rules.places import checkpoint_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import SEEING, Flags, Floats
 from lagloss_server import format as fmt
-from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.rule_places import RulePlace
@@ -35,26 +34,16 @@ SEEN_OF: Final = 2 / 3
 """The share of the windows, at least, that must have evidence for a number of messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilteredRule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilteredRule(PlacedRule):
     """A share of filtered messages that is `target` or more from its habit, up or down; the value is how far."""
 
-    kind: ClassVar[str] = "filtered"
+    kind: str = "filtered"
     unit: ClassVar[Unit] = "ratio"
-    higher_is_worse: ClassVar[bool] = True
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    place: RulePlace | None
-    severity: Severity
-    target: float
     windows: int
     sample: float
     resolve_after: int
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.place is None else self.place.rule(self.kind)
 
     @property
     def what(self) -> str:
@@ -108,27 +97,18 @@ class FilteredRule:
         return f"share of filtered messages{_at(self.place)} {points} points from its habit, limit {limit}"
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeRule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeRule(PlacedRule):
     """Messages fewer than `target` of what is usual; the value is their share of that. A place is judged by its share
     of the pipeline's messages, which the time of day changes less than their number."""
 
-    kind: ClassVar[str] = "volume"
+    kind: str = "volume"
     unit: ClassVar[Unit] = "ratio"
     higher_is_worse: ClassVar[bool] = False
-    watches: ClassVar[tuple[str, ...]] = ()
 
-    place: RulePlace | None
-    severity: Severity
-    target: float
     windows: int
     sample: float
     resolve_after: int
-    inhibited_by: tuple[str, ...] = ()
-
-    @property
-    def name(self) -> str:
-        return self.kind if self.place is None else self.place.rule(self.kind)
 
     @property
     def what(self) -> str:
@@ -215,7 +195,7 @@ def unusual_rules(definition: Definition) -> list[FilteredRule | VolumeRule]:
                     windows=settings.over // 60_000,
                     sample=sample,
                     resolve_after=alerts.resolve_after,
-                    inhibited_by=covered_by(definition, kind, kind, place),
+                    inhibited_by=covered_by(definition, kind, place),
                 )
             )
     return rules
