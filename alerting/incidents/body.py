@@ -5,6 +5,7 @@ It is built from an incident's row alone, so that a message can be built at any 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -68,10 +69,10 @@ class IncidentEvidence:
 def suffering(documents: Sequence[Document]) -> list[Document]:
     """Return what became of the messages due at each destination over some windows, those with the most lost, late or
     dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
-    totals: dict[str, DestinationSums] = {}
+    windows: defaultdict[str, list[DestinationSums]] = defaultdict(list)
     for there in (there for document in documents for there in document.get("destinations", ())):
-        one = DestinationSums.of_window(there, Sketch())
-        totals[there["name"]] = DestinationSums.merged([totals.get(there["name"], DestinationSums()), one])
+        windows[there["name"]].append(DestinationSums.of_window(there, Sketch()))
+    totals = {name: DestinationSums.merged(parts) for name, parts in windows.items()}
     worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
     return [
         {
@@ -131,7 +132,7 @@ def _summary(incident: Incident) -> str:
     place = next(iter(incident.where), None)
     share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
     most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""
-    who = f". {incident.blame['conclusion']}" if incident.blame and incident.blame["findings"] else ""
+    who = f". {incident.named_cause}" if incident.named_cause else ""
     return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}{who}"
 
 

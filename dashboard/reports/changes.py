@@ -164,10 +164,10 @@ def _cause(report: Report, objective: Objective, found: Trend) -> str:
     if found != "worse":
         return ""
     blamed = [one for one in report.incidents.found if one.blame and one.blame.get("of") == _BLAMED[objective]]
-    named = _longest([one for one in blamed if one.blame and one.blame["findings"]])
-    if named is not None and named.cause is not None:
+    named = _longest([one for one in blamed if one.named_cause])
+    if named is not None and named.named_cause:
         opened = wording.local(named.opened_at.timestamp(), report.span.zone)
-        return f"; the incident of {opened} says: {named.cause.rstrip('.')}"
+        return f"; the incident of {opened} says: {named.named_cause.rstrip('.')}"
     return "; nothing stands out as its cause" if blamed else "; no incident names a cause"
 
 

@@ -163,6 +163,11 @@ class Incident:
         return None if self.blame is None else self.blame.get("conclusion")
 
     @property
+    def named_cause(self) -> str | None:
+        """The cause that stands out; None if none does, or none was looked for."""
+        return self.cause if self.blame and self.blame["findings"] else None
+
+    @property
     def notes(self) -> list[str]:
         return self.detail.get("notes") or []
 

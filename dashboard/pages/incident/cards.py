@@ -83,7 +83,7 @@ def card(shown: OpenIncident, here: Address, person: Person, now_s: float) -> Pa
         dmc.Text([title, " of ", pipeline_link(incident.pipeline, here), f": {incident.text}"], fw=600),
         dmc.Text([*_since(incident, here.zone, now_s), " · ", *taken(incident, here.zone)], size="sm"),
         dmc.Text("where: " + " · ".join(places), size="sm") if places else None,
-        dmc.Text(incident.blame["conclusion"], size="sm") if incident.blame and incident.blame["findings"] else None,
+        dmc.Text(incident.named_cause, size="sm") if incident.named_cause else None,
         dmc.Text(why_withheld(shown, here.zone), size="sm", c="dimmed") if shown.withheld else None,
         dmc.Group([*act_links(shown, here, person), *_ways(incident, here)], gap="sm", mt=4),
     ]
