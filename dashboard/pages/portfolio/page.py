@@ -13,13 +13,12 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dashboard.pages import notices, shell
 from dashboard.pages.base import Page, Part, alert, aria, live, step
 from dashboard.pages.notices import Failed
-from dashboard.pages.report.page import REFRESH_MS, asked, earlier, elsewhere, ranges
+from dashboard.pages.report.page import REFRESH_MS, asked, chosen_range, earlier, elsewhere, ranges
 from dashboard.pages.report.parts import downloads, section_part, status_badge
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
 from dashboard.reports import make_portfolio
 from dashboard.reports.portfolio_sections import sections
-from dashboard.reports.ranges import DEFAULT
 from dashboard.request import links
 from dashboard.request.current_user import asking
 from dashboard.request.links import API, Address
@@ -127,8 +126,8 @@ def _navigated(here: Address, by: str, match: str | None, range_: str | None) ->
     match by:
         case PortfolioIds.MATCH:
             return here.asking(match=(match or "").strip() or None)
-        case PortfolioIds.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
-            return here.named(range_)
+        case PortfolioIds.RANGE:
+            return chosen_range(here, range_)
         case PortfolioIds.EARLIER:
             return earlier(here)
     return here

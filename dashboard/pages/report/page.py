@@ -129,6 +129,12 @@ def ranges(here: Address) -> tuple[list[str], str]:
     return list(dict.fromkeys([*PRESETS, *_LAST, *([chosen] if chosen else [])])), chosen
 
 
+def chosen_range(here: Address, name: str | None) -> Address:
+    """Return the same page over the range that was chosen; one that the address has already leads nowhere."""
+    is_other = name and ("from" in here.query or name != here.query.get("range", DEFAULT))
+    return here.named(name) if is_other else here
+
+
 def earlier(here: Address) -> Address:
     """Return the same page over the range before."""
     try:
@@ -180,8 +186,8 @@ def _register_controls(app: Dash) -> None:
 def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to: str | None) -> Address:
     """Return where a control leads. What only repeats the address leads nowhere."""
     match by:
-        case ReportIds.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
-            return here.named(range_)
+        case ReportIds.RANGE:
+            return chosen_range(here, range_)
         case ReportIds.EARLIER:
             return earlier(here)
         case ReportIds.APPLY if from_ and to and (from_, to) != _filled(here):
