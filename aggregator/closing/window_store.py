@@ -110,8 +110,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     _keep_revisions(connection, replaced)
     written = {(row["pipeline"], row["window_start"]) for row in rows}
     kept = [closing for closing in found if closing.window in written]
-    _replace_missing(connection, kept, before)
-    _replace_picked(connection, [closing for closing in kept if closing.is_read], before)
+    read = [closing for closing in kept if closing.is_read]  # only their facts are new
+    _replace(connection, tables.MissingMessageRow, _known(kept, before), _missing_rows(kept))
+    _replace(connection, tables.PickedMessagesRow, _known(read, before), _picked_rows(read))
     if made:
         rollup_marks.put_hours(
             connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made)
@@ -130,7 +131,7 @@ def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any
     """Read and lock the rows of these windows, always in the same order."""
     table = tables.table_of(tables.WindowRow)
     before: dict[tuple[str, int], Any] = {}
-    for some in chunks(sorted(windows)):
+    for some in chunks(windows):
         rows = connection.execute(
             select(table)
             .where(tuple_(table.c.pipeline, table.c.window_start).in_(some))
@@ -189,11 +190,23 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
             )
 
 
-def _replace_missing(connection: Connection, found: Sequence[Closing], before: Collection[tuple[str, int]]) -> None:
-    table = tables.table_of(tables.MissingMessageRow)
-    for some in chunks([closing.window for closing in found if closing.window in before]):
+def _known(found: Sequence[Closing], before: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
+    return [closing.window for closing in found if closing.window in before]
+
+
+def _replace(
+    connection: Connection, of: type[tables.Base], windows: Sequence[tuple[str, int]], rows: list[dict[str, Any]]
+) -> None:
+    """Write rows of a table in place of those of these windows."""
+    table = tables.table_of(of)
+    for some in chunks(sorted(windows)):
         connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
-    rows = [
+    if rows:
+        connection.execute(insert(table), rows)
+
+
+def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
+    return [
         {
             "pipeline": closing.result.pipeline,
             "window_start": closing.result.window_start_s,
@@ -211,16 +224,10 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
         for closing in found
         for missing in closing.missing[:NAMES_PER_WINDOW]
     ]
-    if rows:
-        connection.execute(insert(table), rows)
 
 
-def _replace_picked(connection: Connection, found: Sequence[Closing], before: Collection[tuple[str, int]]) -> None:
-    """Write the picked messages of windows whose facts are new."""
-    table = tables.table_of(tables.PickedMessagesRow)
-    for some in chunks([closing.window for closing in found if closing.window in before]):
-        connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
-    rows = [
+def _picked_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
+    return [
         {
             "pipeline": closing.result.pipeline,
             "window_start": closing.result.window_start_s,
@@ -229,5 +236,3 @@ def _replace_picked(connection: Connection, found: Sequence[Closing], before: Co
         for closing in found
         if len(closing.facts.picked)
     ]
-    if rows:
-        connection.execute(insert(table), rows)
