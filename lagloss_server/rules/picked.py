@@ -108,15 +108,17 @@ class PickedMessages:
 
     @classmethod
     def merged(cls, parts: Iterable[PickedMessages]) -> PickedMessages:
-        """Return the messages of all parts, whose ids are disjoint, as many as there is room for."""
+        """Return the messages of all parts, whose ids are disjoint, as many as there is room for: the same in whatever
+        order the parts come, and the records in them."""
         parts = [part for part in parts if part.totals or part.good]
         if not parts:
             return cls()
-        if len(parts) == 1:
-            return parts[0].pruned()
         texts = {
-            name: tuple(dict.fromkeys(text for part in parts for text in getattr(part, name)))
-            for name in ("checkpoints", "emitters", "hops", "links", "reasons")
+            **{name: getattr(parts[0], name) for name in ("checkpoints", "hops")},  # of the graph: of all parts the same
+            **{
+                name: tuple(sorted({text for part in parts for text in getattr(part, name)}))
+                for name in ("emitters", "links", "reasons")
+            },
         }
         totals: Counter[str] = Counter()
         good: Counter[int] = Counter()
@@ -137,12 +139,7 @@ class PickedMessages:
     def _renumbered(self, texts: Mapping[str, Sequence[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return the numbers with texts as all parts count them."""
         found = dict(self.numbers)
-        at = [texts["checkpoints"].index(name) for name in self.checkpoints]
-        for name in _SIGHTINGS:
-            wide = blank(len(self), len(texts["checkpoints"]))[name]
-            wide[:, at] = found[name]
-            found[name] = wide
-        for column in ("emitter", "hop", "link", "reason"):
+        for column in ("emitter", "link", "reason"):
             name = f"{column}s"
             places = {text: number for number, text in enumerate(texts[name])}
             codes = np.array([*(places[text] for text in getattr(self, name)), -1], np.int16)

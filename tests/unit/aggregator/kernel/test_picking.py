@@ -111,6 +111,7 @@ def test_parts_of_a_window_come_to_what_one_part_would_and_packing_keeps_it() ->
     world = faulty_world("process", "lost", 6, messages=3_000)
     halves = [world.counted(only=lambda id_hash, side=side: id_hash >> 63 == side).picked for side in (0, 1)]
     whole, merged = world.facts.picked, PickedMessages.merged(halves)
+    assert merged.pack() == PickedMessages.merged(reversed(halves)).pack()
     assert merged.totals == whole.totals
     assert merged.good == whole.good
     assert set(merged["ids"][merged.rows(MISSING)].tolist()) == set(whole["ids"][whole.rows(MISSING)].tolist())
