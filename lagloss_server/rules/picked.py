@@ -114,7 +114,9 @@ class PickedMessages:
         if not parts:
             return cls()
         texts = {
-            **{name: getattr(parts[0], name) for name in ("checkpoints", "hops")},  # of the graph: of all parts the same
+            **{
+                name: getattr(parts[0], name) for name in ("checkpoints", "hops")
+            },  # of the graph: of all parts the same
             **{
                 name: tuple(sorted({text for part in parts for text in getattr(part, name)}))
                 for name in ("emitters", "links", "reasons")

@@ -110,7 +110,6 @@ BUNDLES: tuple[frozenset[str], ...] = (
 # Alone, none of these changes the judgement of a world in which nothing else happens.
 HARMLESS = (
     "other_windows",
-    "checksums",
     "repeated_blocks",
     "widened",
     "private_ids",

@@ -228,10 +228,10 @@ def _fault(cause: Cause, harm: Harm, rng: random.Random, processes: list[Process
             span = (start, start + rng.randint(3_000, 9_000))
             share = rng.uniform(0.6, 1.0)
         case "start":
-            began = START_MS + rng.randint(5_000, 40_000)
+            began = START_MS + rng.randint(5_000, 30_000)
             young = replace(process, started_ms=began)
             processes[processes.index(process)] = process = young
-            span = (began, began + rng.randint(5_000, 12_000))
+            span = (began, began + rng.randint(25_000, 30_000))  # so that one of eight makes 5 % late: a breach
             share = 1.0
         case "prefix":
             value = rng.choice(["ios-", "web-"])

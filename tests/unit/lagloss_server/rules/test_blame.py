@@ -18,20 +18,16 @@ def test_the_cause_of_a_loss_is_named_first(cause: Cause) -> None:
 
 
 @pytest.mark.parametrize("harm", ["late", "dead", "corrupted"])
-@pytest.mark.parametrize("cause", ["process", "vendor", "none"])
+@pytest.mark.parametrize("cause", CAUSES)
 def test_so_is_that_of_lateness_death_and_corruption(cause: Cause, harm: Harm) -> None:
     assert faulty_world(cause, harm, 50).is_named
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize(("harm", "worlds"), [("lost", 20), ("late", 5), ("dead", 5), ("corrupted", 5)])
 @pytest.mark.parametrize("cause", CAUSES)
-def test_the_cause_is_named_first_in_at_least_19_of_20_worlds_and_none_is_made_up(
-    cause: Cause, harm: Harm, worlds: int
-) -> None:
+def test_the_cause_of_a_loss_is_named_first_in_at_least_19_of_20_worlds_and_none_is_made_up(cause: Cause) -> None:
     """Of all kinds of harm 20 each, which takes a quarter of an hour: `python -m benchmarks blame`."""
-    missed = [seed for seed in range(100, 100 + worlds) if not is_named(cause, harm, seed)]
+    missed = [seed for seed in range(100, 120) if not is_named(cause, "lost", seed)]
     assert len(missed) <= (0 if cause == "none" else 1), missed
 
 
