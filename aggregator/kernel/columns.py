@@ -137,7 +137,8 @@ class Column:
 @dataclass
 class BlockColumns:
     """The blocks of one window that were found so far, each (emitter, seq) once. `strangers` counts beacons of
-    checkpoints that only other versions of the definition have, `bad` bad records under the window's key."""
+    checkpoints that only other versions of the definition have, `bad` bad records under the window's key; `ended`
+    counts partitions."""
 
     plan: WindowPlan
     live: dict[str, Column] = field(default_factory=dict)
@@ -149,12 +150,18 @@ class BlockColumns:
     partitions: set[int] = field(default_factory=set)
     sample: int = SAMPLE_ALL
     scattered: bool = False
+    ended: int = 0
     _seen: set[tuple[bytes, int]] = field(default_factory=set)
 
     @property
     def size(self) -> int:
         """Number of beacons."""
         return sum(self.read.values())
+
+    @property
+    def share(self) -> float:
+        """Share of the window's messages that the partitions so far hold, or somewhat more."""
+        return min(1.0, self.ended / max(self.partitions, default=1))
 
     def add(self, block: BeaconBlock) -> None:
         """Take a block in, unless it was there before (a block sent twice is one block)."""
@@ -194,6 +201,7 @@ class BlockColumns:
         with the id, so the smallest and the largest decide for all. A block is never sent to two partitions; the pieces
         of one that was scattered are."""
         self._seen.clear()
+        self.ended += 1
         ends = [column.ends_since() for columns in (self.live, self.replayed) for column in columns.values()]
         for made_for in self.partitions:
             if any(partition_of(end, made_for) != partition for pair in ends if pair for end in pair):

@@ -65,9 +65,9 @@ def count_window(found: BlockColumns) -> WindowFacts:
             patterns=patterns,
             lossy=lossy,
             missing=missing.rows[:MAX_NAMES],
-            are_many_late=_are_many_late(plan, counts, arrivals),
             corrupted=corrupted,
             sample=sample,
+            share=found.share,
         )
     )
     return WindowFacts(
@@ -312,15 +312,6 @@ def _traces(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> di
                 row, seen = row_at[start + position], (float(column.lags[start + position]), trace)
                 seen_in[row] = min(seen, seen_in.get(row, seen))
     return {row: trace for row, (_, trace) in seen_in.items()}
-
-
-def _are_many_late(plan: WindowPlan, patterns: Iterable[Pattern], arrivals: Sequence[Sketch]) -> bool:
-    """Return whether, at any destination, more messages than usual arrived after its lag target."""
-    on_time = [sum(soon) for soon in zip(*(pattern.on_time for pattern in patterns), strict=True)]
-    return any(
-        there.count - soon > share * there.count
-        for there, soon, share in zip(arrivals, on_time or [0] * len(arrivals), plan.late_shares, strict=True)
-    )
 
 
 def _reasons(column: Column, found: Found) -> Counter[str]:

@@ -1,13 +1,14 @@
 """Picking: the messages of one window that are kept one by one, and what its blocks say of each.
 
-Where all is well nothing is picked. Else every beacon is looked at once more, to find those of the picked messages.
+Every part of a window picks: whether the messages that nothing is wrong with are worth keeping, or those that are late,
+only the whole window says (`settle`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 import numpy.typing as npt
@@ -18,13 +19,14 @@ from aggregator.kernel.compiled import compiled
 from aggregator.kernel.id_index import Rows
 from aggregator.kernel.plan import DEAD_SHARE, WindowPlan
 from lagloss.wire.format import F32, U64
-from lagloss_server.rules.arithmetic import Fate, good_fate
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.arithmetic import Fate, good_fate, is_unsettled
+from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.hops import hop_labels, longest_hops
 from lagloss_server.rules.picked import (
     CORRUPTED,
     DEAD,
     GOOD,
-    GOOD_ROOM,
     LATE,
     LATEST,
     MISSING,
@@ -34,21 +36,18 @@ from lagloss_server.rules.picked import (
     SPREAD,
     PickedMessages,
     blank,
-    good_rooms,
+    good_limits,
     spread,
 )
 
-MANY_IDS: Final = 20_000
-GOOD_OF_MANY: Final = 250
-"""Good messages that are picked of a part with more than `MANY_IDS` distinct ids: such a window has several parts."""
 Beacons = Mapping[str, tuple[Column, Found]]
 
 
 @dataclass(frozen=True)
 class CountedIds:
-    """One window's ids as counted: `codes` are their patterns' numbers, `lossy` says of which patterns something is
-    missing; `live` and `replayed` are the beacons by checkpoint. `missing`: rows of those that are named;
-    `are_many_late`: at any destination; `corrupted`: rows by link."""
+    """The ids of a window's part as counted: `codes` are their patterns' numbers, `lossy` says of which patterns
+    something is missing; `live` and `replayed` are the beacons by checkpoint. `missing`: rows of those that are named;
+    `corrupted`: rows by link; `share` of the window's ids."""
 
     plan: WindowPlan
     live: Beacons
@@ -58,65 +57,87 @@ class CountedIds:
     patterns: Sequence[int]
     lossy: Bools
     missing: Ints
-    are_many_late: bool
     corrupted: Mapping[str, Ints]
     sample: int
+    share: float
 
 
 def pick(counted: CountedIds) -> PickedMessages:
-    """Pick the messages to keep, and describe them."""
-    ids, codes = counted.ids.ids, counted.codes
-    counts = np.bincount(codes, minlength=len(counted.patterns))
+    """Pick the messages that the whole window may keep, and describe them."""
+    ids, codes, patterns = counted.ids.ids, counted.codes, counted.patterns
+    counts = np.bincount(codes, minlength=len(patterns))
     is_dead = _dead_patterns(counted)
-    has_dead = counts[is_dead].sum() > DEAD_SHARE * ids.size
-    if not (counted.missing.size or counted.are_many_late or has_dead or counted.corrupted):
-        return PickedMessages()
-    lateness = _lateness(counted)
-    late = np.flatnonzero(lateness > 0)
-    dead = np.flatnonzero(is_dead[codes]) if has_dead else late[:0]
+    lateness = np.zeros(ids.size, np.float32)
+    _raise(lateness, counted.ids.first, np.array(counted.plan.lag_targets_ms, np.float64))
+    late = np.flatnonzero(lateness)
+    dead = np.flatnonzero(is_dead[codes]) if is_dead.any() else late[:0]
     corrupted = np.unique(np.concatenate([late[:0], *counted.corrupted.values()]))
     what = np.zeros(ids.size, np.uint8)
     what[counted.missing] |= MISSING
     for kind, rows in ((LATE, late), (DEAD, dead), (CORRUPTED, corrupted)):
         what[_drawn(ids, rows, ROOM[kind])] |= kind
     what[_latest(lateness, late)] |= LATEST
-    bad = np.zeros(ids.size, np.bool_)
-    for rows in (late, dead, corrupted):
-        bad[rows] = True
-    good = counts - np.bincount(codes[bad], minlength=counts.size)
-    good[counted.lossy] = 0
-    good_of = {mask: count for mask, count in zip(counted.patterns, good.tolist(), strict=True) if count}
-    what[_drawn_good(counted, good, good_of, bad)] |= GOOD
+    good = counts - np.bincount(codes[corrupted], minlength=counts.size)
+    good_late = np.bincount(codes[np.setdiff1d(late, corrupted, assume_unique=True)], minlength=counts.size)
+    good[counted.lossy] = good_late[counted.lossy] = 0
+    limits = _good_limits(counted, good, good_late, is_dead)
+    drawn = np.empty(ids.size, np.int32)
+    drawn = drawn[: _choose(ids, codes, lateness, limits, drawn)]
+    what[np.setdiff1d(drawn, corrupted, assume_unique=True)] |= GOOD
     totals = {
         "missing": int(counts[counted.lossy].sum()),
         "late": late.size,
         "dead": dead.size,
         "corrupted": corrupted.size,
     }
-    return _describe(counted, what, lateness, totals, good_of)
+    return replace(
+        _describe(counted, what, lateness),
+        totals=totals,
+        good=_by_pattern(patterns, good),
+        good_late=_by_pattern(patterns, good_late),
+    )
+
+
+def settle(facts: WindowFacts, plan: WindowPlan) -> WindowFacts:
+    """Keep of a whole window's picked messages what it gives reason to."""
+    graph = plan.graph
+    dead = {pattern.mask: pattern.count for pattern in facts.patterns if _is_dead(graph, pattern.mask)}
+    has_dead = sum(dead.values()) > DEAD_SHARE * sum(pattern.count for pattern in facts.patterns)
+    picked = facts.picked.settled(many_late=_are_many_late(plan, facts), dead=dead if has_dead else ())
+    return replace(facts, picked=picked)
+
+
+def _are_many_late(plan: WindowPlan, facts: WindowFacts) -> bool:
+    """Return whether, at any destination, more messages than usual arrived after its lag target. Where one destination
+    has many, the late ones of all are kept: else it would seem to be the only one."""
+    on_time = [sum(soon) for soon in zip(*(pattern.on_time for pattern in facts.patterns), strict=True)]
+    return any(
+        there.count - soon > share * there.count
+        for there, soon, share in zip(facts.arrivals, on_time, plan.late_shares, strict=False)
+    )
 
 
 def _dead_patterns(counted: CountedIds) -> Bools:
     """Return which patterns are those of dead messages."""
-    graph = counted.plan.graph
-    return np.array(
-        [
-            bool(mask & graph.dead_mask) and not lossy and good_fate(graph, mask) is Fate.DEAD
-            for mask, lossy in zip(counted.patterns, counted.lossy.tolist(), strict=True)
-        ],
-        bool,
-    )
+    return np.array([_is_dead(counted.plan.graph, mask) for mask in counted.patterns], bool)
 
 
-def _lateness(counted: CountedIds) -> F32:
-    """Return by row the largest lag (ms) of those above a destination's target, else 0; 0 for all where few are late.
-    Where one destination has many, the late ones of all are taken: else it would seem to be the only one."""
-    worst = np.zeros(counted.ids.ids.size, np.float32)
-    if counted.are_many_late:
-        for lags, target_ms in zip(counted.ids.first, counted.plan.lag_targets_ms, strict=True):
-            late = (lags.astype(np.float64) > target_ms) & np.isfinite(lags)
-            worst[late] = np.maximum(worst[late], lags[late])
-    return worst
+def _is_dead(graph: Graph, mask: int) -> bool:
+    return bool(mask & graph.dead_mask) and not is_unsettled(graph, mask) and good_fate(graph, mask) is Fate.DEAD
+
+
+def _by_pattern(patterns: Sequence[int], counts: Ints) -> dict[int, int]:
+    return {mask: count for mask, count in zip(patterns, counts.tolist(), strict=True) if count}
+
+
+@compiled
+def _raise(lateness: F32, first: F32, targets_ms: npt.NDArray[np.float64]) -> None:
+    """Raise each row's lateness to its largest lag (ms) of those above a destination's target."""
+    for at in range(targets_ms.size):
+        for row in range(lateness.size):
+            lag = first[at, row]
+            if lag > targets_ms[at] and lag > lateness[row] and lag != np.inf:
+                lateness[row] = lag
 
 
 def _drawn(ids: U64, rows: Ints, room: int) -> Ints:
@@ -131,33 +152,32 @@ def _latest(lateness: F32, late: Ints) -> Ints:
     return late if late.size <= room else late[np.argpartition(-lateness[late], room)[:room]]
 
 
-def _drawn_good(counted: CountedIds, good: Ints, good_of: Mapping[int, int], bad: Bools) -> Ints:
-    """Return rows of messages that nothing is wrong with: some of each pattern, drawn by their ids."""
-    ids = counted.ids.ids
-    rooms = good_rooms(good_of, GOOD_OF_MANY if ids.size > MANY_IDS else GOOD_ROOM)
-    limits = np.zeros(len(counted.patterns), np.uint64)
-    for at, mask in enumerate(counted.patterns):
-        if rooms.get(mask):
-            limits[at] = min(int(rooms[mask] / good[at] * 2**64), 2**64 - 1)
-    rows = np.empty(ids.size, np.int32)
-    return rows[: _choose(ids, counted.codes, bad, limits, rows)].astype(np.intp)
+def _good_limits(counted: CountedIds, good: Ints, good_late: Ints, is_dead: Bools) -> U64:
+    """Return below which `spread` those are drawn that may have nothing wrong, by lateness (0, 1) and pattern: as if
+    the window should take no more of the doubtful ones, late or dead, than that kind itself."""
+    patterns = counted.patterns
+    limits = np.zeros((2, len(patterns)), np.uint64)
+    for late, dead in product((False, True), repeat=2):
+        counts = good if late else good - good_late
+        found = good_limits(_by_pattern(patterns, counts if dead else np.where(is_dead, 0, counts)), counted.share)
+        for code in np.flatnonzero(is_dead == dead).tolist():
+            limits[int(late), code] = found.get(patterns[code], 0)
+    return limits
 
 
 @compiled
-def _choose(ids: U64, codes: Ints, bad: Bools, limits: U64, rows: Rows) -> int:
-    """Fill `rows` with those that their pattern's limit takes; return how many there are."""
+def _choose(ids: U64, codes: Ints, lateness: F32, limits: U64, rows: Rows) -> int:
+    """Fill `rows` with those that the limits take; return how many there are."""
     size = 0
     for row in range(ids.size):
         mixed = ids[row] * SPREAD
-        if (mixed ^ (mixed >> np.uint64(32))) < limits[codes[row]] and not bad[row]:
+        if (mixed ^ (mixed >> np.uint64(32))) < limits[1 if lateness[row] > 0 else 0, codes[row]]:
             rows[size] = row
             size += 1
     return size
 
 
-def _describe(
-    counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32, totals: Mapping[str, int], good: Mapping[int, int]
-) -> PickedMessages:
+def _describe(counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32) -> PickedMessages:
     """Look every beacon of the picked messages up."""
     graph, rows = counted.plan.graph, np.flatnonzero(what)
     seen = _Sightings(counted, rows)
@@ -204,8 +224,6 @@ def _describe(
         names=tuple(map(names.get, rows.tolist())),
         masks=tuple(counted.patterns[code] for code in counted.codes[rows].tolist()),
         numbers=numbers,
-        totals=totals,
-        good=good,
         sample=counted.sample,
     )
 

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aggregator.kernel.kernel import INPUT, OUTPUT, BadBlock, Part, Totals, count_partitions, scatter
+from aggregator.kernel.picking import settle
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from lagloss.broker.connection import KafkaConnection
 from lagloss.wire.checks import is_in_reach
@@ -148,7 +149,7 @@ def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
         else:
             by_window[part.key].append(part.facts)
     facts = {
-        key: WindowFacts.merged(found) if found else WindowFacts(cuts=plan.windows[key].cuts)
+        key: settle(WindowFacts.merged(found), plan.windows[key]) if found else WindowFacts(cuts=plan.windows[key].cuts)
         for key, found in by_window.items()
     }
     return Reading(facts, tuple(bad), strays, size)

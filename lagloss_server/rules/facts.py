@@ -9,8 +9,9 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import zip_longest
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from lagloss.wire.format import SAMPLE_ALL, BadReason
@@ -20,7 +21,7 @@ from lagloss_server.model.window_result import bounded_reasons
 from lagloss_server.rules.picked import PickedMessages
 
 MAX_NAMES = 1_000
-"""Number of missing ids kept per window and partition."""
+"""Number of missing ids kept per window."""
 MAX_REASONS = 100
 """Number of reasons kept per window and checkpoint."""
 
@@ -114,7 +115,7 @@ class WindowFacts:
         """Return the facts of all parts together; their ids are disjoint and they were cut at the same times."""
         parts = list(parts)
         if len(parts) == 1:
-            return replace(parts[0], picked=parts[0].picked.pruned())
+            return parts[0]
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
         labels = dict.fromkeys(label for part in parts for label in part.durations)
         read: Counter[Account] = Counter()
@@ -153,7 +154,9 @@ class WindowFacts:
             quarantined=frozenset(node for part in parts for node in part.quarantined),
             sample=min((part.sample for part in parts), default=SAMPLE_ALL),
             cuts=cuts,
-            missing=tuple(missing for part in parts for missing in part.missing),
+            missing=tuple(
+                sorted((missing for part in parts for missing in part.missing), key=attrgetter("id_hash"))[:MAX_NAMES]
+            ),
             picked=PickedMessages.merged(part.picked for part in parts),
             partitions=partitions,
             scattered=len(partitions) > 1 or any(part.scattered for part in parts),

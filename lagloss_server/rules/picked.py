@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -31,8 +31,9 @@ ROOM: Final[Mapping[int, int]] = {MISSING: 1_000, LATE: 500, DEAD: 500, CORRUPTE
 """Messages of each kind that are kept of a window."""
 GOOD_ROOM: Final = 1_000
 GOOD_LEAST: Final = 50
-"""Of messages that nothing is wrong with: so many of a window in all, but of each pattern at least so many."""
+"""Of messages that nothing is wrong with: about so many of a window in all, but of each pattern at least so many."""
 GOOD_PATTERNS: Final = 40
+"""So many patterns have that least: the first by their bits, an order that parts of a window have in common."""
 KINDS: Final[Mapping[str, int]] = {"missing": MISSING, "late": LATE, "dead": DEAD, "corrupted": CORRUPTED}
 NAME_CHARS: Final = 24
 """Characters that are kept of the name of a message that nothing is wrong with."""
@@ -52,6 +53,8 @@ _NUMBERS: Final[Mapping[str, type[np.generic]]] = {
     "reason": np.int16,
 }
 _SIGHTINGS: Final[Mapping[str, type[np.generic]]] = {"emitter": np.int16, "seen": np.int32}
+_CODES: Final[Mapping[str, str]] = {"emitter": "emitters", "link": "links", "reason": "reasons"}
+"""Columns of numbers of texts, and where those are."""
 
 
 def spread(ids: U64) -> U64:
@@ -72,6 +75,8 @@ class PickedMessages:
     late message its `lag_ms`, and how long the hop that held it longest did; by sighting `emitter`, and `seen`
     (observed - window start, in units of `SEEN_MS`; `NOWHERE`).
     `totals`: messages of each kind in the window, `good` those that nothing is wrong with by pattern; of this `sample`.
+    Of a part of a window, before it is `settled`, whether late and dead ones are wrong is open: `good` are those that
+    are neither missing nor corrupted, `good_late` the late ones of them.
     """
 
     checkpoints: tuple[str, ...] = ()
@@ -84,6 +89,7 @@ class PickedMessages:
     numbers: Mapping[str, npt.NDArray[Any]] = field(default_factory=lambda: blank(0, 0))
     totals: Mapping[str, int] = field(default_factory=dict)
     good: Mapping[int, int] = field(default_factory=dict)
+    good_late: Mapping[int, int] = field(default_factory=dict)
     sample: int = SAMPLE_ALL
 
     def __len__(self) -> int:
@@ -108,69 +114,87 @@ class PickedMessages:
 
     @classmethod
     def merged(cls, parts: Iterable[PickedMessages]) -> PickedMessages:
-        """Return the messages of all parts, whose ids are disjoint, as many as there is room for: the same in whatever
-        order the parts come, and the records in them."""
+        """Return the messages of all parts of a window, whose ids are disjoint."""
         parts = [part for part in parts if part.totals or part.good]
         if not parts:
             return cls()
-        texts = {
-            **{
-                name: getattr(parts[0], name) for name in ("checkpoints", "hops")
-            },  # of the graph: of all parts the same
-            **{
-                name: tuple(sorted({text for part in parts for text in getattr(part, name)}))
-                for name in ("emitters", "links", "reasons")
-            },
-        }
-        totals: Counter[str] = Counter()
-        good: Counter[int] = Counter()
+        texts = {name: tuple({text for part in parts for text in getattr(part, name)}) for name in _CODES.values()}
+        rows = [part._renumbered(texts) for part in parts]
+        totals, good, good_late = Counter[str](), Counter[int](), Counter[int]()
         for part in parts:
             totals.update(part.totals)
             good.update(part.good)
-        rows = [part._renumbered(texts) for part in parts]
+            good_late.update(part.good_late)
         return cls(
             **texts,
+            checkpoints=parts[0].checkpoints,  # of the graph, as the hops: of all parts the same
+            hops=parts[0].hops,
             names=tuple(name for part in parts for name in part.names),
             masks=tuple(mask for part in parts for mask in part.masks),
             numbers={name: np.concatenate([each[name] for each in rows]) for name in rows[0]},
             totals=totals,
             good=good,
+            good_late=good_late,
             sample=min(part.sample for part in parts),
-        ).pruned()
+        )
 
-    def _renumbered(self, texts: Mapping[str, Sequence[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Return the numbers with texts as all parts count them."""
-        found = dict(self.numbers)
-        for column in ("emitter", "link", "reason"):
-            name = f"{column}s"
-            places = {text: number for number, text in enumerate(texts[name])}
-            codes = np.array([*(places[text] for text in getattr(self, name)), -1], np.int16)
-            found[column] = codes[found[column]]
-        return found
+    def settled(self, *, many_late: bool, dead: Collection[int]) -> PickedMessages:
+        """Return what is kept of a whole window: the same whatever its parts were, and in whatever order they came.
 
-    def pruned(self) -> PickedMessages:
-        """Return as many of each kind as there is room for, and of those that nothing is wrong with only if there is
-        anything to compare them with."""
-        what, order = self["what"].copy(), np.argsort(spread(self["ids"]), kind="stable")
+        As many of each kind are kept as there is room for, the late ones only if there are `many_late` and the dead
+        ones if they are of the patterns `dead`: else they count among those that nothing is wrong with, of which some
+        are kept if there is anything to compare them with.
+        """
+        what = self["what"].copy()
+        is_late = (self["lag_ms"] > 0) & many_late
+        is_dead = np.array([mask in dead for mask in self.masks], bool)
+        what[~is_late] &= ~np.uint8(LATE | LATEST)
+        what[~is_dead] &= ~np.uint8(DEAD)
+        totals = {**self.totals, "late": self.totals.get("late", 0) * many_late}
+        if not dead:
+            totals["dead"] = 0
+        good = {mask: count - self.good_late.get(mask, 0) * many_late for mask, count in self.good.items()}
+        good = {mask: count for mask, count in good.items() if count and mask not in dead}
+        mixed = spread(self["ids"])
+        order = np.argsort(mixed, kind="stable")
         for kind, room in ROOM.items():
             mine = order[(what[order] & kind) > 0]
             if kind == LATEST:
                 mine = mine[np.argsort(-self["lag_ms"][mine], kind="stable")]
             what[mine[room:]] &= ~np.uint8(kind)
-        left = good_rooms(self.good) if any(self.totals.values()) else {}
-        for row in order[(what[order] & GOOD) > 0].tolist():
-            mask = self.masks[row]
-            left[mask] = left.get(mask, 0) - 1
-            if left[mask] < 0:
-                what[row] &= ~np.uint8(GOOD)
+        limits = good_limits(good) if any(totals.values()) else {}
+        within = mixed < np.array([limits.get(mask, 0) for mask in self.masks], np.uint64)
+        what[~within | is_late | is_dead] &= ~np.uint8(GOOD)
         kept = np.flatnonzero(what)
+        if not kept.size:
+            return PickedMessages()
         kept = kept[np.argsort(self["ids"][kept], kind="stable")]
-        return replace(
+        numbers = {**{name: values[kept] for name, values in self.numbers.items()}, "what": what[kept]}
+        for name, none in (("lag_ms", 0), ("hop", -1), ("hop_ms", -1)):
+            numbers[name][~is_late[kept]] = none
+        found = replace(
             self,
             names=tuple(self.names[row] for row in kept.tolist()),
             masks=tuple(self.masks[row] for row in kept.tolist()),
-            numbers={**{name: values[kept] for name, values in self.numbers.items()}, "what": what[kept]},
+            numbers=numbers,
+            totals=totals,
+            good=good,
+            good_late={},
         )
+        texts: dict[str, Any] = {
+            name: tuple(sorted(getattr(self, name)[code] for code in np.unique(numbers[column]).tolist() if code >= 0))
+            for column, name in _CODES.items()
+        }
+        return replace(found, **texts, numbers=found._renumbered(texts))
+
+    def _renumbered(self, texts: Mapping[str, Sequence[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return the numbers with codes for these texts, which hold all that rows refer to."""
+        found = dict(self.numbers)
+        for column, name in _CODES.items():
+            places = {text: number for number, text in enumerate(texts[name])}
+            codes = np.array([*(places.get(text, -1) for text in getattr(self, name)), -1], np.int16)
+            found[column] = codes[found[column]]
+        return found
 
     def pack(self) -> bytes:
         """Return the messages as compressed bytes: a line of JSON, then the numbers; empty for none."""
@@ -226,14 +250,22 @@ class PickedMessages:
         )
 
 
-def good_rooms(counts: Mapping[int, int], room: int = GOOD_ROOM) -> dict[int, int]:
-    """Return how many messages of each pattern are kept of those that nothing is wrong with: by its share, and at least
-    `GOOD_LEAST`, so that a seldom taken branch has something to compare with, too."""
+def good_limits(counts: Mapping[int, int], share: float = 1.0) -> dict[int, int]:
+    """Return for each pattern below which `spread` those that nothing is wrong with are kept, of so many messages: some
+    `GOOD_ROOM` of a window, and of each pattern at least some `GOOD_LEAST`, so that a seldom taken branch has something
+    to compare with, too.
+
+    A part with a `share` of the window's messages keeps all that the whole will: its limits are higher. Ids are hashes,
+    so parts hold about their shares; the margins are more than six standard deviations.
+    """
     total = sum(counts.values())
-    return {
-        mask: max(GOOD_LEAST, room * counts[mask] // total) if place < GOOD_PATTERNS else 0
-        for place, mask in enumerate(sorted(counts, key=lambda mask: (-counts[mask], mask)))
+    room = GOOD_ROOM * min(1.0, 1.25 * share + 0.1)
+    least = GOOD_LEAST * min(1.0, 1.25 * share + 0.6)
+    lifted = set(sorted(mask for mask, count in counts.items() if count)[:GOOD_PATTERNS])
+    shares = {
+        mask: max(room / total, least / count if mask in lifted else 0.0) for mask, count in counts.items() if count
     }
+    return {mask: min(int(share * 2**64), 2**64 - 1) for mask, share in shares.items()}
 
 
 def blank(rows: int, width: int) -> dict[str, npt.NDArray[Any]]:

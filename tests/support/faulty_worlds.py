@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -151,9 +151,12 @@ class FaultyWorld:
             case "prefix":
                 return (found.kind, found.value) == ("prefix", self.fault.value)
 
-    def counted(self, only: Callable[[int], bool] = lambda _: True) -> WindowFacts:
-        """The facts of some of the messages, by their hashes."""
-        return _count(self.graph, [each for each in self.journeys if only(hash_id(each.message_id))])
+    def counted(self, part_of: Callable[[int], int]) -> WindowFacts:
+        """The facts, the messages counted in parts: their numbers by hash."""
+        parts: dict[int, list[Journey]] = {}
+        for journey in self.journeys:
+            parts.setdefault(part_of(hash_id(journey.message_id)), []).append(journey)
+        return _count(self.graph, parts.values())
 
 
 def faulty_world(cause: Cause, harm: Harm, seed: int, messages: int | None = None) -> FaultyWorld:
@@ -164,7 +167,7 @@ def faulty_world(cause: Cause, harm: Harm, seed: int, messages: int | None = Non
     graph = Graph(_definition())
     messages = messages or (8_000 if cause == "start" else rng.choice([2_000, 4_000, 8_000]))
     journeys = [_journey(rng, fault, processes) for _ in range(messages)]
-    return FaultyWorld(fault, journeys, processes, _count(graph, journeys), graph)
+    return FaultyWorld(fault, journeys, processes, _count(graph, [journeys]), graph)
 
 
 def _definition() -> Definition:
@@ -315,10 +318,11 @@ def presence_of(world: FaultyWorld) -> Presence:
     return Presence(WindowBlocks(world.graph, START_S, blocks, SAMPLE_ALL))
 
 
-def _count(graph: Graph, journeys: Sequence[Journey]) -> WindowFacts:
-    plan = WindowPlan(graph, START_S, (1e15,))
-    parts = run_kernel(to_batches(list(_records(journeys)), 500), ReadPlan({plan.key: plan}, frozenset(["faulty"])))
-    return gather(parts, ReadPlan({plan.key: plan}, frozenset(["faulty"]))).facts[plan.key]
+def _count(graph: Graph, parts: Iterable[Sequence[Journey]]) -> WindowFacts:
+    window = WindowPlan(graph, START_S, (1e15,))
+    plan = ReadPlan({window.key: window}, frozenset(["faulty"]))
+    counted = [each for part in parts for each in run_kernel(to_batches(list(_records(part)), 500), plan)]
+    return gather(counted, plan).facts[window.key]
 
 
 def _records(journeys: Sequence[Journey]) -> Iterator[Record]:
