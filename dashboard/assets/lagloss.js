@@ -79,6 +79,23 @@
         }
         return window.dash_clientside.no_update;
       },
+
+      /** Sets a store to true once a reader comes within half a screen of a chart that has its height. */
+      awaitSight(style, chartId, storeId, isSeen) {
+        const { no_update, set_props } = window.dash_clientside;
+        const chart = document.getElementById(chartId);
+        if (style?.height && !isSeen && !chart.dataset.awaited) {
+          chart.dataset.awaited = "yes";
+          const seen = ([entry], observer) => {
+            if (entry.isIntersecting) {
+              observer.disconnect();
+              set_props(storeId, { data: true });
+            }
+          };
+          new IntersectionObserver(seen, { rootMargin: "50%" }).observe(chart);
+        }
+        return no_update;
+      },
     },
   });
 })();

@@ -59,6 +59,7 @@ class PipelineId(StrEnum):
     HOVERED = "pipeline-hovered"
     NODES = "pipeline-nodes"
     NODES_CAPTION = "pipeline-nodes-caption"
+    NODES_SEEN = "pipeline-nodes-seen"
     WORST = "pipeline-worst"
     REASONS = "pipeline-reasons"
     QUALITY = "pipeline-quality"
@@ -75,6 +76,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
             dcc.Store(id=PipelineId.HOVERED),
             dcc.Store(id=PipelineId.OFFSET),
             dcc.Store(id=PipelineId.ZOOMED, data=[]),
+            dcc.Store(id=PipelineId.NODES_SEEN, data=False),
             # hidden with its size: what is drawn in it need not be drawn again when it is shown
             html.Div(_content(name), id=PipelineId.CONTENT, style={"visibility": "hidden"}),
         ]
@@ -209,23 +211,36 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
     ]
 
 
-def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
-    definition, series = panels.stored.definition, panels.series
-    graph = Graph(definition)
-    ends = hops.deliveries(graph)
+def _draw_nodes(store: Store, name: str, here: Address, dark: bool, now_s: float) -> Any:
+    """Return the figure of all nodes. It is the tallest, and below all others: drawn only when a reader comes near."""
+    try:
+        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+    except UnknownPipeline:
+        return no_update
+    return nodes.nodes_figure(_frame(panels, here, dark, now_s))
+
+
+def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFrame:
+    definition = panels.stored.definition
     path = here.query.get("path", SLOWEST)
-    path = path if path in ends else SLOWEST
-    frame = FigureFrame(
+    return FigureFrame(
         definition,
-        series,
+        panels.series,
         panels.terms,
         panels.happenings,
         here.zone,
         now_s,
-        path,
+        path if path in hops.deliveries(Graph(definition)) else SLOWEST,
         dark,
         consumer_lag=panels.consumer_lag.series,
     )
+
+
+def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
+    series, graph = panels.series, Graph(panels.stored.definition)
+    ends = hops.deliveries(graph)
+    frame = _frame(panels, here, dark, now_s)
+    path = frame.path
     delivery = None if path == SLOWEST else path
     parts = shares.shares({} if series.total is None else hops.path_ms(series.total.lags, graph, delivery))
     choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
@@ -243,7 +258,6 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
         "bars_style": {"height": shares.bars_px(parts)},
         "flow": flow_graph.flow_figure(graph, series.total, dark),
         "flow_style": {"height": flow_graph.height_px(graph), "minWidth": flow_graph.width_px(graph)},
-        "nodes": nodes.nodes_figure(frame),
         "nodes_caption": nodes.caption(frame),
         "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
         "worst": pipeline_parts.worst_table(panels, here),
@@ -269,7 +283,6 @@ _OUTPUTS: Final = {
     "bars_style": Output(PipelineId.BARS, "style"),
     "flow": Output(PipelineId.FLOW, "figure"),
     "flow_style": Output(PipelineId.FLOW, "style"),
-    "nodes": Output(PipelineId.NODES, "figure"),
     "nodes_caption": Output(PipelineId.NODES_CAPTION, "children"),
     "nodes_style": Output(PipelineId.NODES, "style"),
     "worst": Output(PipelineId.WORST, "children"),
@@ -304,6 +317,35 @@ def _register_drawing(app: Dash, services: Services) -> None:
         if isinstance(found, Failed):
             return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
         return nothing | found | kept
+
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "awaitSight"),
+        Output(PipelineId.NODES_SEEN, "data"),
+        Input(PipelineId.NODES, "style"),  # has its height
+        State(PipelineId.NODES, "id"),
+        State(PipelineId.NODES_SEEN, "id"),
+        State(PipelineId.NODES_SEEN, "data"),
+    )
+
+    @app.callback(
+        Output(PipelineId.NODES, "figure"),
+        Input(PipelineId.NODES_SEEN, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        Input(Shell.SCHEME, "data"),
+        prevent_initial_call=True,
+    )
+    async def draw_nodes(
+        seen: bool | None, pathname: str | None, search: str | None, _: int | None, scheme: str | None
+    ) -> Any:
+        if not seen:
+            return no_update
+        here, of = PAGE.asked(pathname, search)
+        found = await services.threads.read(
+            notices.attempt, _draw_nodes, services.store, of["pipeline"], here, scheme == "dark", time.time()
+        )
+        return no_update if isinstance(found, Failed) else found  # the notice is that of `draw`
 
 
 def _register_steps(app: Dash) -> None:

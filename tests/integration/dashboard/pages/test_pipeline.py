@@ -367,6 +367,8 @@ def test_each_node_has_a_row_of_its_own(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         open_page(page, url)
         rows = page.locator("#pipeline-nodes .annotation", has_text="lag in (dotted)")
+        expect(rows).to_have_count(0)
+        page.locator("#pipeline-nodes").scroll_into_view_if_needed()  # drawn only when a reader comes near
         expect(rows).to_have_count(len(Graph(clicks()).nodes))
         expect(page.locator("#pipeline-nodes-caption")).to_contain_text(
             "distributions are known where beacons were read"
