@@ -19,10 +19,6 @@ def bar(**of: Any) -> Trace:
     return {"type": "bar", **of}
 
 
-def pie(**of: Any) -> Trace:
-    return {"type": "pie", **of}
-
-
 class Drawing:
     """Traces, shapes and annotations, in the order in which they are drawn.
 

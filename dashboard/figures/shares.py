@@ -1,26 +1,25 @@
-"""The share of each hop of the lag along one path: the talk's pie, and sorted bars."""
+"""The share of each hop of the lag along one path: the talk's pie, and bars.
+
+Drawn as SVG without text, in colours that are distinct on light and dark: as charts of plotly they would cost each
+visit a tenth of a second. A table has their words.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import pi
 from typing import Final
 
-import plotly.graph_objects as go
-
-from dashboard.design import LIGHT, hues, palette
-from dashboard.figures.drawing import Drawing, bar, pie
-from dashboard.figures.look import base_layout, faded, hatch, lag_unit, safe
-from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
+from dashboard.figures.look import faded
 from lagloss_server.rules.hops import Hop
 
-_ON_SOLID: Final = LIGHT.line
-"""Readable on every hue."""
-BAR_PX: Final = 26
-"""Height of one bar."""
-_ROOM: Final = 2.4
-"""The axis reaches so many times as far as the bars: each has its words beside it."""
+PIE_PX: Final = 168
+BAR_PX: Final = (96, 14)
+"""Width of the longest bar and height of each."""
+_RING: Final = 46
+"""Width of the pie's ring."""
+_PATTERN_PX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,95 +38,43 @@ def shares(path: Mapping[Hop, float]) -> list[HopShare]:
     return sorted(found, key=lambda share: -share.p95_ms)
 
 
-def pie_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
-    """Return each hop's part of the whole, in the order of the flow."""
-    of, hue = palette(dark), hues(graph.steps)
+def pie(found: Sequence[HopShare], hue: Mapping[str, str]) -> str:
+    """Return the SVG of each hop's part of the whole, clockwise from the top, the largest first; `hue` by node."""
     known = [share for share in found if share.share]
-    whole = Drawing(
-        [
-            pie(
-                labels=[safe(share.hop.label) for share in known],
-                values=[share.p95_ms for share in known],
-                text=[
-                    f"{safe(share.hop.label)}: {fmt.duration(share.p95_ms)}, {fmt.percent(share.share)}"
-                    for share in known
-                ],
-                hovertemplate="%{text}<extra></extra>",
-                texttemplate="%{percent:.0%}",
-                textposition="inside",
-                insidetextorientation="horizontal",
-                textfont={"color": [_ON_SOLID if share.hop.kind == "process" else of.text for share in known]},
-                hole=0.45,
-                sort=False,
-                marker={
-                    "colors": [_colour(share.hop, hue) for share in known],
-                    "pattern": {"shape": [hatch(share.hop.kind) for share in known], "size": 5},
-                    "line": {"color": of.ground, "width": 1},
-                },
-            )
-        ]
-    )
-    return whole.figure(
-        **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
-        uniformtext={"minsize": 11, "mode": "hide"},
-    )
+    radius = (PIE_PX - _RING) / 2
+    around, turned, drawn = 2 * pi * radius, 0.0, []
+    gap = 1.5 if len(known) > 1 else 0.0
+    for number, share in enumerate(known):
+        length = (share.share or 0.0) * around
+        drawn.append(_pattern(number, share.hop, hue))
+        drawn.append(
+            f'<circle r="{radius}" fill="none" stroke="url(#p{number})" stroke-width="{_RING}" '
+            f'stroke-dasharray="{max(0.5, length - gap):.2f} {around:.2f}" stroke-dashoffset="{-turned:.2f}"/>'
+        )
+        turned += length
+    half = PIE_PX / 2
+    box = f'width="{PIE_PX}" height="{PIE_PX}" viewBox="{-half:g} {-half:g} {PIE_PX} {PIE_PX}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {box}><g transform="rotate(-90)">{"".join(drawn)}</g></svg>'
 
 
-def bars_px(found: list[HopShare]) -> int:
-    return BAR_PX * len(found) + 56
+def bar(share: HopShare, longest_ms: float, hue: Mapping[str, str]) -> str:
+    """Return the SVG of one hop's bar, none of a negative value; the longest has the whole width."""
+    width, height = BAR_PX
+    length = width * max(0.0, share.p95_ms) / longest_ms if longest_ms > 0 else 0.0
+    drawn = f'{_pattern(0, share.hop, hue)}<rect width="{length:.1f}" height="{height}" rx="2" fill="url(#p0)"/>'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">{drawn}</svg>'
 
 
-def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
-    """Return the hops by what they add, the largest on top, each with its lag and share in words."""
-    of, hue = palette(dark), hues(graph.steps)
-    values = [share.p95_ms for share in found]
-    highest, lowest = max([0.0, *values]), min([0.0, *values])
-    unit_ms, unit = lag_unit(highest)
-    whole = Drawing(
-        [
-            bar(
-                orientation="h",
-                y=[safe(_short(share.hop.label)) for share in found],
-                x=[share.p95_ms / unit_ms for share in found],
-                text=[_describe(share) for share in found],
-                textposition="outside",
-                cliponaxis=False,
-                hovertext=[f"{safe(share.hop.label)}: {_describe(share)}" for share in found],
-                hovertemplate="%{hovertext}<extra></extra>",
-                marker={
-                    "color": [_colour(share.hop, hue) for share in found],
-                    "pattern": {
-                        "shape": [hatch(share.hop.kind) for share in found],
-                        "fgcolor": [hue[share.hop.node] for share in found],
-                        "size": 5,
-                    },
-                },
-            )
-        ]
-    )
-    return whole.figure(
-        **{**base_layout(of), "showlegend": False, "margin": {"l": 8, "r": 8, "t": 4, "b": 36}},
-        height=bars_px(found),
-        bargap=0.25,
-        yaxis={"autorange": "reversed", "automargin": True, "fixedrange": True, "ticks": ""},
-        xaxis={
-            "title": {"text": f"p95 ({unit})", "standoff": 4},
-            "gridcolor": of.grid,
-            "fixedrange": True,
-            "range": [_ROOM * lowest / unit_ms, _ROOM * highest / unit_ms],
-        },
-    )
-
-
-def _describe(share: HopShare) -> str:
-    if share.share is None:
-        return fmt.duration(share.p95_ms)
-    return f"{fmt.duration(share.p95_ms)} · {fmt.percent(share.share)}"
-
-
-def _colour(hop: Hop, hue: Mapping[str, str]) -> str:
-    return hue[hop.node] if hop.kind == "process" else faded(hue[hop.node])
-
-
-def _short(label: str, most: int = 30) -> str:
-    return label if len(label) <= most else f"{label[: most - 1]}…"
+def _pattern(number: int, hop: Hop, hue: Mapping[str, str]) -> str:
+    """Return how a hop is filled: a process solid, a queue hatched, an arrival dotted."""
+    size, colour = _PATTERN_PX, hue[hop.node]
+    ground = colour if hop.kind == "process" else faded(colour)
+    marks = {
+        "process": "",
+        "queue": f'<rect width="1.6" height="{size}" fill="{colour}"/>',
+        "arrival": f'<circle cx="2.5" cy="2.5" r="1" fill="{colour}"/>',
+    }
+    square = f'width="{size}" height="{size}"'
+    drawn = f'<rect {square} fill="{ground}"/>{marks[hop.kind]}'
+    units = 'patternUnits="userSpaceOnUse" patternTransform="rotate(45)"'
+    return f'<pattern id="p{number}" {square} {units}>{drawn}</pattern>'

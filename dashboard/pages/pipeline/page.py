@@ -10,7 +10,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
-from dashboard.figures import flow_graph, nodes, shares
+from dashboard.figures import flow_graph, nodes
 from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.pages import notices
@@ -20,6 +20,7 @@ from dashboard.pages.notices import Failed
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.pages.pipeline.quality import quality_panel
+from dashboard.pages.pipeline.shares import shares_box
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
@@ -36,8 +37,16 @@ from lagloss_server.store.store import Store
 # a double click always asks for autorange; by default, it may ask for a range that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
-_BLANK: Final[Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
-"""Chart before it is drawn; by default plotly draws axes."""
+_BLANK: Final[Any] = {
+    "data": [],
+    "layout": {
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+    },
+}
+"""Chart before it is drawn; by default plotly draws axes, on white."""
 
 
 class PipelineId(StrEnum):
@@ -53,8 +62,6 @@ class PipelineId(StrEnum):
     OFFSET = "pipeline-offset"
     ZOOMED = "pipeline-zoomed"
     SHARES = "pipeline-shares"
-    PIE = "pipeline-pie"
-    BARS = "pipeline-bars"
     FLOW = "pipeline-flow"
     HOVERED = "pipeline-hovered"
     NODES = "pipeline-nodes"
@@ -91,18 +98,9 @@ def _content(name: str) -> Part:
     panels = dmc.Paper(
         [_panels_head(), _figure(PipelineId.PANELS, PipelineId.CAPTION, HEIGHT_PX)], p="sm", withBorder=True
     )
-    title = dmc.Title("Share of each hop of the lag", order=2, fz=16)
-    about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
-    parts = [
-        title,
-        about,
-        _figure(PipelineId.PIE, PipelineId.SHARES, 230),
-        _figure(PipelineId.BARS, PipelineId.SHARES, None),
-    ]
-    hidden = html.Div("share of each hop of the lag", id=PipelineId.SHARES, hidden=True)
     beside = dmc.Stack(
         [
-            dmc.Paper([*parts, hidden], p="sm", withBorder=True),
+            dmc.Paper(html.Div(id=PipelineId.SHARES), p="sm", withBorder=True),
             dmc.Paper(html.Div(id=PipelineId.WORST), p="sm", withBorder=True),
             html.Div(id=PipelineId.REASONS),
         ],
@@ -206,6 +204,7 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
         notices.of_condition(panels.condition, panels.fresh, panels.stored.definition, here, now_s),
         band.band(read_open(services.store, IncidentFilters(pipeline=name)), here, asking(), now_s),
         pipeline_parts.headline(panels, here, now_s),
+        shares_box(panels, here),
         pipeline_parts.worst_table(panels, here),
         quality_panel(panels.series.quality, name, here),
     ]
@@ -222,7 +221,6 @@ def _draw_nodes(store: Store, name: str, here: Address, dark: bool, now_s: float
 
 def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFrame:
     definition = panels.stored.definition
-    path = here.query.get("path", SLOWEST)
     return FigureFrame(
         definition,
         panels.series,
@@ -230,7 +228,7 @@ def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFra
         panels.happenings,
         here.zone,
         now_s,
-        path if path in hops.deliveries(Graph(definition)) else SLOWEST,
+        pipeline_steps.path_of(here, Graph(definition)),
         dark,
         consumer_lag=panels.consumer_lag.series,
     )
@@ -240,22 +238,17 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
     series, graph = panels.series, Graph(panels.stored.definition)
     ends = hops.deliveries(graph)
     frame = _frame(panels, here, dark, now_s)
-    path = frame.path
-    delivery = None if path == SLOWEST else path
-    parts = shares.shares({} if series.total is None else hops.path_ms(series.total.lags, graph, delivery))
     choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
     return {
         "headline": pipeline_parts.headline(panels, here, now_s),
         "caption": pipeline_parts.caption(panels, here),
         "paths": choices,
-        "path": path,
+        "path": frame.path,
         "path_box": {"marginLeft": "auto", "display": "block" if len(ends) > 1 else "none"},
         "panels": panels_figure(frame),
         "panels_style": {"height": height_px(frame)},
         "offset": frame.axis.offset_s,
-        "pie": shares.pie_figure(parts, graph, dark),
-        "bars": shares.bars_figure(parts, graph, dark),
-        "bars_style": {"height": shares.bars_px(parts)},
+        "shares": shares_box(panels, here),
         "flow": flow_graph.flow_figure(graph, series.total, dark),
         "flow_style": {"height": flow_graph.height_px(graph), "minWidth": flow_graph.width_px(graph)},
         "nodes_caption": nodes.caption(frame),
@@ -278,9 +271,7 @@ _OUTPUTS: Final = {
     "panels": Output(PipelineId.PANELS, "figure"),
     "panels_style": Output(PipelineId.PANELS, "style"),
     "offset": Output(PipelineId.OFFSET, "data"),
-    "pie": Output(PipelineId.PIE, "figure"),
-    "bars": Output(PipelineId.BARS, "figure"),
-    "bars_style": Output(PipelineId.BARS, "style"),
+    "shares": Output(PipelineId.SHARES, "children"),
     "flow": Output(PipelineId.FLOW, "figure"),
     "flow_style": Output(PipelineId.FLOW, "style"),
     "nodes_caption": Output(PipelineId.NODES_CAPTION, "children"),

@@ -10,6 +10,8 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.span import MAX_SPAN_S, Span, shown_span
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.hops import deliveries
 
 _WIDER: Final = 3
 """A double click with nothing to go back to shows a span so many times as long."""
@@ -85,3 +87,9 @@ def _dragged(zoom: Any, offset_s: int) -> tuple[float, float] | None:
     except (TypeError, ValueError):
         return None
     return min(from_s, to_s), max(from_s, to_s)
+
+
+def path_of(here: Address, graph: Graph) -> str:
+    """Return the path that the address names: a delivery node, or SLOWEST."""
+    path = here.query.get("path", SLOWEST)
+    return path if path in deliveries(graph) else SLOWEST

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -331,13 +332,21 @@ def test_a_moment_of_the_axis_is_read_back(epoch_s: int, zone: str) -> None:
 
 
 def test_shares_are_sorted_and_of_all_that_adds_to_the_lag() -> None:
-    graph = Graph(chain())
     found = shares.shares({Hop("process", "src"): 30.0, Hop("queue", "mid", "src"): -5.0, Hop("process", "mid"): 70.0})
     assert [(share.hop.node, share.share) for share in found] == [("mid", 0.7), ("src", 0.3), ("mid", None)]
-    pie = shares.pie_figure(found, graph, dark=True).data[0]
-    assert list(pie.values) == [70.0, 30.0]
-    assert list(shares.bars_figure(found, graph, dark=False).data[0].text) == ["70 ms · 70 %", "30 ms · 30 %", "-5 ms"]
-    assert len(shares.pie_figure([], graph, dark=False).data[0].values) == 0
+
+
+def test_the_pie_and_the_bars_are_drawn_to_scale() -> None:
+    hue = {"src": "#112233", "mid": "#445566"}
+    found = shares.shares({Hop("process", "src"): 30.0, Hop("queue", "mid", "src"): -5.0, Hop("process", "mid"): 70.0})
+    parts = re.findall(r'stroke-dasharray="([\d.]+) ([\d.]+)" stroke-dashoffset="(-?[\d.]+)"', shares.pie(found, hue))
+    around = float(parts[0][1])
+    assert [(float(length) + 1.5) / around for length, _, _ in parts] == pytest.approx([0.7, 0.3], abs=1e-3)
+    assert [-float(turned) / around for _, _, turned in parts] == pytest.approx([0.0, 0.7], abs=1e-3)
+    widths = [re.findall(r'<rect width="([\d.]+)" height="14"', shares.bar(share, 70.0, hue)) for share in found]
+    assert [float(width) for (width,) in widths] == [96.0, pytest.approx(41.1), 0.0]
+    assert "<circle" not in shares.pie([], hue)
+    assert "nan" not in shares.bar(found[0], 0.0, hue)
 
 
 def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_their_places() -> None:
