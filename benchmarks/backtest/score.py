@@ -21,6 +21,9 @@ from lagloss_server.model.definition import Definition
 
 SETTLES_S: Final = 5_400
 """A window is judged again for so long at most, and then as it stands."""
+OFTEN_S: Final = 600
+SELDOM_S: Final = 300
+"""It is judged each minute for `OFTEN_S`, then every `SELDOM_S`: a day of faults would take four times as long."""
 AFTER_S: Final[Mapping[str, float]] = {"budget": 72 * 3_600.0}
 """An incident belongs to a fault that ended so long before it began: a burn rate looks back over days, others over
 minutes."""
@@ -143,7 +146,8 @@ def _judgements(
             pipeline.run(start_s)
         due_s = (start_s - int(grace_s)) // WINDOW_S * WINDOW_S - WINDOW_S
         now_s = due_s + closes_s
-        for start in [*unsettled, *([due_s] if from_s <= due_s < to_s else [])]:
+        looked_at = [at for at in unsettled if at >= now_s - OFTEN_S or (start_s - at) % SELDOM_S == 0]
+        for start in [*looked_at, *([due_s] if from_s <= due_s < to_s else [])]:
             document = pipeline.judged(start, now_s)
             if document != unsettled.get(start):
                 yield start, now_s, document
