@@ -122,7 +122,9 @@ def _take(browser: Browser, url: str, shot: Shot, facts: dict[str, str]) -> None
     )
     page.goto(url + shot.path.format(**facts))
     page.locator(shot.shows).first.wait_for(timeout=60_000)
-    page.wait_for_timeout(SETTLED_MS)
+    for key in ("End", "Home"):  # what is drawn when it is seen
+        page.keyboard.press(key)
+        page.wait_for_timeout(SETTLED_MS / 2)
     page.evaluate("document.fonts.ready")
     page.screenshot(path=IMAGES / f"{shot.name}.png", full_page=shot.full_page, animations="disabled")
     page.close()
