@@ -168,17 +168,20 @@ def _hour_of(part: TimeRange) -> int:
 
 
 def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...]:
-    """Return the budget of all messages of the range that is left after each step."""
+    """Return the budget of all messages of the range that is left after each step; None after one of which nothing is
+    known, but for the last before the first that is: there the line begins."""
+    first = next((number for number, step in enumerate(steps) if step.known.closed), 0)
     bad, without_verdict = [Interval(0, 0) for _ in whole.attainments], 0
     points = [BurnPoint(whole.from_s, tuple(Budget(one.allowed, Interval(0, 0)).left for one in whole.attainments))]
-    for step in steps:
+    for number, step in enumerate(steps):
         bad = [_added((so_far, one.bad)) for so_far, one in zip(bad, step.attainments, strict=True)]
         without_verdict += step.without_verdict
         left = []
         for one, so_far in zip(whole.attainments, bad, strict=True):
             unseen = unseen_estimate(one.of, without_verdict, whole.known.closed)
             left.append(Budget(one.allowed, Interval(so_far.min, so_far.max + unseen)).left)
-        points.append(BurnPoint(step.to_s, tuple(left) if step.known.closed else (None,) * len(left)))
+        is_known = step.known.closed or number == first - 1
+        points.append(BurnPoint(step.to_s, tuple(left) if is_known else (None,) * len(left)))
     return tuple(points)
 
 

@@ -171,7 +171,7 @@ class Report:
         ends = [point.at_s for point in self.burn_down]
         known = [at for at, point in enumerate(self.burn_down) if at and any(left is not None for left in point.left)]
         from_s, to_s = self.span.from_s, max(ends, default=self.span.to_s)
-        since_s = ends[known[0] - 1] if known else from_s
+        since_s = ends[known[0]] if known and known[0] > 1 else from_s
         return (since_s if since_s - from_s > (to_s - from_s) / 2 else from_s), to_s
 
     @property

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -150,6 +150,14 @@ def test_days_hours_and_the_budget_of_a_month_add_up_to_it(month: Month) -> None
         assert one.budget is not None
         assert made.burn_down[-1].left[which] == pytest.approx(one.budget.left)
         assert one.unseen > 0
+
+
+def test_the_line_of_a_budget_begins_where_something_is_known(month: Month) -> None:
+    earlier = replace(month.span, from_s=month.span.from_s - 10 * DAY_S)
+    made = make_report(month.store, "chain", earlier, time.time())
+    unknown = [at for at, point in enumerate(made.burn_down) if point.left[0] is None]
+    assert unknown == [*range(1, 10), 10 + GAP_DAY + 1]
+    assert made.burn_down[10].at_s == month.span.from_s
 
 
 def test_incidents_that_overlap_a_range_are_in_its_report_and_no_others(month: Month) -> None:

@@ -98,10 +98,10 @@ def test_budgets_are_drawn_over_what_is_known_of_a_range() -> None:
     assert whole == (made.span.from_s, made.burn_down[-1].at_s)
     nothing = (None,) * len(made.burn_down[0].left)
     last = len(made.burn_down) - 1
-    only_the_last = tuple(
-        point if at in (0, last) else replace(point, left=nothing) for at, point in enumerate(made.burn_down)
+    over_the_last = tuple(
+        point if at in (0, last - 1, last) else replace(point, left=nothing) for at, point in enumerate(made.burn_down)
     )
-    late = replace(made, burn_down=only_the_last)
+    late = replace(made, burn_down=over_the_last)
     assert late.burn_down_span_s == (made.burn_down[-2].at_s, made.burn_down[-1].at_s)
     assert "Error budget left over time" in charts.burn_down(late)
 
