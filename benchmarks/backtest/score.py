@@ -39,7 +39,7 @@ class Backtested:
 
     def right(self, incident: Replayed) -> list[LedgerFault]:
         """Return the faults that an incident is right about."""
-        return [fault for fault in self.faults if incident.rule.kind in fault.effects and _meets(incident, fault)]
+        return [fault for fault in self.faults if _is_right(incident, fault)]
 
     def wrong(self) -> list[Replayed]:
         return [incident for incident in self.incidents if not self.right(incident)]
@@ -55,13 +55,16 @@ class Backtested:
     def _is_found(self, fault: LedgerFault) -> bool:
         if not self.finders(fault):
             return False
-        paging = [each for each in self.incidents if fault in self.right(each) and is_page(each)]
-        return bool(paging) or not fault.has_to_page
+        return not fault.has_to_page or any(is_page(each) and _is_right(each, fault) for each in self.incidents)
 
 
 def is_page(incident: Replayed) -> bool:
     """Return whether an incident paged: it was critical, and no other page withheld it."""
     return incident.paged_at_s is not None and not incident.inhibited_by
+
+
+def _is_right(incident: Replayed, fault: LedgerFault) -> bool:
+    return incident.rule.kind in fault.effects and _meets(incident, fault)
 
 
 def _meets(incident: Replayed, fault: LedgerFault) -> bool:

@@ -282,8 +282,11 @@ class SimulatedPipeline:
                 if at_s <= now_s - REPORTED_S:
                     counts[self._emitter(node_of(checkpoint), at_s), checkpoint] += beacons
         end_s = start_s + WINDOW_S
-        blind = {fault.node for fault in self.faults if fault.kind == "blind" and fault.from_s < end_s}
-        blind &= {fault.node for fault in self.faults if fault.kind == "blind" and fault.to_s > start_s}
+        blind = {
+            fault.node
+            for fault in self.faults
+            if fault.kind == "blind" and fault.from_s < end_s and fault.to_s > start_s
+        }
         return [
             TallyState(emitter, node_of(name), name, None, count, int(node_of(name) in blind))
             for (emitter, name), count in counts.items()

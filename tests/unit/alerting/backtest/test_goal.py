@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.backtest.__main__ import played
-from benchmarks.backtest.score import is_page
+from benchmarks.backtest.__main__ import generated_days, played
+from benchmarks.backtest.score import Backtested, is_page
 from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
 
 SCENARIOS = sorted(path.stem for path in DIRECTORY.glob("*.yaml"))
@@ -14,6 +14,14 @@ SCENARIOS = sorted(path.stem for path in DIRECTORY.glob("*.yaml"))
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_in_every_scenario_what_it_injects_is_found_and_nothing_else_pages(name: str) -> None:
-    found = played(load_scenario(DIRECTORY / f"{name}.yaml"))
-    assert [fault.name for fault in found.missed()] == []
-    assert [incident.rule.name for incident in found.wrong() if is_page(incident)] == []
+    assert_found(played(load_scenario(DIRECTORY / f"{name}.yaml")))
+
+
+@pytest.mark.slow
+def test_on_days_of_random_faults_each_is_found_and_nothing_else_pages() -> None:
+    assert_found(generated_days(9))
+
+
+def assert_found(result: Backtested) -> None:
+    assert [fault.name for fault in result.missed()] == []
+    assert [incident.rule.name for incident in result.wrong() if is_page(incident)] == []
