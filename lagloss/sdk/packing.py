@@ -150,8 +150,8 @@ def epoch_ms_column(times: Iterable[Any] | npt.NDArray[Any]) -> npt.NDArray[np.f
     """Convert a caller's column of times to epoch milliseconds, in an array of its own; NaN where one cannot be.
 
     Args:
-        times: an array of numpy, pandas or Arrow that holds numbers (epoch ms) or datetimes (UTC unless they name a zone),
-            or an iterable of what `epoch_ms` takes.
+        times: an array of numpy, pandas or Arrow that holds numbers (epoch ms) or datetimes (UTC unless they name
+            a zone), or an iterable of what `epoch_ms` takes.
     """
     column = np.asarray(times) if hasattr(times, "__array__") else np.array(list(times), object)
     if column.dtype.kind == "M":

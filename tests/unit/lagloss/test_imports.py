@@ -39,7 +39,9 @@ def test_the_sdk_imports_its_four_packages_and_those_of_its_extras() -> None:
     assert {name: extra for name, packages in found.items() if (extra := packages - NEEDED)} == EXTRAS
 
 
-@pytest.mark.parametrize("module", ["lagloss", "lagloss.kafka", "lagloss.asgi", "lagloss.sink", "lagloss.identity"])
+@pytest.mark.parametrize(
+    "module", ["lagloss", "lagloss.kafka", "lagloss.files", "lagloss.asgi", "lagloss.sink", "lagloss.identity"]
+)
 def test_a_public_module_is_imported_without_the_extras(module: str) -> None:
     asked = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     words = [sys.executable, "-I", "-c", asked]
