@@ -136,8 +136,8 @@ class Definition(Strict):
 
     @property
     def groups(self) -> dict[str, str]:
-        """The consumer group of each node that names one."""
-        return {node.name: node.group for node in self.spec.nodes if node.group is not None}
+        """The consumer group or queue of each node that names one."""
+        return {node.name: node.input for node in self.spec.nodes if node.input is not None}
 
     @property
     def retriers(self) -> tuple[str, ...]:

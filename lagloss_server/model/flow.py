@@ -79,7 +79,9 @@ class Flow:
         if node in self.retriers or node in other.retriers:
             return set(self.users(node)) == set(other.users(node))
         alike = [
-            flow._specs[node].model_copy(update={"description": "", "group": None}) if node in flow._specs else None
+            flow._specs[node].model_copy(update={"description": "", "group": None, "queue": None})
+            if node in flow._specs
+            else None
             for flow in (self, other)
         ]
         return alike[0] == alike[1] and self.neighbours(node) == other.neighbours(node)

@@ -399,7 +399,9 @@ def panel_heights_px(drawn: FigureFrame) -> dict[str, float]:
 
 def test_groups_of_which_nothing_is_known_are_named() -> None:
     figure = panels_figure(watched({}))
-    assert "nothing is known: have the groups committed offsets?" in [each.text for each in figure.layout.annotations]
+    assert "nothing is known: have the groups committed offsets? do the queues exist?" in [
+        each.text for each in figure.layout.annotations
+    ]
     groups = {"mid": "chain.mid", "snk": "<chain.snk>"}
     found = {MID: (LagBucket(START, 60, 0, 7, 0, 3_000),), Of("src", "old"): (LagBucket(START, 60, 0, None, 0, None),)}
     lag = ConsumerLag("chain", HOUR, 60, groups, found)
