@@ -273,28 +273,31 @@ class NodeQueue:
         """Report the files in a dead-letter queue as dead, each once per process, and leave them there.
 
         Finds those whose last importer was killed: it had no time to say so. Records are not known here. Each look
-        makes what it finds invisible for a moment (5 s unless VisibilityTimeout is given).
+        makes what it finds invisible for a moment (5 s unless VisibilityTimeout is given), and ends with the first
+        answer that holds nothing new.
 
         Returns:
             The number of files reported.
         """
         reported = 0
         request = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 5, **request}
-        while raws := self._receive(url, request):
-            for raw in raws:
-                try:
-                    stored = objects_in(raw["Body"])
-                except BadNotification as error:
-                    self._note(error)
-                    continue
-                for each in stored:
-                    identity = self._node.file_identity(each)
-                    if identity is None or self._node.files is None or identity[0] in self._dead:
-                        continue
-                    self._dead.add(identity[0])
-                    self._node.files.dead(*identity, DEAD)
-                    reported += 1
+        while fresh := sum(map(self._report_dead, self._receive(url, request))):
+            reported += fresh
         return reported
+
+    def _report_dead(self, raw: Mapping[str, Any]) -> int:
+        """Report the files that a message in the dead-letter queue names; return how many were not reported yet."""
+        try:
+            identities = [self._node.file_identity(each) for each in objects_in(raw["Body"])]
+        except BadNotification as error:
+            self._note(error)
+            return 0
+        fresh = [each for each in identities if each is not None and each[0] not in self._dead]
+        for message_id, event_ms in fresh:
+            self._dead.add(message_id)
+            if self._node.files is not None:
+                self._node.files.dead(message_id, event_ms, DEAD)
+        return len(fresh)
 
     # -- the thread -----------------------------------------------------------------------------------------------
 
