@@ -44,8 +44,11 @@ def ensure() -> Path:
     digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
     if stamp.exists() and stamp.read_text() == digest:
         return python
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--require-hashes"]
-    for command in ([sys.executable, "-m", "venv", "--clear", folder], [*pip, "-r", LOCK]):
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    for command in (
+        [sys.executable, "-m", "venv", "--clear", str(folder)],
+        [*pip, "--require-hashes", "-r", str(LOCK)],
+    ):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise LocalStackNotInstalled(detail=(done.stderr or done.stdout).strip()[-2_000:])
