@@ -86,6 +86,10 @@ class BadZone(UsageError):
     """Expected an IANA time zone such as Europe/Berlin, or UTC, found {text!r}."""
 
 
+class UnknownNode(UsageError):
+    """{pipeline} has no node {node}; it has {known}."""
+
+
 class UnknownCheckpoint(UsageError):
     """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
 

@@ -65,6 +65,10 @@ class Flow:
         """Return the nodes that hand messages to this retrier."""
         return tuple(name for name in self.steps if self._specs[name].retries == retrier)
 
+    def leading_to(self, node: str) -> frozenset[str]:
+        """Return a node and all those before it."""
+        return frozenset({node, *nx.ancestors(self._flow, node)})
+
     def neighbours(self, node: str) -> frozenset[str]:
         """Direct predecessors and successors in the flow; a retrier stands outside it."""
         if node in self.retriers:

@@ -26,7 +26,7 @@ from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.partitions import ensure_days
-from lagloss_server.store.schema import alerting, audit, dashboard  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, audit, dashboard, runs  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from tests.support.incident_rows import (
