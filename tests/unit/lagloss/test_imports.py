@@ -1,4 +1,5 @@
-"""What the SDK needs of its host's environment: four packages, those of its extras, and nothing of the server."""
+"""What the SDK needs of its host's environment: four packages, those of its extras and of Airflow, and nothing of the
+server."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from lagloss.broker.connection import MSK_PACKAGE
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
 EXTRAS = {
+    "airflow/listener.py": {"pluggy"},
+    "airflow/plugin.py": {"airflow"},
+    "airflow/sensor.py": {"airflow"},
     "notebook.py": {"pandas"},
     "spark.py": {"pyarrow", "pyspark"},
     "sdk/outlets/http.py": {"httpx2"},
