@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from collector.models import Time, invalid
-from collector.task_runs import ReportJson, RunId, RunJson, TaskJson, as_report
+from collector.task_runs import RunId, RunJson, TaskJson, TaskRunJson, as_report
 from lagloss_server.model.jobs import DagId
 from lagloss_server.rules.runs import RunState
 from lagloss_server.store.task_runs import RunReport
@@ -95,7 +95,7 @@ def read_event(body: bytes) -> list[RunReport]:
         raise invalid(error, "event", "event", "events") from None
 
 
-def _reports(event: _Event) -> Iterator[ReportJson]:
+def _reports(event: _Event) -> Iterator[TaskRunJson]:
     state = None if event.event_type is None else _STATES.get(event.event_type)
     facets = event.run.facets if event.run else _Facets()
     if state is None or (facets.airflow is None and facets.dag_run is None):
@@ -125,11 +125,11 @@ def _task(of: dict[str, Any], state: str, event: _Event, started: Time | None) -
 
 def _report(
     of: _AirflowFacet, event: _Event, *, run: RunJson | None = None, task: TaskJson | None = None
-) -> ReportJson:
+) -> TaskRunJson:
     dag_run = of.dag_run
     has_interval = dag_run.data_interval_start is not None and dag_run.data_interval_end is not None
     due = dag_run.data_interval_end or dag_run.logical_date or dag_run.run_after or event.event_time
-    return ReportJson(
+    return TaskRunJson(
         dag=dag_run.dag_id or of.dag.dag_id,
         run_id=dag_run.run_id,
         due_at=due,

@@ -13,7 +13,7 @@ from collector import openlineage
 from collector.access import Caller
 from collector.bodies import MAX_BATCH_BYTES
 from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
-from collector.task_runs import Recorded, ReportsJson, read_reports
+from collector.task_runs import Recorded, TaskRunsJson, read_reports
 from lagloss.errors import UsageError
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import UnknownPipeline
@@ -40,7 +40,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         status_code=202,
         response_model=Recorded,
         responses=refused,
-        openapi_extra=body_document({JSON: ReportsJson.model_json_schema()}),
+        openapi_extra=body_document({JSON: TaskRunsJson.model_json_schema()}),
     )
     async def post_task_runs(request: Request) -> Response:
         """Take reports of DAG runs and tasks; 202 once they are stored. Repeated and reordered ones change nothing."""

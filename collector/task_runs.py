@@ -10,7 +10,7 @@ from collector.models import Time, invalid, time_ms
 from lagloss.wire.format import name_fits
 from lagloss_server.model.jobs import DagId
 from lagloss_server.rules.runs import UNMAPPED, RunState, TryState
-from lagloss_server.store.task_runs import Event, RunReport
+from lagloss_server.store.task_runs import RunReport, StateAt
 
 MAX_REPORTS: Final = 1_000
 
@@ -48,7 +48,7 @@ class TaskJson(_EventJson):
     state: TryState
 
 
-class ReportJson(_Strict):
+class TaskRunJson(_Strict):
     """State of a run, of a task's try in it, or of both. `due_at`: the end of the data interval, the logical date, or
     when it was to run."""
 
@@ -61,7 +61,7 @@ class ReportJson(_Strict):
     task: TaskJson | None = None
 
     @model_validator(mode="after")
-    def _says_something(self) -> ReportJson:
+    def _says_something(self) -> TaskRunJson:
         if self.run is None and self.task is None:
             raise ValueError("expected run or task, found neither")
         if (self.interval_start is None) != (self.interval_end is None):
@@ -69,10 +69,10 @@ class ReportJson(_Strict):
         return self
 
 
-class ReportsJson(_Strict):
+class TaskRunsJson(_Strict):
     """Reports of any DAGs; those of DAGs that no definition names are counted and dropped."""
 
-    reports: Annotated[list[ReportJson], Field(min_length=1, max_length=MAX_REPORTS)]
+    reports: Annotated[list[TaskRunJson], Field(min_length=1, max_length=MAX_REPORTS)]
 
 
 class Recorded(BaseModel):
@@ -85,25 +85,25 @@ class Recorded(BaseModel):
 def read_reports(body: bytes) -> list[RunReport]:
     """Return the reports in a body; raise a Problem (422) that names position and field if it is malformed."""
     try:
-        found = ReportsJson.model_validate_json(body)
+        found = TaskRunsJson.model_validate_json(body)
     except ValidationError as error:
         raise invalid(error, "reports", "report", "reports") from None
     return [as_report(at, report) for at, report in enumerate(found.reports)]
 
 
-def as_report(at: int, report: ReportJson) -> RunReport:
+def as_report(at: int, report: TaskRunJson) -> RunReport:
     """Return the report at this position of a body in the form that is stored; a Problem (422) for bad times."""
 
     def ms(value: Time, field: str) -> int:
         return int(time_ms(value, at, field))
 
-    def event(of: RunJson | TaskJson | None) -> Event | None:
+    def event(of: RunJson | TaskJson | None) -> StateAt | None:
         if of is None:
             return None
         at_ms, is_open = ms(of.at, "at"), of.state in ("queued", "running")
         started = None if of.started_at is None else ms(of.started_at, "started_at")
         ended = at_ms if of.ended_at is None else ms(of.ended_at, "ended_at")
-        return Event(of.state, at_ms, started, None if is_open else ended)
+        return StateAt(of.state, at_ms, started, None if is_open else ended)
 
     interval = None
     if report.interval_start is not None and report.interval_end is not None:

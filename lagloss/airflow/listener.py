@@ -10,7 +10,7 @@ from typing import Any, Final
 import pluggy
 
 from lagloss.airflow.facts import run_report, task_report
-from lagloss.airflow.sender import Collector, Sender
+from lagloss.airflow.sender import Collector, ReportSender
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.choice import COLLECTOR_VARIABLE
 
@@ -38,7 +38,7 @@ def harmless(hook: Callable[..., None]) -> Callable[..., None]:
 class RunListener:
     """Reports each try of a task from the process that runs it, and each DAG run from the scheduler."""
 
-    def __init__(self, sender: Sender | None = None) -> None:
+    def __init__(self, sender: ReportSender | None = None) -> None:
         self._sender = sender or _sender_of_environment()
 
     @hookimpl
@@ -92,7 +92,7 @@ class RunListener:
             self._sender.put(report(of, state))
 
 
-def _sender_of_environment() -> Sender | None:
+def _sender_of_environment() -> ReportSender | None:
     """Return None, and say so, where no collector is named or its token cannot be read."""
     try:
         collector = Collector.of_environment()
@@ -101,4 +101,4 @@ def _sender_of_environment() -> Sender | None:
         return None
     if collector is None:
         log.warning("runs are not reported: %s names no collector", COLLECTOR_VARIABLE)
-    return collector and Sender(collector)
+    return collector and ReportSender(collector)

@@ -1,7 +1,7 @@
 """The way of reports to the collector: a bounded queue, and a thread that never holds its host up.
 
 Airflow runs each task in a process of its own that ends with it, so `flush` waits for the queue to empty, for a bounded
-time. A report that cannot be sent is dropped in the end: a task is worth more than what is told of it.
+time. A report that cannot be sent is dropped in the end: a task is worth more than its report.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Collector:
             return found
 
 
-class Sender:
+class ReportSender:
     """Sends reports in the order in which they are put, from a thread of the process that put them."""
 
     def __init__(self, collector: Collector) -> None:

@@ -22,8 +22,8 @@ def _whole_minutes(ms: int) -> int:
 class JobSpec(Strict):
     """A DAG. `span`: the event time that a run without a data interval processes, up to its date, rounded down to a
     multiple of the span; also how often a result is expected. `deadline`: how long after the end of its span a run is
-    to have succeeded. `node`: the node whose work it does. `task`: the task that does that work, so that a failure
-    after it can be told from one in it."""
+    to have succeeded. `node`: the node whose work it does. `task`: the task that does that work; a failure after
+    it is another matter than one of it."""
 
     dag: DagId
     span: Annotated[DurationMs, AfterValidator(_whole_minutes)] = 3_600_000

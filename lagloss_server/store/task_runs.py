@@ -23,7 +23,7 @@ MAX_RUNS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class StateAt:
     """State of something at a moment `at_ms` of the reporter's clock; times in epoch ms."""
 
     state: str
@@ -41,11 +41,11 @@ class RunReport:
     run_id: str
     due_ms: int
     interval: tuple[int, int] | None = None
-    run: Event | None = None
+    run: StateAt | None = None
     task: str | None = None
     try_number: int = 0
     map_index: int = UNMAPPED
-    task_event: Event | None = None
+    task_event: StateAt | None = None
 
 
 def record(connection: Connection, reports: Iterable[tuple[str, RunReport]]) -> None:
@@ -63,7 +63,7 @@ def record(connection: Connection, reports: Iterable[tuple[str, RunReport]]) -> 
 
 def _run_values(pipeline: str, report: RunReport) -> dict[str, Any]:
     # a task that runs says that its run does; any report of the run itself is newer
-    event = report.run or Event("running", 0)
+    event = report.run or StateAt("running", 0)
     start, end = report.interval or (None, None)
     return {
         "pipeline": pipeline,

@@ -10,7 +10,7 @@ import pytest
 from collector.openlineage import read_event
 from collector.task_runs import read_reports
 from lagloss_server.net.problem_details import Problem
-from lagloss_server.store.task_runs import Event, RunReport
+from lagloss_server.store.task_runs import RunReport, StateAt
 
 HOUR_MS = 3_600_000
 NOON_MS = 1_795_694_400_000
@@ -33,11 +33,11 @@ def test_a_report_holds_a_run_or_a_try_of_a_task() -> None:
         "publish",
         2,
         -1,
-        Event("failed", NOON_MS + 5, NOON_MS, NOON_MS + 5),
+        StateAt("failed", NOON_MS + 5, NOON_MS, NOON_MS + 5),
     )
     interval = {"interval_start": NOON_MS - HOUR_MS, "interval_end": NOON_MS}
     (running,) = reports({**RUN, **interval, "run": {"state": "running", "at": NOON_MS, "started_at": NOON_MS}})
-    assert (running.interval, running.run) == ((NOON_MS - HOUR_MS, NOON_MS), Event("running", NOON_MS, NOON_MS))
+    assert (running.interval, running.run) == ((NOON_MS - HOUR_MS, NOON_MS), StateAt("running", NOON_MS, NOON_MS))
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_an_openlineage_event_of_a_task_is_a_try_of_it() -> None:
     }
     (started,) = event("START", "2026-11-26T12:01:00+00:00", airflow=facet)
     assert (started.task, started.try_number, started.run) == ("publish", 2, None)
-    assert started.task_event == Event("running", NOON_MS + 60_000, NOON_MS + 60_000)
+    assert started.task_event == StateAt("running", NOON_MS + 60_000, NOON_MS + 60_000)
     (failed,) = event("FAIL", "2026-11-26T12:02:00+00:00", airflow=facet)
-    assert failed.task_event == Event("failed", NOON_MS + 120_000, None, NOON_MS + 120_000)
+    assert failed.task_event == StateAt("failed", NOON_MS + 120_000, None, NOON_MS + 120_000)
     assert failed.interval == (NOON_MS - HOUR_MS, NOON_MS)
 
 
@@ -105,7 +105,7 @@ def test_an_openlineage_event_of_a_run_names_the_tasks_that_never_began() -> Non
         },
     }
     run, notify = event("FAIL", "2026-11-26T12:09:00+00:00", **facets)
-    assert run.run == Event("failed", NOON_MS + 540_000, NOON_MS + 2_000, NOON_MS + 540_000)
+    assert run.run == StateAt("failed", NOON_MS + 540_000, NOON_MS + 2_000, NOON_MS + 540_000)
     assert (notify.task, notify.try_number) == ("notify", 0)
     assert notify.task_event is not None
     assert notify.task_event.state == "upstream_failed"

@@ -13,7 +13,7 @@ from lagloss_server.rules.runs import DagRun
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import Event, RunReport, read_runs, record
+from lagloss_server.store.task_runs import RunReport, StateAt, read_runs, record
 
 JOB = JobSpec(dag="scores")
 NOON_MS = 1_795_694_400_000
@@ -30,7 +30,7 @@ def of_run(state: str, at_min: float, started_min: float | None = None) -> RunRe
     at_ms = NOON_MS + round(60_000 * at_min)
     started = None if started_min is None else NOON_MS + round(60_000 * started_min)
     ended = at_ms if state in ("success", "failed") else None
-    return RunReport("scores", "r-1", NOON_MS, None, Event(state, at_ms, started, ended))
+    return RunReport("scores", "r-1", NOON_MS, None, StateAt(state, at_ms, started, ended))
 
 
 def of_task(task: str, number: int, state: str, at_min: float, started_min: float | None = None) -> RunReport:

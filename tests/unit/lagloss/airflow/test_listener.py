@@ -17,7 +17,7 @@ from collector.task_runs import read_reports
 from lagloss.airflow import sender as sending
 from lagloss.airflow.facts import span_of
 from lagloss.airflow.listener import RunListener
-from lagloss.airflow.sender import Collector, Sender
+from lagloss.airflow.sender import Collector, ReportSender
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.store.task_runs import RunReport
 from tests.fakes.http_receiver import HttpReceiver, Reply, Request
@@ -80,7 +80,7 @@ def task_instance(**more: Any) -> SimpleNamespace:
 
 
 def test_tries_and_runs_are_reported_as_the_collector_reads_them(collector: FakeCollector) -> None:
-    hook = manager_of(RunListener(Sender(Collector(collector.url, ["lagloss_a_b"])))).hook
+    hook = manager_of(RunListener(ReportSender(Collector(collector.url, ["lagloss_a_b"])))).hook
     hook.on_task_instance_running(previous_state="queued", task_instance=task_instance())
     ended = task_instance(end_date=NOON + timedelta(seconds=3))
     hook.on_task_instance_failed(previous_state="running", task_instance=ended, error="boom")
@@ -103,7 +103,7 @@ def test_a_task_ends_within_bounds_where_the_collector_is_away(
     monkeypatch.setattr(sending, "MAX_WAITING", 10)
     with socket.socket() as bound, caplog.at_level(logging.WARNING, "lagloss.airflow"):
         bound.bind(("127.0.0.1", 0))  # nobody listens there
-        sender = Sender(Collector(f"http://127.0.0.1:{bound.getsockname()[1]}"))
+        sender = ReportSender(Collector(f"http://127.0.0.1:{bound.getsockname()[1]}"))
         hook = manager_of(RunListener(sender)).hook
         began = time.monotonic()
         for _ in range(50):
@@ -118,7 +118,7 @@ def test_a_task_ends_within_bounds_where_the_collector_is_away(
 def test_what_the_collector_refuses_is_dropped_and_what_it_cannot_take_now_is_sent_again(
     collector: FakeCollector,
 ) -> None:
-    sender = Sender(Collector(collector.url))
+    sender = ReportSender(Collector(collector.url))
     collector.replies += [Reply(422, b"{}"), Reply(503, b"{}")]
     sender.put({"reports": "odd"})
     assert sender.flush()
@@ -135,7 +135,7 @@ def test_what_the_collector_refuses_is_dropped_and_what_it_cannot_take_now_is_se
 def test_a_listener_that_fails_says_so_once_and_raises_nothing(
     collector: FakeCollector, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook = manager_of(RunListener(Sender(Collector(collector.url)))).hook
+    hook = manager_of(RunListener(ReportSender(Collector(collector.url)))).hook
     for _ in range(3):
         hook.on_dag_run_failed(dag_run=object(), msg="")
     assert len([record for record in caplog.records if record.exc_info]) <= 1
