@@ -90,6 +90,10 @@ class UnknownNode(UsageError):
     """{pipeline} has no node {node}; it has {known}."""
 
 
+class UnknownRun(UsageError):
+    """{pipeline} has no run {run} of a DAG that its definition names. List them with `lagloss runs {pipeline}`."""
+
+
 class UnknownCheckpoint(UsageError):
     """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
 

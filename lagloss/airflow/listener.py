@@ -101,4 +101,5 @@ def _sender_of_environment() -> ReportSender | None:
         return None
     if collector is None:
         log.warning("runs are not reported: %s names no collector", COLLECTOR_VARIABLE)
-    return collector and ReportSender(collector)
+        return None
+    return ReportSender(collector)

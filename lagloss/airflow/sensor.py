@@ -85,7 +85,7 @@ class WholeSpanTrigger(BaseTrigger):  # type: ignore[misc]
         self, pipeline: str, start: str, end: str, node: str | None, when_lossy: WhenLossy, every_s: float
     ) -> None:
         super().__init__()
-        self._given = {
+        self._given: dict[str, Any] = {
             "pipeline": pipeline,
             "start": start,
             "end": end,

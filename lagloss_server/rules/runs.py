@@ -255,6 +255,8 @@ def _task_stats(ended: Sequence[DagRun]) -> list[TaskStats]:
     for task, by_run in found.items():
         last = [(run, [each for each in run.last_tries if each.task == task]) for run, _ in by_run]
         began = [(run, tries) for run, tries in last if any(each.number for each in tries)]
+        if not began:
+            continue
         repairs = [_task_repairs(tries) for _, tries in by_run]
         stats.append(
             TaskStats(
