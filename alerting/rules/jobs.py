@@ -27,6 +27,8 @@ from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, why_b
 KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
 RUNS_S: Final = 7 * 86_400
 """Runs that are due within this time make a habit."""
+MAX_RUNS: Final = 200
+"""The newest runs of a pipeline's jobs that rules look at: each is read with its tasks whenever they do."""
 _USUAL_OF: Final = 30
 """The newest results by which a habit goes."""
 _LEAST_RESULTS: Final = 5

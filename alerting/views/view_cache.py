@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection, and_, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
-from alerting.rules.jobs import RUNS_S
+from alerting.rules.jobs import MAX_RUNS, RUNS_S
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
 from alerting.views.habit_cache import HabitCache
@@ -64,7 +64,7 @@ class ViewCache:
                 reported_s=_reported_s(connection, name),
                 expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
-                runs=read_runs_by(connection, name, pipeline.definition.spec.jobs, now_s - RUNS_S),
+                runs=read_runs_by(connection, name, pipeline.definition.spec.jobs, now_s - RUNS_S, limit=MAX_RUNS),
                 watched_since_s=self._since_s,
                 habits=kept.habits.refreshed(connection, now_s),
             )

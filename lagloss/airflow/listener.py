@@ -84,8 +84,9 @@ class RunListener:
 
     def _end(self, task_instance: Any, state: str) -> None:
         self._put(task_report, task_instance, state)
-        if self._sender is not None:
-            self._sender.flush()  # its process ends with the task
+        # a task's own process ends with it; the scheduler, whose objects know their run, is not to wait
+        if self._sender is not None and not hasattr(task_instance, "dag_run"):
+            self._sender.flush()
 
     def _put(self, report: Callable[[Any, str], dict[str, Any]], of: Any, state: str) -> None:
         if self._sender is not None:

@@ -38,9 +38,7 @@ def run_part(of: HourRun, here: Address, now_s: float, dark: bool) -> Part:
     figure = run_gantt(run, 1_000 * now_s, here.zone, dark)
     took = f" after {fmt.duration(run.duration_ms)}" if run.has_ended else ""
     hour = ["hour ", _hour(of, here), f", {run.run_id}"]
-    chart = dcc.Graph(
-        id="runs-gantt", figure=figure, config=_CONFIG, style={"height": figure.layout.height}, className="gantt"
-    )
+    chart = dcc.Graph(id="runs-gantt", figure=figure, config=_CONFIG, style={"height": figure.layout.height})
     heads = ("Task", "Try", "State", "Began", "Took")
     rows = [_try(each, here) for each in run.tries]
     return dmc.Paper(

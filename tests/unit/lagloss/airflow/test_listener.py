@@ -110,6 +110,9 @@ def test_a_task_ends_within_bounds_where_the_collector_is_away(
             hook.on_task_instance_running(previous_state="queued", task_instance=task_instance())
         assert time.monotonic() - began < 1
         assert sender.dropped > 0
+        of_scheduler = task_instance(dag_run=dag_run())  # of a worker that was killed
+        hook.on_task_instance_failed(previous_state="running", task_instance=of_scheduler, error="heartbeat timeout")
+        assert time.monotonic() - began < 1
         hook.on_task_instance_success(previous_state="running", task_instance=task_instance())
         assert time.monotonic() - began < sending.FLUSH_S + sending.TIMEOUT_S + 1
     assert len([record for record in caplog.records if "cannot be sent" in record.message]) == 1
