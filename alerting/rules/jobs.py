@@ -28,7 +28,7 @@ KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
 RUNS_S: Final = 7 * 86_400
 """Runs that are due within this time make a habit."""
 MAX_RUNS: Final = 200
-"""The newest runs of a pipeline's jobs that rules look at: each is read with its tasks whenever they do."""
+"""The newest runs that rules look at, for each job: they are read with their tasks whenever rules are judged."""
 _USUAL_OF: Final = 30
 """The newest results by which a habit goes."""
 _LEAST_RESULTS: Final = 5
