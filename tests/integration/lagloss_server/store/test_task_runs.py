@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 
-import pytest
 from sqlalchemy import delete
 
 from lagloss_server.model.jobs import JobSpec
@@ -17,13 +15,6 @@ from lagloss_server.store.task_runs import RunReport, StateAt, read_runs, record
 
 JOB = JobSpec(dag="scores")
 NOON_MS = 1_795_694_400_000
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    store = Store(database_url)
-    yield store
-    store.close()
 
 
 def of_run(state: str, at_min: float, started_min: float | None = None) -> RunReport:
