@@ -22,7 +22,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, why_bad
+from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, hour_s, why_bad
 
 KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
 RUNS_S: Final = 7 * 86_400
@@ -80,7 +80,7 @@ class _JobRule:
     def _span(self, runs: Sequence[DagRun], to_s: int) -> tuple[int, int]:
         """Return the hour that ends then: that of its run, if it has one."""
         found = [(run.from_s, run.to_s) for run in runs if run.to_s == to_s]
-        return found[-1] if found else (to_s - self.job.span // 1_000, to_s)
+        return found[-1] if found else (to_s - hour_s(self.job, runs), to_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +154,12 @@ class RunFailed(_JobRule):
 
 @dataclass(frozen=True, slots=True)
 class OutputStale(_JobRule):
-    """Rule `output-stale/DAG`: the value is the age of the end of the newest hour whose result is there."""
+    """Rule `output-stale/DAG`: the value is the age of the end of the newest hour whose result is there. `is_given`:
+    whether the definition has the target, which else follows from how long the hours are."""
 
     kind: ClassVar[str] = "output-stale"
+
+    is_given: bool = False
 
     @property
     def name(self) -> str:
@@ -172,13 +175,18 @@ class OutputStale(_JobRule):
         if newest_s is None:
             return by_the_clock(view, None, False)
         age_s = view.now_s - newest_s
-        if age_s <= self.target:
+        beyond_s = 2 * (hour_s(self.job, runs) - self.job.span // 1_000)  # of hours that are longer than declared
+        limit_s = self.target if self.is_given else self.target + max(0, beyond_s)
+        if age_s <= limit_s:
             return by_the_clock(view, age_s, False)
         hours = [self._span(runs, to_s) for to_s in self._hours(view, runs) if to_s > newest_s]
-        return self._breach(view, age_s, self.text(age_s), hours)
+        return self._breach(view, age_s, self._text(age_s, limit_s), hours)
 
     def text(self, value: float) -> str:
-        age, limit = fmt.against(fmt.duration_s, value, self.target)
+        return self._text(value, self.target)
+
+    def _text(self, value: float, limit_s: float) -> str:
+        age, limit = fmt.against(fmt.duration_s, value, limit_s)
         return f"the newest result of {self.job.dag} is of an hour that ended {age} ago, limit {limit}"
 
 
@@ -261,7 +269,8 @@ def job_rules(definition: Definition) -> list[DeadlineMissed | RunFailed | Outpu
         if alerts.output_stale is not None:
             given = alerts.output_stale.max
             most_ms = 2 * job.span + (job.deadline or 0) if given is None else given
-            rules.append(OutputStale(job, alerts.output_stale.severity, most_ms / 1_000, (failed, missed)))
+            severity, is_given = alerts.output_stale.severity, given is not None
+            rules.append(OutputStale(job, severity, most_ms / 1_000, (failed, missed), is_given))
         if alerts.run_late is not None:
             late = alerts.run_late
             rules.append(RunLate(job, late.severity, late.times, (failed, missed), late.least / 1_000))

@@ -300,13 +300,20 @@ def good_end_ms(runs: Iterable[DagRun], to_s: int) -> int | None:
 
 
 def expected_hours(job: JobSpec, runs: Iterable[DagRun], now_s: float) -> list[int]:
-    """Return the ends (epoch s) of the hours that a result is expected of: one each span, from the first run's to the
-    last that is over. None before the first run is known."""
+    """Return the ends (epoch s) of the hours that a result is expected of: one after the other, from the first run's to
+    the last that is over. None before the first run is known."""
+    runs = list(runs)
     ends = sorted({run.to_s for run in runs})
     if not ends:
         return []
-    step_s = job.span // 1_000
+    step_s = hour_s(job, runs)
     return sorted({*range(ends[0], int(now_s) + 1, step_s), *(end for end in ends if end <= now_s)})
+
+
+def hour_s(job: JobSpec, runs: Iterable[DagRun]) -> int:
+    """Return how long the hours of a job are: that of its newest run, or its span before there is one."""
+    newest = max(runs, key=lambda run: run.to_s, default=None)
+    return job.span // 1_000 if newest is None else newest.to_s - newest.from_s
 
 
 def judged_hours(job: JobSpec, runs: Sequence[DagRun], now_s: float) -> dict[int, bool]:

@@ -126,6 +126,12 @@ def test_output_is_stale_after_two_spans_and_the_deadline_or_as_the_definition_s
     assert text_of(seen(with_job(), [run(1, "failed")], 300), "output-stale/scores") is None
 
 
+def test_daily_output_is_not_stale_after_two_hours() -> None:
+    daily = replace(run(1), from_s=END_S - 25 * HOUR_S)
+    assert text_of(seen(with_job(), [daily], 300), "output-stale/scores") is None
+    assert text_of(seen(with_job("outputStale: {max: 2h}"), [daily], 300), "output-stale/scores") is not None
+
+
 def test_a_run_is_late_by_the_habit_of_the_results_before() -> None:
     before = [run(hours, "success", 10 + hours % 2) for hours in range(1, 8)]
     waits = run(0, "running", None)

@@ -103,6 +103,12 @@ def test_a_deadline_is_missed_by_a_late_result_and_by_none() -> None:
     assert judged_hours(JOB, [], now_s) == {}
 
 
+def test_a_result_is_expected_as_often_as_the_newest_hour_is_long() -> None:
+    day_s = 24 * HOUR_S
+    days = [replace(run(0, "success"), from_s=day * day_s, to_s=(day + 1) * day_s) for day in (1, 2)]
+    assert expected_hours(JOB, days, 5 * day_s + 60) == [2 * day_s, 3 * day_s, 4 * day_s, 5 * day_s]
+
+
 def test_tasks_are_ranked_by_their_median_duration_and_have_their_own_repairs() -> None:
     twice = [
         attempt("load", 1, "failed", 0, 1),
