@@ -256,8 +256,8 @@ class UnreachableDirectory(ServerUnreachable):
     """{path} cannot be used: {detail}. Choose another place with --data-dir or LAGLOSS_DATA_DIR."""
 
 
-class LocalStackNotInstalled(ServerUnreachable):
-    """LocalStack could not be installed: {detail}. Check the network (pip takes a proxy from HTTPS_PROXY, a mirror from
+class ServerNotInstalled(ServerUnreachable):
+    """{server} could not be installed: {detail}. Check the network (pip takes a proxy from HTTPS_PROXY, a mirror from
     PIP_INDEX_URL), then run the same command again"""
 
 

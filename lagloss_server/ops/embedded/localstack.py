@@ -7,10 +7,7 @@ together with lagloss's, so it runs in an environment of its own, which is made 
 
 from __future__ import annotations
 
-import hashlib
-import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -18,42 +15,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lagloss_server.errors import LocalStackNotInstalled, ServerNotReady
-from lagloss_server.ops.jars import jars_dir
+from lagloss_server.errors import ServerNotReady
+from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
 
-LOCK: Final = Path(__file__).with_name("localstack.lock")
+ENVIRONMENT: Final = LockedEnvironment("LocalStack", Path(__file__).with_name("localstack.lock"))
 REGION: Final = "us-east-1"
 SERVICES: Final = ("s3", "sns", "sqs")
-
-
-def environment_dir() -> Path:
-    """Return the environment's folder: LAGLOSS_LOCALSTACK_DIR, else `.localstack` beside the jars'."""
-    given = os.environ.get("LAGLOSS_LOCALSTACK_DIR")
-    return Path(given) if given else jars_dir().absolute().parent / ".localstack"
-
-
-def ensure() -> Path:
-    """Make the environment if it is missing or the lock has changed; return its Python. Needs the network then.
-
-    Raises:
-        LocalStackNotInstalled: a package could not be fetched, or differs from the lock.
-    """
-    folder = environment_dir()
-    python, stamp = folder / "bin" / "python", folder / ".complete"
-    digest = hashlib.sha256(LOCK.read_bytes()).hexdigest()
-    if stamp.exists() and stamp.read_text() == digest:
-        return python
-    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(folder)],
-        [*pip, "--require-hashes", "-r", str(LOCK)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise LocalStackNotInstalled(detail=(done.stderr or done.stdout).strip()[-2_000:])
-    stamp.write_text(digest)
-    return python
 
 
 class EmbeddedLocalStack:
@@ -90,9 +58,9 @@ class EmbeddedLocalStack:
     def start(self, timeout_s: float = 60) -> Self:
         """Start it, and wait until it answers.
 
-        Raises LocalStackNotInstalled, PortInUse or ServerNotReady.
+        Raises ServerNotInstalled, PortInUse or ServerNotReady.
         """
-        python = ensure()
+        python = ENVIRONMENT.ensure()
         self.port = choose_port("LocalStack", self._wanted_port, self.port or None)
         settings = {
             "SERVICES": ",".join(SERVICES),
@@ -143,4 +111,4 @@ class EmbeddedLocalStack:
 
 
 if __name__ == "__main__":
-    ensure()
+    ENVIRONMENT.ensure()
