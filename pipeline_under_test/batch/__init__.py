@@ -1,1 +1,1 @@
-"""The second reference pipeline, `scores`: files land in S3, importers take them in, an hourly job aggregates."""
+"""The batch reference pipeline, `scores`: S3, SNS, SQS, importers, and a job each hour. docs/batch.md describes it."""
