@@ -32,7 +32,7 @@ class AirflowRun:
 
 
 class AirflowApi:
-    """A client of one DAG, logged in with a password. Methods raise httpx2.HTTPError where Airflow refuses or is away."""
+    """A client of one DAG. Methods raise httpx2.HTTPError where Airflow refuses or is away."""
 
     def __init__(self, url: str, user: str, password: str, dag: str) -> None:
         self._client = httpx2.Client(base_url=url, timeout=20, auth=TokenAuth(url, user, password))

@@ -46,25 +46,42 @@ SEARCH_ENTRY = Table(
     comment="Search index of events; written by index-import.",
 )
 
-SCORE = Table(
-    "score",
+COUNTED = Table(
+    "counted",
     METADATA,
-    Column("hour", BigInteger, nullable=False),
-    Column("campaign", Text, nullable=False),
-    Column("events", BigInteger, nullable=False),
-    Column("value", Float, nullable=False),
-    PrimaryKeyConstraint("hour", "campaign"),
-    comment="Events by hour and campaign; written by the hourly job.",
+    Column("id", Text, primary_key=True),
+    Column("hour", BigInteger, nullable=False, comment="that it is aggregated in"),
+    Index("counted_hour", "hour"),
+    comment="Events that are aggregated; written by the hourly job with what it aggregates them to.",
 )
+
+
+def _scores(name: str, comment: str) -> Table:
+    return Table(
+        name,
+        METADATA,
+        Column("hour", BigInteger, nullable=False),
+        Column("campaign", Text, nullable=False),
+        Column("events", BigInteger, nullable=False),
+        Column("value", Float, nullable=False),
+        Column("score", Float, nullable=False, comment="share of the value of all campaigns"),
+        PrimaryKeyConstraint("hour", "campaign"),
+        comment=comment,
+    )
+
+
+SCORE_DRAFT = _scores("score_draft", "Events by hour and campaign, as Spark computed them; written by the hourly job.")
+SCORE = _scores("score", "Scores that are loaded; written by the hourly job from score_draft.")
 
 PUBLICATION = Table(
     "publication",
     METADATA,
     Column("hour", BigInteger, primary_key=True),
     Column("rows", BigInteger, nullable=False),
-    Column("digest", Text, nullable=False),
+    Column("events", BigInteger, nullable=False),
+    Column("digest", Text, nullable=False, comment="SHA-256 of the rows"),
     Column("published_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    comment="Hours whose scores are published; written by the hourly job.",
+    comment="Hours whose scores are checked and published; written by the hourly job.",
 )
 
 _CREATING = 1_935_897_203

@@ -55,5 +55,7 @@ def test_one_of_another_lock_is_made_anew_and_what_cannot_be_fetched_says_so(
 
 def test_both_sides_of_the_sdk_have_the_same_versions() -> None:
     root = Path(__file__).parents[4]
-    ours = set(re.findall(r"^(?:confluent-kafka|fastavro|numpy|xxhash)==[^ ]+", (root / "requirements.txt").read_text(), re.M))
+    ours = set(
+        re.findall(r"^(?:confluent-kafka|fastavro|numpy|xxhash)==[^ ]+", (root / "requirements.txt").read_text(), re.M)
+    )
     assert ours <= set(re.findall(r"^[\w-]+==[^ ]+", AIRFLOW.lock.read_text(), re.M))
