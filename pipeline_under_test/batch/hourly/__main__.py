@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
+import sys
+from typing import Final
 
 from pipeline_under_test.batch.hourly import publication
 from pipeline_under_test.batch.hourly.faults import TASKS, InjectedFailure, faults_of
@@ -13,6 +16,9 @@ from pipeline_under_test.batch.settings import BatchSettings
 
 log = logging.getLogger(__name__)
 
+EXIT_TERMINATED: Final = 128 + signal.SIGTERM
+"""By an exception, so that an emitter with work in hand does not say that it is done."""
+
 
 def main() -> None:
     """Do one task for one hour; any failure ends the process with a traceback, and Airflow tries again."""
@@ -20,6 +26,7 @@ def main() -> None:
     parser.add_argument("task", choices=TASKS)
     parser.add_argument("--hour", type=int, required=True, help="its start, epoch seconds")
     asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(EXIT_TERMINATED))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     run(BatchSettings(), asked.task, asked.hour, int(os.environ.get("AIRFLOW_CTX_TRY_NUMBER", "1")))
 

@@ -1,0 +1,203 @@
+"""All that the batch pipeline needs on one machine: lagloss, S3, Airflow, and the pipeline's own processes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+from sqlalchemy import make_url
+
+from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
+from lagloss_server.ops.processes import PACKAGES, launcher, rotate
+from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
+from lagloss_server.ops.up import ServiceStack
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+from pipeline_under_test.batch import hourly
+from pipeline_under_test.batch.airflow import USER, EmbeddedAirflow
+from pipeline_under_test.batch.airflow_api import AirflowApi
+from pipeline_under_test.batch.aws import Aws, Infrastructure, create
+from pipeline_under_test.batch.schema import create_tables, open_database
+from pipeline_under_test.batch.settings import ENV_PREFIX, BatchSettings
+from pipeline_under_test.batch.topology import DAG, IMPORTERS, LANDING, definitions
+
+DAG_FILE: Final = Path(hourly.__file__).with_name("dag.py")
+MODULE: Final = "pipeline_under_test.batch"
+START_TIMEOUT_S: Final = 60.0
+STOP_TIMEOUT_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the pipeline is, and how patient: `retry_s` is the pause before a task's second try."""
+
+    importers: int = 2
+    retry_s: float = 3.0
+
+
+class BatchStack:
+    """The servers and processes of a run; use as a context manager from the main thread.
+
+    `lagloss` has the settings of the running lagloss, `settings` those of the pipeline's processes, once started.
+    """
+
+    def __init__(self, lagloss: Settings, settings: BatchSettings, sizes: Sizes, say: Say) -> None:
+        self.lagloss = lagloss
+        self.settings = settings
+        self._sizes = sizes
+        self._say = say
+        self._services: list[Service] = []
+        self._landing: Service | None = None
+        self._exits = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as exits:
+            self._start(exits)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._exits.close()
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """URLs for people, without passwords."""
+        return {
+            **self._services_of_lagloss.printable(),
+            "s3, sns, sqs": self._localstack.url,
+            "airflow": self.airflow.url,
+        }
+
+    def land(self) -> None:
+        """Start to make events."""
+        self._landing = self._service(LANDING, LANDING)
+        start_all([self._landing], START_TIMEOUT_S, self._say)
+
+    def stop_landing(self) -> None:
+        """Store what is left, and make no more events."""
+        if self._landing is not None:
+            stop_all([self._landing], STOP_TIMEOUT_S)
+            self._landing = None
+
+    def tend(self) -> None:
+        """Check all servers and processes once; restart those that died."""
+        self._services_of_lagloss.tend()
+        for server in (self._localstack, self.airflow):
+            if any(process.poll() is not None for process in server.processes):
+                self._say(f"{type(server).__name__} died, restarting it; log: {server.log_path}")
+                server.stop()
+                server.start()
+        for service in self._running:
+            service.tend(self._say)
+            rotate(service.log_path)
+
+    @property
+    def _running(self) -> list[Service]:
+        return [*self._services, *([self._landing] if self._landing else ())]
+
+    def _start(self, exits: ExitStack) -> None:
+        data_dir = self.lagloss.data_dir.absolute()
+        self._say("starting LocalStack")
+        self._localstack = exits.enter_context(EmbeddedLocalStack(data_dir / "localstack"))
+        # Everything that is started from here on reaches it, the aggregator too, which asks for the queues' lags.
+        exits.enter_context(_variables(self._localstack.variables))
+        self._services_of_lagloss = exits.enter_context(ServiceStack(self.lagloss, self._say))
+        self.lagloss = self._services_of_lagloss.settings
+        database = self.lagloss.require_database()
+        self.settings = self.settings.model_copy(
+            update={
+                "data_dir": data_dir / "pipeline",
+                "s3_endpoint": self._localstack.url,
+                "database_url": create_database(database, "scores"),
+            }
+        )
+        exits.enter_context(_variables(variables_of(self.settings)))
+        self._prepare()
+        self._say("starting Airflow")
+        airflow = EmbeddedAirflow(
+            data_dir / "airflow", create_database(database, "airflow"), [DAG_FILE], self._airflow_variables()
+        )
+        self.airflow = exits.enter_context(airflow)
+        self.api = exits.enter_context(AirflowApi(airflow.url, USER, airflow.password, DAG))
+        self._services = [
+            self._service(f"{importer}-{number}", "importer", importer)
+            for importer in IMPORTERS
+            for number in range(1, self._sizes.importers + 1)
+        ]
+        self._say("starting the importers")
+        exits.callback(lambda: stop_all(self._running, STOP_TIMEOUT_S))
+        start_all(self._services, START_TIMEOUT_S, self._say)
+
+    def _prepare(self) -> None:
+        """Make bucket, topic, queues and tables, and define both pipelines for lagloss."""
+        aws = Aws.connect(self.settings)
+        self.infrastructure: Infrastructure = create(aws, self.settings)
+        self.aws = aws
+        engine = open_database(self.settings.database_url)
+        create_tables(engine)
+        engine.dispose()
+        store = Store(self.lagloss.require_database())
+        for definition in definitions(self.settings.span_s, self.infrastructure.queues, self.settings.pipeline):
+            store.apply(definition)
+        store.close()
+
+    def _service(self, name: str, *command: str) -> Service:
+        env = {"LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka()}
+        return Service(name, MODULE, self.settings.log_dir / f"{name}.log", env, None, command)
+
+    def _airflow_variables(self) -> dict[str, str]:
+        return {
+            "LAGLOSS_COLLECTOR_URL": self.lagloss.collector_url,
+            "LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka(),
+            "SCORES_STEP": step_command(f"{MODULE}.hourly"),
+            "SCORES_RETRY_S": str(self._sizes.retry_s),
+            "SCORES_WHEN_LOSSY": "run",
+        }
+
+
+def step_command(module: str) -> str:
+    """Return the shell command of a task in this process's environment, which ends with the shell's parent."""
+    words = [shlex.quote(word) for word in launcher()]
+    words[words.index(str(os.getpid()))] = (
+        "$PPID"  # the shell's parent, which is this one's once `exec` has replaced it
+    )
+    python = [f"PYTHONPATH={shlex.quote(str(PACKAGES))}", shlex.quote(sys.executable), "-m", shlex.quote(module)]
+    return " ".join([*words, "env", *python])
+
+
+def create_database(server_url: str, name: str) -> str:
+    """Return the URL of a database beside that of `server_url`, made if it is missing."""
+    with psycopg.connect(server_url, autocommit=True) as connection:
+        if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
+            connection.execute(f'CREATE DATABASE "{name}"'.encode())
+    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+
+
+def variables_of(settings: BatchSettings) -> dict[str, str]:
+    """Return the environment that makes these settings."""
+    document = settings.model_dump(mode="json", exclude_none=True)
+    return {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in document.items()}
+
+
+@contextmanager
+def _variables(variables: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
