@@ -57,6 +57,15 @@ def encode(events: Iterable[Event], version: int = 2) -> bytes:
     return out.getvalue()
 
 
+def encode_receipts(ids: Iterable[str]) -> bytes:
+    """Return a file of records of another schema, which no version can be resolved from."""
+    out = io.BytesIO()
+    fields = [{"name": "receipt", "type": "string"}]
+    other = fastavro.parse_schema({"type": "record", "name": "Receipt", "namespace": "scores", "fields": fields})
+    fastavro.writer(out, other, ({"receipt": name} for name in ids), codec=CODEC)
+    return out.getvalue()
+
+
 def decode(body: bytes, version: int = 2) -> list[Event]:
     """Return the events in a file, as a version of the schema reads them.
 

@@ -6,12 +6,13 @@ a line too many and never one too few. Nothing in here knows lagloss.
 =============  =======================================================================================================
 kind           facts
 =============  =======================================================================================================
-``landing``    a file is about to be stored: `attempt` (its own word), `key`, `ids` and `times` (epoch ms) of its records,
-               `notified` (queues hear of it)
+``landing``    a file is about to be stored: `attempt` (unique), `key`, `ids` and `times` (epoch ms) of its records,
+               `notified` (whether queues hear of it)
 ``landed``     S3 has it: `attempt`, `file` (its id, BUCKET/KEY@VERSION), `file_ms` (its event time)
 ``fault``      a fault has hit: `fault`, and `file`, `key` or `node`
 ``writing``    a sink is about to be given a file: `node`, `file`, `rejected` (ids that are dead there)
-``failed``     a try has failed: `node`, `file`, `reason`, `taken_in` (its records were read), `last` (no further try)
+``failed``     a try has failed: `node`, `file`, `reason`, `taken_in` (its records were read),
+               `wrote` (a line `writing` went before, which did not come true), `last` (no further try)
 ``buried``     a file is in the dead-letter queue: `node`, `file`
 ``redriven``   the dead-letter queue's messages are on their way back: `node`
 ``expected``   a run of the DAG ought to process this hour: `hour` (epoch s), `run`
