@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -38,6 +38,7 @@ COMPONENTS: Final = {
 }
 HEALTHY: Final = ("metadatabase", "scheduler", "dag_processor")
 PARALLEL_TASKS: Final = 4
+LOOK_EVERY_S: Final = 0.25
 PLUGIN: Final = "[airflow.plugins]\nlagloss = lagloss.airflow.plugin:LaglossPlugin\n"
 
 
@@ -60,7 +61,7 @@ class EmbeddedAirflow:
         self._wanted_port = port
         self._database_url = database_url
         self._dags = dags
-        self._variables = variables
+        self._variables = dict(variables)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
@@ -87,22 +88,43 @@ class EmbeddedAirflow:
 
         Raises ServerNotInstalled, PortInUse or ServerNotReady.
         """
+        self.prepare(timeout_s)
+        self.launch()
+        self.await_ready(timeout_s)
+        return self
+
+    def prepare(self, timeout_s: float = 180) -> None:
+        """Write its files and make its tables, so that a launch is short."""
         python = ENVIRONMENT.ensure()
         self.port = choose_port("Airflow", self._wanted_port, self.port or None)
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._write_files()
-        environment = self._environment()
-        self._migrate(python, environment, timeout_s)
+        self._migrate(python, timeout_s)
+
+    def launch(self, variables: Mapping[str, str] | None = None) -> None:
+        """Start its processes, with more variables; does not wait until they work."""
+        self._variables |= variables or {}
+        program, environment = ENVIRONMENT.ensure().with_name("airflow"), self._environment()
+        for name, words in COMPONENTS.items():
+            address = ("--host", LOOPBACK, "--port", str(self.port)) if name == "api-server" else ()
+            self._running[name] = spawn([program, *words, *address], self.data_dir / f"{name}.log", env=environment)
+
+    def await_ready(self, timeout_s: float = 180, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait until it works, and call `meanwhile` again and again; stop it if it does not.
+
+        Raises:
+            ServerNotReady: a process has ended, or the time is over.
+        """
+        deadline = time.monotonic() + timeout_s
         try:
-            for name, words in COMPONENTS.items():
-                address = ("--host", LOOPBACK, "--port", str(self.port)) if name == "api-server" else ()
-                argv = [python.with_name("airflow"), *words, *address]
-                self._running[name] = spawn(argv, self.data_dir / f"{name}.log", env=environment)
-            self._await_ready(timeout_s)
+            with httpx2.Client(base_url=self.url, timeout=5) as client:
+                while not _is_healthy(client):
+                    self._check_starting(deadline)
+                    meanwhile()
+                    time.sleep(LOOK_EVERY_S)
         except BaseException:
             self.stop()
             raise
-        return self
 
     def stop(self, timeout_s: float = 30) -> None:
         """Stop it, and the tasks that it runs. Idempotent."""
@@ -161,10 +183,10 @@ class EmbeddedAirflow:
         packages = {"PYTHONPATH": str(self.data_dir / "packages"), "AIRFLOW_HOME": str(self.data_dir)}
         return {**{f"AIRFLOW__{name}": value for name, value in settings.items()}, **packages, **self._variables}
 
-    def _migrate(self, python: Path, environment: Mapping[str, str], timeout_s: float) -> None:
+    def _migrate(self, python: Path, timeout_s: float) -> None:
         done = subprocess.run(
             [python.with_name("airflow"), "db", "migrate"],
-            env={**os.environ, **own_modules_first(), **environment},
+            env={**os.environ, **own_modules_first(), **self._environment()},
             capture_output=True,
             text=True,
             timeout=timeout_s,
@@ -175,15 +197,11 @@ class EmbeddedAirflow:
             log.write_text(done.stdout + done.stderr)
             raise ServerNotReady(server="Airflow", detail=log_tail(log), log=log)
 
-    def _await_ready(self, timeout_s: float) -> None:
-        deadline = time.monotonic() + timeout_s
-        with httpx2.Client(base_url=self.url, timeout=5) as client:
-            while not _is_healthy(client):
-                for name, process in self._running.items():
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        log = self.data_dir / f"{name}.log"
-                        raise ServerNotReady(server=f"Airflow's {name}", detail=log_tail(log), log=log)
-                time.sleep(0.25)
+    def _check_starting(self, deadline: float) -> None:
+        for name, process in self._running.items():
+            if process.poll() is not None or time.monotonic() > deadline:
+                log = self.data_dir / f"{name}.log"
+                raise ServerNotReady(server=f"Airflow's {name}", detail=log_tail(log), log=log)
 
     def __enter__(self) -> Self:
         return self.start()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -33,6 +35,9 @@ DAG_FILE: Final = Path(hourly.__file__).with_name("dag.py")
 MODULE: Final = "pipeline_under_test.batch"
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+LOOK_EVERY_S: Final = 0.2
+LEAD_S: Final = 2.0
+"""The first hour begins this much later than the importers work, or with the hour after."""
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,22 @@ class BatchStack:
             "airflow": self.airflow.url,
         }
 
-    def land(self) -> None:
-        """Start to make events."""
-        self._landing = self._service(LANDING, LANDING)
-        start_all([self._landing], START_TIMEOUT_S, self._say)
+    def begin(self) -> None:
+        """Start Airflow, and to make events when the next hour begins, which is the first that the DAG processes: one
+        that is not whole would be waited for."""
+        self._say("starting Airflow")
+        self.airflow.launch({"SCORES_START_S": str(self.start_s)})
+        self.airflow.await_ready(meanwhile=self._land_in_time)
+        self._say(f"Airflow is ready: {self.airflow.url}")
+        while self._landing is None:
+            self._land_in_time()
+            time.sleep(LOOK_EVERY_S)
+
+    def _land_in_time(self) -> None:
+        if self._landing is None and time.time() >= self.start_s:
+            self._say("making events")
+            self._landing = self._service(LANDING, LANDING)
+            self._landing.start()
 
     def stop_landing(self) -> None:
         """Store what is left, and make no more events."""
@@ -123,12 +140,10 @@ class BatchStack:
         )
         exits.enter_context(_variables(variables_of(self.settings)))
         self._prepare()
-        self._say("starting Airflow")
-        airflow = EmbeddedAirflow(
-            data_dir / "airflow", create_database(database, "airflow"), [DAG_FILE], self._airflow_variables()
-        )
-        self.airflow = exits.enter_context(airflow)
-        self.api = exits.enter_context(AirflowApi(airflow.url, USER, airflow.password, DAG))
+        self._say("making Airflow's tables")
+        airflow_url = create_database(database, "airflow")
+        self.airflow = EmbeddedAirflow(data_dir / "airflow", airflow_url, [DAG_FILE], self._airflow_variables())
+        self.airflow.prepare()
         self._services = [
             self._service(f"{importer}-{number}", "importer", importer)
             for importer in IMPORTERS
@@ -137,6 +152,13 @@ class BatchStack:
         self._say("starting the importers")
         exits.callback(lambda: stop_all(self._running, STOP_TIMEOUT_S))
         start_all(self._services, START_TIMEOUT_S, self._say)
+        self.start_s = self._first_hour()
+        self.api = exits.enter_context(AirflowApi(self.airflow.url, USER, self.airflow.password, DAG))
+        exits.callback(self.airflow.stop)
+
+    def _first_hour(self) -> int:
+        span_s = self.settings.span_s
+        return math.ceil((time.time() + LEAD_S) / span_s) * span_s
 
     def _prepare(self) -> None:
         """Make bucket, topic, queues and tables, and define both pipelines for lagloss."""
