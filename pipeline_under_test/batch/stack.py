@@ -83,11 +83,13 @@ class BatchStack:
             "airflow": self.airflow.url,
         }
 
-    def begin(self) -> None:
-        """Start Airflow, and to make events when the next hour begins, which is the first that the DAG processes: one
-        that is not whole would be waited for."""
+    def begin(self, first_run_s: int) -> None:
+        """Start Airflow, whose first run is of the hour at `first_run_s`, and to make events with the hour at `start_s`.
+
+        Both begin with an hour of the clock: one that is only partly observed is not whole, and would be waited for.
+        """
         self._say("starting Airflow")
-        self.airflow.launch({"SCORES_START_S": str(self.start_s)})
+        self.airflow.launch({"SCORES_START_S": str(first_run_s)})
         self.airflow.await_ready(meanwhile=self._land_in_time)
         self._say(f"Airflow is ready: {self.airflow.url}")
         while self._landing is None:
