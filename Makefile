@@ -30,6 +30,10 @@ setup: $(VENV)/.development $(JARS)/.complete ## install everything into .venv a
 demo: $(VENV)/.project $(JARS)/.complete ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
 	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
 
+.PHONY: demo-batch
+demo-batch: $(VENV)/.project $(JARS)/.complete ## run the batch pipeline with S3 and Airflow, and show faults beside what was measured; MINUTES=6
+	@$(BIN)/python -m pipeline_under_test.batch demo $(if $(MINUTES),--minutes $(MINUTES))
+
 .PHONY: scenarios
 scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about half an hour)
 	@$(BIN)/python -m pipeline_under_test scenario --all

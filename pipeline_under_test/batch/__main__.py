@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from lagloss.errors import EXIT_USAGE
+from lagloss.errors import EXIT_USAGE, LaglossError
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS
 from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
-from pipeline_under_test.commands.options import duration_s
+from pipeline_under_test.commands.options import AsJson, duration_s
 from pipeline_under_test.commands.signals import on_end
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -114,6 +116,40 @@ def verdict() -> None:
         raise typer.Exit(EXIT_DIFFERS)
 
 
+@app.command()
+def demo(
+    minutes: Annotated[float | None, typer.Option(min=1, help="of load; by default 6")] = None, as_json: AsJson = False
+) -> None:
+    """Run everything on this machine with some faults, and compare: exit 0 if measured = injected, 1 if not."""
+    from pipeline_under_test.batch.demo import run
+
+    raise typer.Exit(run(minutes, as_json=as_json))
+
+
+@app.command()
+def scenario(
+    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+) -> None:
+    """Run scenarios, each on servers of its own; exit 1 if one does not end as it expects."""
+    from lagloss_server.ops.up import signals_interrupt
+    from pipeline_under_test.batch.scenario import batch_scenarios, load_batch_scenario
+    from pipeline_under_test.batch.scenarios import run_batch_scenarios
+
+    if every == bool(files):
+        fail("expected FILE... or --all", EXIT_USAGE)
+    scenarios = [load_batch_scenario(path) for path in files or batch_scenarios()]
+    with signals_interrupt():
+        outcomes = [each.document() for each in run_batch_scenarios(scenarios, lambda line: typer.echo(line, err=True))]
+    say(outcomes)
+    if not all(outcome["ok"] for outcome in outcomes):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    app()
+    try:
+        app()
+    except LaglossError as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(problem.exit_code)

@@ -107,7 +107,7 @@ def _show(console: Console, result: BatchResult, scenario: BatchScenario) -> Non
         records, files = (verdict.document()["injected"]["messages"] for verdict in result.verdicts)
         console.print(
             f"measured = injected: {records:,} records and {files:,} files, name by name, and the runs of {hours} with "
-            f"{fmt.counted(result.failed_tries, 'failed try')}, {result.restated} restated for late data",
+            f"{fmt.count(result.failed_tries)} failed tries of tasks, {result.restated} restated for late data",
             style="bold green",
         )
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lagloss_server.instances import default_data_dir
@@ -15,7 +15,7 @@ from pipeline_under_test.batch.ledger import Ledger
 from pipeline_under_test.batch.topology import HOUR_S, PIPELINE
 
 ENV_PREFIX = "SCORES_"
-SchemaVersion = Literal[1, 2]
+SchemaVersion = Annotated[Literal[1, 2], BeforeValidator(int)]  # a variable is text
 
 
 def _data_dir() -> Path:

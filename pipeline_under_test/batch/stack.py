@@ -84,7 +84,7 @@ class BatchStack:
         }
 
     def begin(self, first_run_s: int) -> None:
-        """Start Airflow, whose first run is of the hour at `first_run_s`, and to make events with the hour at `start_s`.
+        """Start Airflow, with a first run of the hour at `first_run_s`, and to make events from `start_s` on.
 
         Both begin with an hour of the clock: one that is only partly observed is not whole, and would be waited for.
         """
