@@ -25,6 +25,12 @@ from pipeline_under_test.batch.topology import (
 _CONFIG: Final = Config(retries={"mode": "standard", "max_attempts": 3})
 _HOME_REGION: Final = "us-east-1"
 """The only region that a bucket is made in without saying so."""
+EMULATED: Final[Mapping[str, str]] = {
+    "region_name": _HOME_REGION,
+    "aws_access_key_id": "test",
+    "aws_secret_access_key": "test",
+}
+"""Options of clients of an emulator, which checks no credentials."""
 COUNTS: Final = ("ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible")
 
 
@@ -37,10 +43,11 @@ class Aws:
     sqs: Any
 
     @classmethod
-    def connect(cls, settings: BatchSettings) -> Self:
-        """Return clients of the endpoint in the settings; region and credentials are the environment's."""
-        made = (boto3.client(name, endpoint_url=settings.s3_endpoint, config=_CONFIG) for name in ("s3", "sns", "sqs"))
-        return cls(*made)
+    def connect(cls, settings: BatchSettings, **options: str) -> Self:
+        """Return clients of the endpoint in the settings; region and credentials are in `options`, by boto3's names, or
+        in the environment."""
+        options = {**options, "endpoint_url": settings.s3_endpoint} if settings.s3_endpoint else options
+        return cls(*(boto3.client(name, config=_CONFIG, **options) for name in ("s3", "sns", "sqs")))
 
     def counts(self, queue_url: str) -> tuple[int, int]:
         """Return how many messages of a queue are visible, and how many are in flight. On AWS both are approximate."""

@@ -88,6 +88,9 @@ class Importer:
         """Poll the queue once, and import what came; return the number of files. Raises what boto3 raises."""
         self._beat.step()
         files = self.queue.receive(WaitTimeSeconds=self._settings.poll_s, MaxNumberOfMessages=self._settings.batch)
+        for file in files:
+            tries = file.receive_count
+            self._ledger.write("received", node=self._name, file=file.stored.message_id, tries=tries)
         fresh = all(file.receive_count == 1 for file in files)
         for file in files:
             self._beat.step()

@@ -10,6 +10,7 @@ kind           facts
                `notified` (whether queues hear of it)
 ``landed``     S3 has it: `attempt`, `file` (its id, BUCKET/KEY@VERSION), `file_ms` (its event time)
 ``fault``      a fault has hit: `fault`, and `file`, `key` or `node`
+``received``   an importer has a file in hand: `node`, `file`, `tries` (this one included)
 ``writing``    a sink is about to be given a file: `node`, `file`, `rejected` (ids that are dead there)
 ``failed``     a try has failed: `node`, `file`, `reason`, `taken_in` (its records were read),
                `wrote` (a line `writing` went before, which did not come true), `last` (no further try)
@@ -32,7 +33,9 @@ from typing import IO, Any, Final, Literal, Self
 
 from pipeline_under_test.file_tail import FollowedFile
 
-Kind = Literal["landing", "landed", "fault", "writing", "failed", "buried", "redriven", "expected", "aggregated"]
+Kind = Literal[
+    "landing", "landed", "fault", "received", "writing", "failed", "buried", "redriven", "expected", "aggregated"
+]
 Fact = dict[str, Any]
 """A line: `kind`, `at_ms`, and the facts of its kind."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.yaml_files import load_yaml
@@ -86,6 +86,18 @@ class Redrive(Strict):
     redrive: Annotated[str, AfterValidator(_importer)]
 
 
+def _kind_of(given: Any) -> str:
+    """Return which of the three an entry is, by the key that only it has."""
+    keys = given if isinstance(given, dict) else type(given).model_fields
+    return next((key for key in ("task", "redrive") if key in keys), "fault")
+
+
+Act = Annotated[
+    Annotated[FlowFault, Tag("fault")] | Annotated[JobFault, Tag("task")] | Annotated[Redrive, Tag("redrive")],
+    Discriminator(_kind_of),
+]
+
+
 class BatchExpectations(Strict):
     """Expectation, besides that of every scenario: ledger and lagloss agree on records, files and task runs, no window
     is ever wrong about a loss, all hours are published, and nothing waits at the end. Counts are of records."""
@@ -109,7 +121,7 @@ class BatchScenario(Strict):
     description: str
     load: BatchLoad
     run: BatchOptions = BatchOptions()
-    faults: tuple[FlowFault | JobFault | Redrive, ...] = ()
+    faults: tuple[Act, ...] = ()
     expect: BatchExpectations = BatchExpectations()
 
     @model_validator(mode="after")

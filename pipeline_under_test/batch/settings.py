@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lagloss_server.instances import default_data_dir
@@ -15,7 +15,7 @@ from pipeline_under_test.batch.ledger import Ledger
 from pipeline_under_test.batch.topology import HOUR_S, PIPELINE
 
 ENV_PREFIX = "SCORES_"
-SchemaVersion = Annotated[Literal[1, 2], BeforeValidator(int)]  # a variable is text
+SchemaVersion = Annotated[int, Field(ge=1, le=2)]
 
 
 def _data_dir() -> Path:
@@ -63,6 +63,12 @@ class BatchSettings(BaseSettings):
     @property
     def faults_path(self) -> Path:
         return self.data_dir / "faults.jsonl"
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The settings as variables of another process."""
+        found = self.model_dump(mode="json", exclude_none=True)
+        return {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in found.items()}
 
     def ledger_of(self, process: str) -> Ledger:
         """Return a ledger file of this process's own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import md5
 from typing import Any
@@ -96,21 +96,28 @@ class FakeBucket:
     """A client of S3 without versions."""
 
     objects: dict[str, bytes] = field(default_factory=dict)
+    metadata: dict[str, Mapping[str, str]] = field(default_factory=dict)
     parts: list[bytes] = field(default_factory=list)
     aborted: int = 0
     failures: int = 0
+    notify: Callable[[str, str], None] = lambda key, tag: None
+    """Called with the key and the ETag of each object that `put_object` has stored."""
 
-    def put_object(self, *, Bucket: str, Key: str, Body: bytes) -> Mapping[str, Any]:
+    def put_object(
+        self, *, Bucket: str, Key: str, Body: bytes, Metadata: Mapping[str, str] | None = None
+    ) -> Mapping[str, Any]:
         if self.failures:
             self.failures -= 1
             raise ConnectionError("S3 is away")
         self.objects[Key] = Body
+        self.metadata[Key] = Metadata or {}
+        self.notify(Key, etag(Body))
         return {"ETag": f'"{etag(Body)}"'}
 
     def get_object(self, *, Bucket: str, Key: str, IfMatch: str) -> Mapping[str, Any]:
         if IfMatch != f'"{etag(self.objects[Key])}"':
             raise ValueError("412 PreconditionFailed")
-        return {"Body": io.BytesIO(self.objects[Key])}
+        return {"Body": io.BytesIO(self.objects[Key]), "Metadata": self.metadata.get(Key, {})}
 
     def create_multipart_upload(self, **request: Any) -> Mapping[str, Any]:
         return {"UploadId": "u"}
