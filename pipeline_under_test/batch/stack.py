@@ -28,7 +28,7 @@ from pipeline_under_test.batch.airflow import USER, EmbeddedAirflow
 from pipeline_under_test.batch.airflow_api import AirflowApi
 from pipeline_under_test.batch.aws import Aws, Infrastructure, create
 from pipeline_under_test.batch.schema import create_tables, open_database
-from pipeline_under_test.batch.settings import ENV_PREFIX, BatchSettings
+from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import DAG, IMPORTERS, LANDING, definitions
 
 DAG_FILE: Final = Path(hourly.__file__).with_name("dag.py")
@@ -140,7 +140,7 @@ class BatchStack:
                 "database_url": create_database(database, "scores"),
             }
         )
-        exits.enter_context(_variables(variables_of(self.settings)))
+        exits.enter_context(_variables(self.settings.variables))
         self._prepare()
         self._say("making Airflow's tables")
         airflow_url = create_database(database, "airflow")
@@ -205,12 +205,6 @@ def create_database(server_url: str, name: str) -> str:
         if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
     return make_url(server_url).set(database=name).render_as_string(hide_password=False)
-
-
-def variables_of(settings: BatchSettings) -> dict[str, str]:
-    """Return the environment that makes these settings."""
-    document = settings.model_dump(mode="json", exclude_none=True)
-    return {f"{ENV_PREFIX}{name.upper()}": str(value) for name, value in document.items()}
 
 
 @contextmanager

@@ -19,8 +19,7 @@ import pytest
 
 from pipeline_under_test.batch.airflow import EmbeddedAirflow
 from pipeline_under_test.batch.airflow_api import AirflowRun, TokenAuth
-from pipeline_under_test.batch.settings import BatchSettings
-from pipeline_under_test.batch.stack import step_command, variables_of
+from pipeline_under_test.batch.stack import step_command
 
 
 def test_lagloss_is_beside_airflow_as_an_installed_plugin_and_nothing_else_of_ours(tmp_path: Path) -> None:
@@ -42,13 +41,6 @@ def test_secrets_are_kept_and_their_owners_only(tmp_path: Path) -> None:
     first, again = (EmbeddedAirflow(tmp_path, "postgresql://h/airflow", [], {}) for _ in range(2))
     assert first.password == again.password
     assert stat.S_IMODE((tmp_path / "password.secret").stat().st_mode) == 0o600
-
-
-def test_settings_reach_other_processes_by_their_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    settings = BatchSettings(data_dir=tmp_path, database_url="postgresql://h/scores", span_s=120, rate=7)
-    for name, value in variables_of(settings).items():
-        monkeypatch.setenv(name, value)
-    assert BatchSettings() == settings
 
 
 def test_a_task_runs_in_this_environment_and_ends_with_its_parent() -> None:
