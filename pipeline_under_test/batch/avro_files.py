@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import fastavro
 
-from pipeline_under_test.batch.events import Event
+from pipeline_under_test.batch.events import ScoreEvent
 
 CODEC: Final = "deflate"
 NAME: Final = "scores.Event"
@@ -50,7 +50,7 @@ def schema(version: int) -> Any:
     return fastavro.parse_schema(json.loads((_FOLDER / f"event_v{version}.avsc").read_text()))
 
 
-def encode(events: Iterable[Event], version: int = 2) -> bytes:
+def encode(events: Iterable[ScoreEvent], version: int = 2) -> bytes:
     """Return a file of events, written with a version of the schema; fields it does not have are left out."""
     out = io.BytesIO()
     fastavro.writer(out, schema(version), map(asdict, events), codec=CODEC)
@@ -66,7 +66,7 @@ def encode_receipts(ids: Iterable[str]) -> bytes:
     return out.getvalue()
 
 
-def decode(body: bytes, version: int = 2) -> list[Event]:
+def decode(body: bytes, version: int = 2) -> list[ScoreEvent]:
     """Return the events in a file, as a version of the schema reads them.
 
     Raises:
@@ -83,7 +83,7 @@ def decode(body: bytes, version: int = 2) -> list[Event]:
         raise CorruptFile(f"{type(error).__name__}: {error}") from error
     if named["name"] != NAME:
         raise UnknownSchema(f"expected {NAME}, found {named['name']}")
-    return [Event(**row) for row in rows]
+    return [ScoreEvent(**row) for row in rows]
 
 
 def metadata_of(body: bytes) -> dict[str, str]:

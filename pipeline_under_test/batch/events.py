@@ -16,7 +16,7 @@ _PLAIN: Final = Mix(robots=0, unreadable=0, malformed=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ScoreEvent:
     """`id` and `event_ms` (epoch) are set at the source and never change. `referrer` came with version 2."""
 
     id: str
@@ -35,11 +35,11 @@ class Event:
         return None if math.isfinite(self.value) else "value"
 
 
-def of_click(click: Mapping[str, Any], user_id: str, value: float) -> Event:
+def of_click(click: Mapping[str, Any], user_id: str, value: float) -> ScoreEvent:
     """Return a click of the stream as an event of this pipeline, under the same id."""
     url = str(click["url"])
     campaign = urlsplit(url).path.split("/")[1]
-    return Event(click["event_id"], click["event_time"], campaign, user_id, click["kind"], value, url)
+    return ScoreEvent(click["event_id"], click["event_time"], campaign, user_id, click["kind"], value, url)
 
 
 class ScoreMaker:
@@ -49,6 +49,6 @@ class ScoreMaker:
         self._clicks = EventMaker(seed, _PLAIN)
         self._random = random.Random(seed)
 
-    def make(self, event_ms: int) -> Event:
+    def make(self, event_ms: int) -> ScoreEvent:
         user = f"u-{self._random.randrange(USERS):04d}"
         return of_click(self._clicks.make(event_ms), user, round(self._random.uniform(0, 100), 2))

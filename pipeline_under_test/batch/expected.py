@@ -43,7 +43,7 @@ class LandedFile:
 
 
 @dataclass(slots=True)
-class Flow:
+class FileFlow:
     """The ledger's facts, by file and importer."""
 
     files: dict[str, LandedFile] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Flow:
     aggregated: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, facts: Iterable[Fact]) -> Flow:
+    def of(cls, facts: Iterable[Fact]) -> FileFlow:
         """Return what the facts of a ledger, in the order of their times, add up to."""
         flow = cls()
         for fact in facts:
@@ -103,7 +103,7 @@ class BatchTruth(Truth):
         self.windows = defaultdict[int, TrueWindow](TrueBatchWindow)
 
     @classmethod
-    def of_records(cls, flow: Flow) -> BatchTruth:
+    def of_records(cls, flow: FileFlow) -> BatchTruth:
         """Return the truth about records."""
         made = cls()
         for landed in flow.files.values():
@@ -114,7 +114,7 @@ class BatchTruth(Truth):
         return made
 
     @classmethod
-    def of_files(cls, flow: Flow) -> BatchTruth:
+    def of_files(cls, flow: FileFlow) -> BatchTruth:
         """Return the truth about files."""
         made = cls()
         for landed in flow.files.values():
@@ -131,7 +131,7 @@ class BatchTruth(Truth):
     def _enter(self, landed: LandedFile, message_id: str, event_ms: int) -> None:
         self.add([LedgerEntry("answered" if landed.file else "unanswered", message_id, event_ms)])
 
-    def _import_record(self, flow: Flow, landed: LandedFile, importer: str, message_id: str, event_ms: int) -> None:
+    def _import_record(self, flow: FileFlow, landed: LandedFile, importer: str, message_id: str, event_ms: int) -> None:
         here = flow.imports[importer, landed.file or ""]
         fate = _fate(landed, here, place_of_link(LANDING, importer), importer)
         if here.writes and message_id in here.rejected:

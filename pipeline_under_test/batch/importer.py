@@ -19,9 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from lagloss.files import FileNode, QueuedFile
 from pipeline_under_test.batch.avro_files import check, decode
 from pipeline_under_test.batch.aws import Aws, Infrastructure
-from pipeline_under_test.batch.events import Event
+from pipeline_under_test.batch.events import ScoreEvent
 from pipeline_under_test.batch.faults import NodeFaults, injections
-from pipeline_under_test.batch.ledger import Ledger
+from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import Sink, sink_of
@@ -67,7 +67,7 @@ class Importer:
         aws: Aws,
         infrastructure: Infrastructure,
         sink: Sink,
-        ledger: Ledger,
+        ledger: FactLedger,
     ) -> None:
         self._settings = settings
         self._name = importer
@@ -133,7 +133,7 @@ class Importer:
         if fresh:
             self._meet(file, "kill-after")
 
-    def _read(self, file: QueuedFile) -> list[Event]:
+    def _read(self, file: QueuedFile) -> list[ScoreEvent]:
         answer = self._bucket.read(file.stored)
         body = answer["Body"].read()
         check(body, answer.get("Metadata", {}))
@@ -167,7 +167,7 @@ class Importer:
             raise EndpointConnectionError(endpoint_url=request.url)
 
 
-def _reject(file: QueuedFile, events: Sequence[Event]) -> list[str]:
+def _reject(file: QueuedFile, events: Sequence[ScoreEvent]) -> list[str]:
     """Report the records that cannot be imported as dead; return their ids."""
     rejected = []
     for problem in sorted({event.problem for event in events if event.problem is not None}):

@@ -18,9 +18,9 @@ from botocore.exceptions import BotoCoreError, ClientError
 from lagloss.files import FileNode, StoredObject, time_in_name
 from pipeline_under_test.batch.avro_files import encode, encode_receipts, metadata_of
 from pipeline_under_test.batch.aws import Aws, Infrastructure
-from pipeline_under_test.batch.events import Event, ScoreMaker
+from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
 from pipeline_under_test.batch.faults import NodeFaults, injections
-from pipeline_under_test.batch.ledger import Ledger
+from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import (
     IMPORTERS,
@@ -61,7 +61,7 @@ class OpenFile:
     """Events that are not stored yet: those of one hour."""
 
     hour: int
-    events: list[Event] = field(default_factory=list)
+    events: list[ScoreEvent] = field(default_factory=list)
 
     def is_full(self, now_ms: float, settings: BatchSettings) -> bool:
         """Return True if it is to be stored now."""
@@ -69,7 +69,7 @@ class OpenFile:
         return len(self.events) >= settings.file_records or aged or hour_of(now_ms, settings.span_s) != self.hour
 
 
-class Store:
+class FileStore:
     """Stores files of events, with the faults that hit them."""
 
     def __init__(
@@ -78,7 +78,7 @@ class Store:
         node: FileNode,
         aws: Aws,
         infrastructure: Infrastructure,
-        ledger: Ledger,
+        ledger: FactLedger,
         maker: ScoreMaker,
         stop: threading.Event | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class Store:
         self._stop = stop or threading.Event()
         self._faults = NodeFaults(LANDING, injections(settings), settings.seed)
 
-    def store(self, events: Sequence[Event]) -> StoredObject | None:
+    def store(self, events: Sequence[ScoreEvent]) -> StoredObject | None:
         """Store a file of these events, not empty, under a fresh name; None if S3 does not take it before the end."""
         word, newest_ms = uuid.uuid4().hex[:12], max(event.event_ms for event in events)
         fault = self._faults.hit(word, *FAULTS, at_ms=newest_ms)
@@ -110,7 +110,7 @@ class Store:
                 return self._put(key, fresh, None)
         return stored
 
-    def _changed(self, fault: Fault | None, events: Sequence[Event]) -> list[Event]:
+    def _changed(self, fault: Fault | None, events: Sequence[ScoreEvent]) -> list[ScoreEvent]:
         """Return the events as the file's fault, and those of single records, have them."""
         changed = [self._spoiled(event) for event in events]
         if fault is not None and fault.kind == "late":
@@ -119,11 +119,11 @@ class Store:
             changed += [self._maker.make(event.event_ms) for event in events for _ in range(int(fault.number) - 1)]
         return changed
 
-    def _spoiled(self, event: Event) -> Event:
+    def _spoiled(self, event: ScoreEvent) -> ScoreEvent:
         fault = self._faults.hit(event.id, "bad-record", at_ms=event.event_ms)
         return event if fault is None else replace(event, value=float("nan"))
 
-    def _put(self, key: str, events: Sequence[Event], fault: Fault | None) -> StoredObject | None:
+    def _put(self, key: str, events: Sequence[ScoreEvent], fault: Fault | None) -> StoredObject | None:
         bucket, attempt = self._infrastructure.bucket, uuid.uuid4().hex
         ids, times = [event.id for event in events], [event.event_ms for event in events]
         body = encode(events, self._settings.writer_version)
@@ -148,7 +148,7 @@ class Store:
 class Landing:
     """Makes events at a rate, and stores them, until it is stopped."""
 
-    def __init__(self, settings: BatchSettings, store: Store, maker: ScoreMaker, stop: threading.Event) -> None:
+    def __init__(self, settings: BatchSettings, store: FileStore, maker: ScoreMaker, stop: threading.Event) -> None:
         self._settings = settings
         self._store = store
         self._maker = maker
@@ -167,7 +167,7 @@ class Landing:
         if self._open is not None:
             self._close()
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: ScoreEvent) -> None:
         if self._open is not None and self._open.is_full(event.event_ms, self._settings):
             self._close()
         if self._open is None:
@@ -184,7 +184,7 @@ def run(settings: BatchSettings, stop: threading.Event) -> None:
     """Be the process of the node until `stop` is set."""
     aws, maker = Aws.connect(settings), ScoreMaker(settings.seed)
     with landing_node(settings) as node, settings.ledger_of(LANDING) as ledger:
-        store = Store(settings, node, aws, Infrastructure.find(aws, settings), ledger, maker, stop)
+        store = FileStore(settings, node, aws, Infrastructure.find(aws, settings), ledger, maker, stop)
         Landing(settings, store, maker, stop).run()
 
 
@@ -193,7 +193,7 @@ def _key(newest_ms: int, word: str) -> str:
     return f"dt={day:%Y-%m-%d}/hour={day:%H}/{newest_ms}-{word}{NOTIFIED_SUFFIX}"
 
 
-def _spoiled(body: bytes, events: Sequence[Event], fault: Fault | None) -> bytes:
+def _spoiled(body: bytes, events: Sequence[ScoreEvent], fault: Fault | None) -> bytes:
     """Return the body as a fault has it stored."""
     match fault.kind if fault is not None else None:
         case "truncate":

@@ -40,7 +40,7 @@ Fact = dict[str, Any]
 """A line: `kind`, `at_ms`, and the facts of its kind."""
 
 
-class Ledger:
+class FactLedger:
     """A file of the ledger, for one process; thread-safe as far as single lines go."""
 
     def __init__(self, path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from lagloss.files import BadNotification, objects_in
 from pipeline_under_test.batch.aws import Aws, Infrastructure
-from pipeline_under_test.batch.ledger import Ledger
+from pipeline_under_test.batch.ledger import FactLedger
 
 HIDDEN_S: Final = 2
 """Visibility timeout of dead letters that are looked at: a look finds each once."""
@@ -30,7 +30,7 @@ def _names(body: str) -> list[str]:
         return []
 
 
-def bury(aws: Aws, infrastructure: Infrastructure, ledger: Ledger) -> int:
+def bury(aws: Aws, infrastructure: Infrastructure, ledger: FactLedger) -> int:
     """Write the files in the dead-letter queues to the ledger; return their number."""
     number = 0
     for importer, url in infrastructure.dead.items():
@@ -40,7 +40,7 @@ def bury(aws: Aws, infrastructure: Infrastructure, ledger: Ledger) -> int:
     return number
 
 
-def redrive(aws: Aws, infrastructure: Infrastructure, importer: str, ledger: Ledger) -> None:
+def redrive(aws: Aws, infrastructure: Infrastructure, importer: str, ledger: FactLedger) -> None:
     """Move an importer's dead letters back into its queue, by the queue's own move task, which goes on by itself."""
     ledger.write("redriven", node=importer)
     aws.sqs.start_message_move_task(SourceArn=aws.arn(infrastructure.dead[importer]))

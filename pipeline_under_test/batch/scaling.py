@@ -107,7 +107,7 @@ def importer_group(
 
 
 @dataclass(slots=True)
-class Scaler:
+class QueueScaler:
     """Scales a group of importers once per second; `step` is called often and waits for the queue's answer only."""
 
     group: Group

@@ -11,7 +11,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lagloss_server.instances import default_data_dir
-from pipeline_under_test.batch.ledger import Ledger
+from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.topology import HOUR_S, PIPELINE
 
 ENV_PREFIX = "SCORES_"
@@ -70,6 +70,6 @@ class BatchSettings(BaseSettings):
         found = self.model_dump(mode="json", exclude_none=True)
         return {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in found.items()}
 
-    def ledger_of(self, process: str) -> Ledger:
+    def ledger_of(self, process: str) -> FactLedger:
         """Return a ledger file of this process's own."""
-        return Ledger(self.ledger_dir / f"{process}-{time.time_ns()}-{os.getpid()}.jsonl")
+        return FactLedger(self.ledger_dir / f"{process}-{time.time_ns()}-{os.getpid()}.jsonl")

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import Engine, TextClause, text
 
-from pipeline_under_test.batch.events import Event
+from pipeline_under_test.batch.events import ScoreEvent
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import DB_IMPORT, hour_of
 
@@ -35,7 +35,7 @@ _ENTRIES: Final = text(
 class Sink(Protocol):
     """A destination of events; returns once they are durable there, and raises if they are not."""
 
-    def write(self, events: Sequence[Event]) -> None: ...
+    def write(self, events: Sequence[ScoreEvent]) -> None: ...
 
 
 class EventTable:
@@ -45,7 +45,7 @@ class EventTable:
         self._engine = engine
         self._span_s = span_s
 
-    def write(self, events: Sequence[Event]) -> None:
+    def write(self, events: Sequence[ScoreEvent]) -> None:
         names = ("id", "event_ms", "campaign", "user_id", "kind", "value", "referrer")
         columns: dict[str, list[Any]] = {name: [getattr(event, name) for event in events] for name in names}
         columns["hour"] = [hour_of(event_ms, self._span_s) for event_ms in columns["event_ms"]]
@@ -58,7 +58,7 @@ class SearchIndex:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
-    def write(self, events: Sequence[Event]) -> None:
+    def write(self, events: Sequence[ScoreEvent]) -> None:
         texts = [f"{event.kind} {event.campaign} {event.user_id} {event.referrer or ''}".strip() for event in events]
         _write(self._engine, _ENTRIES, {"id": [event.id for event in events], "text": texts})
 

@@ -15,7 +15,7 @@ from lagloss_server.model.window_result import WindowDocument, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.store.store import Store
-from pipeline_under_test.batch.expected import BatchTruth, Flow
+from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import AGGREGATE, files_pipeline
@@ -33,7 +33,7 @@ def verdicts_of(settings: BatchSettings, lagloss: LaglossSettings) -> list[Verdi
         NotEnoughData: the ledger is empty.
         LaglossError, KafkaException: a server cannot be reached, or lagloss has no such pipeline.
     """
-    flow = Flow.of(read_ledger(settings.ledger_dir))
+    flow = FileFlow.of(read_ledger(settings.ledger_dir))
     if not flow.files:
         raise NotEnoughData(detail=f"The ledger in {settings.ledger_dir} is empty. Start the process `landing`.")
     truths = {

@@ -19,9 +19,9 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from pipeline_under_test.batch.aws import EMULATED, Aws, Infrastructure, create
 from pipeline_under_test.batch.events import ScoreMaker
 from pipeline_under_test.batch.faults import injections, parse
-from pipeline_under_test.batch.landing import Store, landing_node
+from pipeline_under_test.batch.landing import FileStore, landing_node
 from pipeline_under_test.batch.ledger import Fact, read_ledger
-from pipeline_under_test.batch.scaling import QueuePolicy, QueueSample, Scaler, importer_group
+from pipeline_under_test.batch.scaling import QueuePolicy, QueueSample, QueueScaler, importer_group
 from pipeline_under_test.batch.schema import create_tables, open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import DB_IMPORT
@@ -94,7 +94,7 @@ def _run(settings: BatchSettings, policy: QueuePolicy, files: int, env: Mapping[
     injections(settings).begin_anew([parse(WAIT)])
     _fill(settings, aws, infrastructure, files, env[BOOTSTRAP_VARIABLE])
     group = importer_group(settings, DB_IMPORT, least=1, most=PROCESSES, env=env, stop_timeout_s=1)
-    scaler = Scaler(group, aws, infrastructure, policy, RULES)
+    scaler = QueueScaler(group, aws, infrastructure, policy, RULES)
     group.scale(PROCESSES)
     began, began_ms = time.monotonic(), time.time_ns() / 1e6
     try:
@@ -112,7 +112,7 @@ def _fill(settings: BatchSettings, aws: Aws, infrastructure: Infrastructure, fil
     """Store the files, and wait until the queue has heard of all."""
     maker, url = ScoreMaker(settings.seed), infrastructure.queues[DB_IMPORT]
     with landing_node(settings, bootstrap=bootstrap) as node, settings.ledger_of("landing") as ledger:
-        store = Store(settings, node, aws, infrastructure, ledger, maker)
+        store = FileStore(settings, node, aws, infrastructure, ledger, maker)
         for _ in range(files):
             store.store([maker.make(time.time_ns() // 1_000_000) for _ in range(RECORDS)])
     deadline = time.monotonic() + 60

@@ -15,11 +15,11 @@ from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import decode_block
 from pipeline_under_test.batch.aws import Aws, Infrastructure
-from pipeline_under_test.batch.events import Event, ScoreMaker
-from pipeline_under_test.batch.expected import BatchTruth, Flow
+from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
+from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.faults import injections, parse
 from pipeline_under_test.batch.importer import Importer, importer_node
-from pipeline_under_test.batch.landing import Store, landing_node
+from pipeline_under_test.batch.landing import FileStore, landing_node
 from pipeline_under_test.batch.ledger import Fact, read_ledger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import BUCKET, DB_IMPORT, INDEX_IMPORT, NOTIFIED_SUFFIX
@@ -33,10 +33,10 @@ class ListSink:
     """Rows by id; refuses while `failing`."""
 
     def __init__(self) -> None:
-        self.rows: dict[str, Event] = {}
+        self.rows: dict[str, ScoreEvent] = {}
         self.failing = False
 
-    def write(self, events: Sequence[Event]) -> None:
+    def write(self, events: Sequence[ScoreEvent]) -> None:
         if self.failing:
             raise ConnectionError("the database is away")
         self.rows |= {event.id: event for event in events}
@@ -58,7 +58,7 @@ class World:
         self.landing = landing_node(self.settings, outlet=lambda: self.log)
         self.node = importer_node(self.settings, DB_IMPORT, outlet=lambda: self.log)
         self.ledger = self.settings.ledger_of("test")
-        self.store = Store(self.settings, self.landing, self.aws, INFRASTRUCTURE, self.ledger, self.maker)
+        self.store = FileStore(self.settings, self.landing, self.aws, INFRASTRUCTURE, self.ledger, self.maker)
         self.importer = Importer(self.settings, DB_IMPORT, self.node, self.aws, INFRASTRUCTURE, self.sink, self.ledger)
 
     def _notify(self, key: str, tag: str) -> None:
@@ -72,7 +72,7 @@ class World:
         self.published.append(Message)
         self.queue.send(Message)
 
-    def events(self, number: int = 5) -> list[Event]:
+    def events(self, number: int = 5) -> list[ScoreEvent]:
         now_ms = time.time_ns() // 1_000_000
         return [self.maker.make(now_ms) for _ in range(number)]
 
@@ -92,7 +92,7 @@ class World:
         return [fact for fact in read_ledger(self.settings.ledger_dir) if fact["kind"] in kinds]
 
     def truth(self) -> BatchTruth:
-        return BatchTruth.of_records(Flow.of(read_ledger(self.settings.ledger_dir)))
+        return BatchTruth.of_records(FileFlow.of(read_ledger(self.settings.ledger_dir)))
 
     def outcomes(self) -> Counter[str]:
         """Records by what the ledger says became of them, over all windows."""

@@ -20,7 +20,7 @@ from pipeline_under_test.batch.avro_files import (
     encode_receipts,
     metadata_of,
 )
-from pipeline_under_test.batch.events import Event, ScoreMaker
+from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
 
 MAKER = ScoreMaker(7)
 EVENTS = [MAKER.make(1_795_250_400_000 + at) for at in range(200)]
@@ -60,4 +60,4 @@ def test_bytes_of_any_kind_are_a_bad_file_or_events(body: bytes) -> None:
     ("campaign", "value", "problem"), [("c", 1.0, None), ("", 1.0, "campaign"), ("c", float("inf"), "value")]
 )
 def test_an_event_says_why_it_cannot_be_imported(campaign: str, value: float, problem: str | None) -> None:
-    assert Event("e", 1, campaign, "u", "Click", value).problem == problem
+    assert ScoreEvent("e", 1, campaign, "u", "Click", value).problem == problem

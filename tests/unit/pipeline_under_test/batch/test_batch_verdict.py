@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline_under_test.batch.expected import BatchTruth, Flow
-from pipeline_under_test.batch.ledger import Fact, Ledger, read_ledger
+from pipeline_under_test.batch.expected import BatchTruth, FileFlow
+from pipeline_under_test.batch.ledger import Fact, FactLedger, read_ledger
 from pipeline_under_test.batch.topology import DB_IMPORT, INDEX_IMPORT
 
 MS = 1_795_250_400_000
@@ -30,20 +30,20 @@ def outcomes(truth: BatchTruth) -> dict[str, set[str]]:
 
 
 def test_a_record_is_delivered_once_each_of_its_ways_has_an_end() -> None:
-    assert outcomes(BatchTruth.of_records(Flow.of(facts()))) == {"dead": {"a"}, "delivered": {"b"}}
+    assert outcomes(BatchTruth.of_records(FileFlow.of(facts()))) == {"dead": {"a"}, "delivered": {"b"}}
 
 
 def test_a_record_that_no_run_has_aggregated_waits() -> None:
-    assert outcomes(BatchTruth.of_records(Flow.of(facts(aggregated=False)))) == {"dead": {"a"}, "pending": {"b"}}
+    assert outcomes(BatchTruth.of_records(FileFlow.of(facts(aggregated=False)))) == {"dead": {"a"}, "pending": {"b"}}
 
 
 def test_a_file_waits_for_its_other_importer() -> None:
-    assert outcomes(BatchTruth.of_files(Flow.of(facts(index=False)))) == {"pending": {"raw/k@v"}}
-    assert outcomes(BatchTruth.of_files(Flow.of(facts()))) == {"delivered": {"raw/k@v"}}
+    assert outcomes(BatchTruth.of_files(FileFlow.of(facts(index=False)))) == {"pending": {"raw/k@v"}}
+    assert outcomes(BatchTruth.of_files(FileFlow.of(facts()))) == {"delivered": {"raw/k@v"}}
 
 
 def test_a_file_of_which_it_is_not_known_that_s3_has_it_has_records_that_may_or_may_not_be_there() -> None:
-    [window] = BatchTruth.of_records(Flow.of(facts()[:1])).windows.values()
+    [window] = BatchTruth.of_records(FileFlow.of(facts()[:1])).windows.values()
     assert window.unanswered == {"a", "b"}
     assert not window.messages
 
@@ -51,12 +51,12 @@ def test_a_file_of_which_it_is_not_known_that_s3_has_it_has_records_that_may_or_
 def test_a_file_that_was_dead_and_is_imported_after_all_is_not_dead() -> None:
     failed = {"kind": "failed", "node": DB_IMPORT, "file": "raw/k@v", "taken_in": True, "wrote": False, "last": True}
     told = [*facts()[:2], failed]
-    assert outcomes(BatchTruth.of_files(Flow.of(told))) == {"pending": {"raw/k@v"}}
-    assert outcomes(BatchTruth.of_files(Flow.of([*told, *facts()[2:]]))) == {"delivered": {"raw/k@v"}}
+    assert outcomes(BatchTruth.of_files(FileFlow.of(told))) == {"pending": {"raw/k@v"}}
+    assert outcomes(BatchTruth.of_files(FileFlow.of([*told, *facts()[2:]]))) == {"delivered": {"raw/k@v"}}
 
 
 def test_a_torn_line_of_the_ledger_is_left_out_and_the_rest_is_in_the_order_of_time(tmp_path: Path) -> None:
-    with Ledger(tmp_path / "b.jsonl") as later, Ledger(tmp_path / "a.jsonl") as ledger:
+    with FactLedger(tmp_path / "b.jsonl") as later, FactLedger(tmp_path / "a.jsonl") as ledger:
         later.write("redriven", node=DB_IMPORT)
         ledger.write("buried", node=DB_IMPORT, file="f")
     with (tmp_path / "b.jsonl").open("a") as file:
