@@ -29,7 +29,7 @@ from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.processes import LOOPBACK, PACKAGES, choose_port, log_tail, own_modules_first, spawn, terminate
 
-ENVIRONMENT: Final = LockedEnvironment("Airflow", Path(__file__).with_name("airflow.lock"))
+ENVIRONMENT: Final = LockedEnvironment("Airflow", Path(__file__).with_name("airflow.lock"), "LAGLOSS_AIRFLOW_DIR")
 USER: Final = "admin"
 COMPONENTS: Final = {
     "api-server": ("api-server", "--workers", "1"),

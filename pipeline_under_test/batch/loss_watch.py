@@ -7,7 +7,7 @@ import time
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window_result import start_of
 from lagloss_server.store.store import Store
-from pipeline_under_test.batch.expected import BatchTruth, Flow
+from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import files_pipeline
@@ -39,7 +39,7 @@ class BatchLossWatch:
         ]
         if not lossy:
             return []
-        flow = Flow.of(read_ledger(self._settings.ledger_dir))
+        flow = FileFlow.of(read_ledger(self._settings.ledger_dir))
         truths = {records: BatchTruth.of_records(flow), files: BatchTruth.of_files(flow)}
         wrong = []
         for name, window, missing in lossy:

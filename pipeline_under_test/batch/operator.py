@@ -13,7 +13,7 @@ from lagloss_server.ops.supervisor import Say
 from pipeline_under_test.batch import operations
 from pipeline_under_test.batch.airflow_api import AirflowRun
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
-from pipeline_under_test.batch.ledger import Ledger
+from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.runs_verdict import count_waiting, late_hours
 from pipeline_under_test.batch.stack import BatchStack
 
@@ -25,7 +25,7 @@ class Operator:
 
     stack: BatchStack
     engine: Engine
-    ledger: Ledger
+    ledger: FactLedger
     repairs: Mapping[TaskFault, float]
     say: Say
     restated: int = 0

@@ -18,15 +18,16 @@ from lagloss_server.ops.jars import jars_dir
 
 @dataclass(frozen=True)
 class LockedEnvironment:
-    """The environment of `server`, of exactly the packages in `lock`. The variable LAGLOSS_`SERVER`_DIR names its
-    folder; by default it lies beside the jars'."""
+    """The environment of `server`, of exactly the packages in `lock`. `variable` names its folder; by default it lies
+    beside the jars'."""
 
     server: str
     lock: Path
+    variable: str
 
     @property
     def folder(self) -> Path:
-        given = os.environ.get(f"LAGLOSS_{self.server.upper()}_DIR")
+        given = os.environ.get(self.variable)
         return Path(given) if given else jars_dir().absolute().parent / f".{self.server.lower()}"
 
     def ensure(self) -> Path:

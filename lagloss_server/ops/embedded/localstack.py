@@ -19,7 +19,9 @@ from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
 
-ENVIRONMENT: Final = LockedEnvironment("LocalStack", Path(__file__).with_name("localstack.lock"))
+ENVIRONMENT: Final = LockedEnvironment(
+    "LocalStack", Path(__file__).with_name("localstack.lock"), "LAGLOSS_LOCALSTACK_DIR"
+)
 REGION: Final = "us-east-1"
 SERVICES: Final = ("s3", "sns", "sqs")
 

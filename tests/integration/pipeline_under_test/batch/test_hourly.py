@@ -21,7 +21,7 @@ from lagloss_server.store.store import Store, read_basis
 from lagloss_server.store.task_runs import read_runs
 from pipeline_under_test.batch.airflow import USER, EmbeddedAirflow
 from pipeline_under_test.batch.airflow_api import AirflowApi
-from pipeline_under_test.batch.events import Event
+from pipeline_under_test.batch.events import ScoreEvent
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.runs_verdict import TrueRuns, late_hours
@@ -59,7 +59,7 @@ class HourlyWorld:
         return self.first + SPAN_S
 
     def import_events(self, hour: int, names: Sequence[str], campaign: str) -> set[str]:
-        made = [Event(name, 1000 * (hour + 5), campaign, "u", "view", 1.0) for name in names]
+        made = [ScoreEvent(name, 1000 * (hour + 5), campaign, "u", "view", 1.0) for name in names]
         EventTable(self.engine, SPAN_S).write(made)
         return {event.id for event in made}
 
@@ -140,8 +140,8 @@ def _imported(engine: Engine, settings: BatchSettings, first: int) -> Iterator[N
     yield
 
 
-def _event(hour: int, campaign: str, number: int) -> Event:
-    return Event(f"{hour}-{campaign}-{number}", 1000 * (hour + number), campaign, "u", "view", 1.0)
+def _event(hour: int, campaign: str, number: int) -> ScoreEvent:
+    return ScoreEvent(f"{hour}-{campaign}-{number}", 1000 * (hour + number), campaign, "u", "view", 1.0)
 
 
 def names_of(hour: int) -> set[int]:

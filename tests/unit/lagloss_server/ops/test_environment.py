@@ -17,10 +17,10 @@ from pipeline_under_test.batch.airflow import ENVIRONMENT as AIRFLOW
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LockedEnvironment:
-    monkeypatch.setenv("LAGLOSS_LOCALSTACK_DIR", str(tmp_path / "environment"))
+    monkeypatch.setenv("LAGLOSS_SOME_DIR", str(tmp_path / "environment"))
     lock = tmp_path / "lock"
     lock.write_text("no-such-package==1 --hash=sha256:" + 64 * "0" + "\n")
-    return LockedEnvironment("LocalStack", lock)
+    return LockedEnvironment("Some", lock, "LAGLOSS_SOME_DIR")
 
 
 @pytest.mark.parametrize("locked", [LOCALSTACK, AIRFLOW], ids=lambda locked: locked.server)
