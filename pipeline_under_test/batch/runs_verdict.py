@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, distinct, func, select
+from sqlalchemy import Connection, func, select
 
 from lagloss_server.rules.runs import DagRun
 from pipeline_under_test.batch.hourly.faults import TASKS
@@ -61,7 +61,7 @@ def late_hours(connection: Connection) -> set[int]:
     """Return the hours with events that are imported and not aggregated, of those that are published."""
     waiting = ~select(COUNTED.c.id).where(COUNTED.c.id == EVENT.c.id).exists()
     computed = EVENT.c.hour.in_(select(PUBLICATION.c.hour))
-    return set(connection.execute(select(distinct(EVENT.c.hour)).where(waiting, computed)).scalars())
+    return set(connection.execute(select(EVENT.c.hour).where(waiting, computed).distinct()).scalars())
 
 
 def count_waiting(connection: Connection) -> int:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from urllib.parse import urlsplit
 
 import psycopg
-from sqlalchemy import make_url
 
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.processes import PACKAGES, launcher, rotate
@@ -204,7 +204,7 @@ def create_database(server_url: str, name: str) -> str:
     with psycopg.connect(server_url, autocommit=True) as connection:
         if connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone() is None:
             connection.execute(f'CREATE DATABASE "{name}"'.encode())
-    return make_url(server_url).set(database=name).render_as_string(hide_password=False)
+    return urlsplit(server_url)._replace(path=f"/{name}").geturl()
 
 
 @contextmanager

@@ -17,13 +17,13 @@ from typing import Any, Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own convention)
 from pyspark.sql.window import Window
-from sqlalchemy import Connection, delete, insert, literal, select, text
+from sqlalchemy import BigInteger, Connection, delete, insert, literal, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from lagloss import Emitter
 from lagloss_server.ops.java import find_java
 from pipeline_under_test.batch.hourly.progress import ImportedLane, waiting_since_ms
-from pipeline_under_test.batch.hourly.rows import HourSnapshot, report
+from pipeline_under_test.batch.hourly.rows import BeaconsMissing, HourSnapshot, report
 from pipeline_under_test.batch.schema import COUNTED, EVENT, SCORE_DRAFT, create_tables, open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import AGGREGATE
@@ -43,7 +43,7 @@ def aggregate(settings: BatchSettings, hour: int) -> int:
     """
     engine = open_database(settings.database_url)
     create_tables(engine)
-    emitter = Emitter(settings.pipeline, AGGREGATE)
+    emitter = Emitter(settings.pipeline, AGGREGATE, resumes=True)
     is_finished = False
     try:
         with _session() as spark, engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
@@ -73,17 +73,19 @@ def _aggregate(
     replay = f"rerun of {datetime.fromtimestamp(hour, UTC):%Y-%m-%dT%H:%MZ} at {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
     lane = ImportedLane(f"{AGGREGATE}.in", waiting_since_ms(connection))
     emitter.follow(lane)
-    with emitter.processing():
-        emitter.flush(FLUSH_S)
-        rows = HourSnapshot(settings.database_url, snapshot, hour, spark.sparkContext.defaultParallelism).read(spark)
-        rows = rows.persist()
-        with settings.ledger_of(AGGREGATE) as ledger:
-            ledger.write("aggregated", hour=hour, ids=_ids(connection, hour))
-        events = report(rows, settings.pipeline, AGGREGATE, "in", replay)
-        _replace(connection, hour, [row.asDict() for row in scored(rows).collect()])
-        lane.until_ms = waiting_since_ms(connection)
-        connection.commit()
-        report(rows, settings.pipeline, AGGREGATE, "out", replay)
+    work = emitter.processing()
+    if not emitter.flush(FLUSH_S):
+        raise BeaconsMissing
+    rows = HourSnapshot(settings.database_url, snapshot, hour, spark.sparkContext.defaultParallelism).read(spark)
+    rows = rows.persist()
+    with settings.ledger_of(AGGREGATE) as ledger:
+        ledger.write("aggregated", hour=hour, ids=_ids(connection, hour))
+    events = report(rows, settings.pipeline, AGGREGATE, "in", replay)
+    _replace(connection, hour, [row.asDict() for row in scored(rows).collect()])
+    lane.until_ms = waiting_since_ms(connection)
+    connection.commit()
+    report(rows, settings.pipeline, AGGREGATE, "out", replay)
+    work.done()  # and not where it failed: what came in is late then, until it is tried again
     return events
 
 
@@ -96,7 +98,7 @@ def _replace(connection: Connection, hour: int, scores: list[dict[str, Any]]) ->
     connection.execute(delete(SCORE_DRAFT).where(SCORE_DRAFT.c.hour == hour))
     if scores:
         connection.execute(insert(SCORE_DRAFT), [{"hour": hour, **score} for score in scores])
-    counted = select(EVENT.c.id, literal(hour)).where(EVENT.c.hour == hour)
+    counted = select(EVENT.c.id, literal(hour, BigInteger)).where(EVENT.c.hour == hour)
     connection.execute(upsert(COUNTED).from_select(["id", "hour"], counted).on_conflict_do_nothing())
 
 

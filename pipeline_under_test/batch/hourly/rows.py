@@ -35,7 +35,7 @@ _SELECT: Final = """
 
 
 class BeaconsMissing(RuntimeError):
-    """The broker did not acknowledge the beacons of a task within 10 s; the task is to be tried again."""
+    """The broker did not acknowledge beacons or a report within 10 s; the task is to be tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ def _read_slices(of: HourSnapshot, batches: Iterable[pa.RecordBatch]) -> Iterato
 def _report_batches(
     pipeline: str, node: str, kind: Literal["in", "out"], replay: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    emitter = Emitter(pipeline, node)
+    emitter = Emitter(pipeline, node, resumes=True)  # a task that failed is tried again
     reported = 0
     try:
         for batch in batches:
