@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from pipeline_under_test.batch.ledger import Fact
 from pipeline_under_test.batch.topology import (
@@ -12,6 +13,7 @@ from pipeline_under_test.batch.topology import (
     DB_IMPORT,
     DONE_NODES,
     IMPORTERS,
+    INDEX_IMPORT,
     LANDING,
     QUEUE_NODES,
     place_of_link,
@@ -19,6 +21,9 @@ from pipeline_under_test.batch.topology import (
 )
 from pipeline_under_test.ledger import WINDOW_MS, LedgerEntry
 from pipeline_under_test.truth.expected import TrueWindow, Truth
+
+DELIVERIES: Final = frozenset({f"{INDEX_IMPORT}.out", *(f"{node}.out" for node in DONE_NODES.values())})
+"""Checkpoints of deliveries that importers report, in the two pipelines."""
 
 
 @dataclass(slots=True)
@@ -93,6 +98,12 @@ class TrueBatchWindow(TrueWindow):
 
     def _under_way(self) -> set[str]:
         return self.waiting
+
+    def document(self, window_start_s: int) -> dict[str, Any]:
+        """Return the window as those of the stream, with the duplicates at this pipeline's deliveries."""
+        delivered = [counts for checkpoint, counts in self.written.items() if checkpoint in DELIVERIES]
+        twice = sum(times - 1 for counts in delivered for times in counts.values() if times > 1)
+        return {**super().document(window_start_s), "duplicates": twice}
 
 
 class BatchTruth(Truth):

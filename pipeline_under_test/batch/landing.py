@@ -22,6 +22,7 @@ from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
 from pipeline_under_test.batch.faults import NodeFaults, injections
 from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.settings import BatchSettings
+from pipeline_under_test.batch.sources import EventSource, Position, source_of
 from pipeline_under_test.batch.topology import (
     IMPORTERS,
     LANDING,
@@ -58,10 +59,11 @@ def landing_node(settings: BatchSettings, **options: Any) -> FileNode:
 
 @dataclass(slots=True)
 class OpenFile:
-    """Events that are not stored yet: those of one hour."""
+    """Events that are not stored yet, those of one hour; `end` is how far the source was read for them."""
 
     hour: int
     events: list[ScoreEvent] = field(default_factory=list)
+    end: Position = field(default_factory=dict)
 
     def is_full(self, now_ms: float, settings: BatchSettings) -> bool:
         """Return True if it is to be stored now."""
@@ -146,22 +148,20 @@ class FileStore:
 
 
 class Landing:
-    """Makes events at a rate, and stores them, until it is stopped."""
+    """Stores the events of a source, until it is stopped."""
 
-    def __init__(self, settings: BatchSettings, store: FileStore, maker: ScoreMaker, stop: threading.Event) -> None:
+    def __init__(self, settings: BatchSettings, store: FileStore, source: EventSource, stop: threading.Event) -> None:
         self._settings = settings
         self._store = store
-        self._maker = maker
+        self._source = source
         self._stop = stop
         self._open: OpenFile | None = None
 
     def run(self) -> None:
-        """Make and store events until stopped; what is left is stored then."""
-        next_s = time.time()
+        """Take and store events until stopped; what is left is stored then."""
         while not self._stop.wait(TICK_S):
-            while next_s <= time.time():
-                self._take(self._maker.make(int(next_s * 1000)))
-                next_s += 1 / self._settings.rate
+            for event in self._source.take():
+                self._take(event)
             if self._open is not None and self._open.is_full(time.time() * 1000, self._settings):
                 self._close()
         if self._open is not None:
@@ -173,11 +173,12 @@ class Landing:
         if self._open is None:
             self._open = OpenFile(hour_of(event.event_ms, self._settings.span_s))
         self._open.events.append(event)
+        self._open.end = self._source.position()
 
     def _close(self) -> None:
         done, self._open = self._open, None
-        if done is not None:
-            self._store.store(done.events)
+        if done is not None and self._store.store(done.events) is not None:
+            self._source.stored(done.end)
 
 
 def run(settings: BatchSettings, stop: threading.Event) -> None:
@@ -185,7 +186,9 @@ def run(settings: BatchSettings, stop: threading.Event) -> None:
     aws, maker = Aws.connect(settings), ScoreMaker(settings.seed)
     with landing_node(settings) as node, settings.ledger_of(LANDING) as ledger:
         store = FileStore(settings, node, aws, Infrastructure.find(aws, settings), ledger, maker, stop)
-        Landing(settings, store, maker, stop).run()
+        source = source_of(settings, maker)
+        Landing(settings, store, source, stop).run()
+        source.close()
 
 
 def _key(newest_ms: int, word: str) -> str:

@@ -41,7 +41,9 @@ class BatchSettings(BaseSettings):
     batch: int = Field(10, ge=1, le=10, description="messages in one answer of a queue, at most")
     dead_letters_s: float = Field(30, gt=0, description="interval at which the dead-letter queues are looked at")
 
-    rate: float = Field(100, gt=0, description="events per second")
+    rate: float = Field(100, gt=0, description="events per second that are made")
+    stream_node: str = Field("", description="node of the stream whose topic events are read from instead: conn-ga")
+    stream_pipeline: str = Field("clicks", description="the stream that it belongs to")
     file_records: int = Field(300, ge=1, description="records in a file, at most")
     file_s: float = Field(10, gt=0, description="a file is written after this long, however few records it has")
     writer_version: SchemaVersion = Field(2, description="version of the schema that files are written with")

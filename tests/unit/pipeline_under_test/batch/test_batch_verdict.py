@@ -55,6 +55,17 @@ def test_a_file_that_was_dead_and_is_imported_after_all_is_not_dead() -> None:
     assert outcomes(BatchTruth.of_files(FileFlow.of([*told, *facts()[2:]]))) == {"delivered": {"raw/k@v"}}
 
 
+def test_a_file_that_is_written_twice_is_a_duplicate_of_each_record_that_is_delivered() -> None:
+    writes = [fact for fact in facts() if fact["kind"] == "writing"]
+    twice = FileFlow.of([*facts(), *writes])
+    [window] = BatchTruth.of_records(twice).windows.values()
+    assert window.document(MS // 1000)["duplicates"] == 1, (
+        "b in the index; a is dead, and nothing is delivered by db-import"
+    )
+    [window] = BatchTruth.of_files(twice).windows.values()
+    assert window.document(MS // 1000)["duplicates"] == 2
+
+
 def test_a_torn_line_of_the_ledger_is_left_out_and_the_rest_is_in_the_order_of_time(tmp_path: Path) -> None:
     with FactLedger(tmp_path / "b.jsonl") as later, FactLedger(tmp_path / "a.jsonl") as ledger:
         later.write("redriven", node=DB_IMPORT)
