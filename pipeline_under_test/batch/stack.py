@@ -142,6 +142,7 @@ class BatchStack:
         )
         exits.enter_context(_variables(self.settings.variables))
         self._prepare()
+        exits.callback(self.aws.close)
         self._say("making Airflow's tables")
         airflow_url = create_database(database, "airflow")
         self.airflow = EmbeddedAirflow(data_dir / "airflow", airflow_url, [DAG_FILE], self._airflow_variables())
