@@ -14,7 +14,7 @@ from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from pipeline_under_test.batch.aws import create
 from pipeline_under_test.batch.operations import dead_files
-from pipeline_under_test.batch.topology import DB_IMPORT, IMPORTERS, INDEX_IMPORT, files_pipeline
+from pipeline_under_test.batch.topology import DB_IMPORT, DONE_NODES, IMPORTERS, INDEX_IMPORT, files_pipeline
 from tests.support.batch_pipeline import BatchPipeline, batch_pipeline
 from tests.support.closers import wait_until
 from tests.support.pipeline_beacons import Beacons, read_beacons
@@ -50,7 +50,12 @@ def beacons_of(batch: BatchPipeline) -> tuple[Beacons, Beacons]:
     name, bootstrap = batch.settings.pipeline, batch.env["LAGLOSS_KAFKA_BOOTSTRAP"]
     files = files_pipeline(name)
     done = {hash_id(fact["file"]) for fact in batch.facts("writing")}
-    wait_until(lambda: done <= read_beacons(bootstrap, files).ids["index-done.out"], 30, "for the beacons of files")
+
+    def is_whole() -> bool:
+        found = read_beacons(bootstrap, files).ids
+        return all(done <= found[f"{node}.out"] for node in DONE_NODES.values())
+
+    wait_until(is_whole, 30, "for the beacons of files")
     return read_beacons(bootstrap, name), read_beacons(bootstrap, files)
 
 
