@@ -93,10 +93,10 @@ def redrive(name: ImporterName) -> None:
     from pipeline_under_test.batch.aws import Aws, Infrastructure
     from pipeline_under_test.batch.operations import redrive as moved
 
-    settings = BatchSettings()
+    importer, settings = _checked(name), BatchSettings()
     aws = Aws.connect(settings)
     with settings.ledger_of("operator") as ledger:
-        moved(aws, Infrastructure.find(aws, settings), _checked(name), ledger)
+        moved(aws, Infrastructure.find(aws, settings), importer, ledger)
 
 
 @app.command()

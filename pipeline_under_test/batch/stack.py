@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 
+from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
-from lagloss_server.ops.processes import PACKAGES, launcher, rotate
+from lagloss_server.ops.processes import PACKAGES, launcher, log_tail, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.ops.up import ServiceStack
 from lagloss_server.settings import Settings
@@ -109,13 +110,19 @@ class BatchStack:
             self._landing = None
 
     def tend(self) -> None:
-        """Check all servers and processes once; restart those that died."""
+        """Check all servers and processes once; restart those that died.
+
+        Raises:
+            ServerNotReady: LocalStack died, and with it all that was in S3 and in the queues.
+        """
         self._services_of_lagloss.tend()
-        for server in (self._localstack, self.airflow):
-            if any(process.poll() is not None for process in server.processes):
-                self._say(f"{type(server).__name__} died, restarting it; log: {server.log_path}")
-                server.stop()
-                server.start()
+        if any(process.poll() is not None for process in self._localstack.processes):
+            log = self._localstack.log_path
+            raise ServerNotReady(server="LocalStack", detail=f"it died: {log_tail(log)}", log=log)
+        if any(process.poll() is not None for process in self.airflow.processes):
+            self._say(f"Airflow died, restarting it; log: {self.airflow.log_path}")
+            self.airflow.stop()
+            self.airflow.start()
         for service in self._running:
             service.tend(self._say)
             rotate(service.log_path)
@@ -193,9 +200,7 @@ class BatchStack:
 def step_command(module: str) -> str:
     """Return the shell command of a task in this process's environment, which ends with the shell's parent."""
     words = [shlex.quote(word) for word in launcher()]
-    words[words.index(str(os.getpid()))] = (
-        "$PPID"  # the shell's parent, which is this one's once `exec` has replaced it
-    )
+    words[words.index(str(os.getpid()))] = "$PPID"  # the shell's parent, and that of what `exec` replaces it by
     python = [f"PYTHONPATH={shlex.quote(str(PACKAGES))}", shlex.quote(sys.executable), "-m", shlex.quote(module)]
     return " ".join([*words, "env", *python])
 

@@ -42,42 +42,16 @@ class ListSink:
         self.rows |= {event.id: event for event in events}
 
 
-class World:
-    """All parts; the importer is db-import's."""
+class ImporterInMemory:
+    """An importer, its queue and its sink."""
 
-    def __init__(self, folder: Path) -> None:
-        self.settings = BatchSettings(data_dir=folder, dead_letters_s=1)
-        self.log = MemoryOutlet()
+    def __init__(self, name: str, world: World) -> None:
         self.queue = FakeQueue(time.time_ns() // 1_000_000)
         self.queue.meta = SimpleNamespace(events=SimpleNamespace(register=lambda *_: None))  # type: ignore[attr-defined]
-        self.bucket = FakeBucket(notify=self._notify)
-        self.published: list[str] = []
-        self.aws = Aws(self.bucket, SimpleNamespace(publish=self._publish), self.queue)
+        self.aws = Aws(world.bucket, None, self.queue)
         self.sink = ListSink()
-        self.maker = ScoreMaker(1)
-        self.landing = landing_node(self.settings, outlet=lambda: self.log)
-        self.node = importer_node(self.settings, DB_IMPORT, outlet=lambda: self.log)
-        self.ledger = self.settings.ledger_of("test")
-        self.store = FileStore(self.settings, self.landing, self.aws, INFRASTRUCTURE, self.ledger, self.maker)
-        self.importer = Importer(self.settings, DB_IMPORT, self.node, self.aws, INFRASTRUCTURE, self.sink, self.ledger)
-
-    def _notify(self, key: str, tag: str) -> None:
-        """Send what the pipeline's filter lets through to the importer's queue."""
-        if key.endswith(NOTIFIED_SUFFIX):
-            message = notification(key, tag=tag)
-            message["Records"][0]["s3"]["bucket"]["name"] = BUCKET
-            self.queue.send(json.dumps(message))
-
-    def _publish(self, *, TopicArn: str, Message: str) -> None:  # noqa: N803 (boto3's names)
-        self.published.append(Message)
-        self.queue.send(Message)
-
-    def events(self, number: int = 5) -> list[ScoreEvent]:
-        now_ms = time.time_ns() // 1_000_000
-        return [self.maker.make(now_ms) for _ in range(number)]
-
-    def inject(self, *faults: str) -> None:
-        injections(self.settings).begin_anew(map(parse, faults))
+        self.node = importer_node(world.settings, name, outlet=lambda: world.log)
+        self.importer = Importer(world.settings, name, self.node, self.aws, INFRASTRUCTURE, self.sink, world.ledger)
 
     def import_all(self) -> None:
         """Import until nothing is visible any more, whatever is in hand having become visible again."""
@@ -87,6 +61,60 @@ class World:
                 emitter.flush()
             self.importer.queue.settle()
             self.queue.now_ms += 61_000
+
+    def redrive(self) -> None:
+        letters = list(self.queue.dead)
+        self.queue.dead.clear()
+        for letter in letters:
+            self.queue.send(letter.body)
+        self.import_all()
+
+
+class World:
+    """All parts, with these importers; `queue`, `sink`, `node` and `importer` are those of the first."""
+
+    def __init__(
+        self, folder: Path, importers: Sequence[str] = (DB_IMPORT,), log: MemoryOutlet | None = None, **options: object
+    ) -> None:
+        self.settings = BatchSettings.model_validate({"data_dir": folder, **options})
+        self.log = log or MemoryOutlet()
+        self.bucket = FakeBucket(notify=self._notify)
+        self.published: list[str] = []
+        self.maker = ScoreMaker(1)
+        self.landing = landing_node(self.settings, outlet=lambda: self.log)
+        self.ledger = self.settings.ledger_of("test")
+        aws = Aws(self.bucket, SimpleNamespace(publish=self._publish), None)
+        self.store = FileStore(self.settings, self.landing, aws, INFRASTRUCTURE, self.ledger, self.maker)
+        self.importers = [ImporterInMemory(name, self) for name in importers]
+        first = self.importers[0]
+        self.aws, self.queue, self.sink, self.node = first.aws, first.queue, first.sink, first.node
+        self.importer = first.importer
+
+    def _notify(self, key: str, tag: str) -> None:
+        """Send what the pipeline's filter lets through to the importers' queues."""
+        if key.endswith(NOTIFIED_SUFFIX):
+            message = notification(key, tag=tag)
+            message["Records"][0]["s3"]["bucket"]["name"] = BUCKET
+            self._send(json.dumps(message))
+
+    def _publish(self, *, TopicArn: str, Message: str) -> None:  # noqa: N803 (boto3's names)
+        self.published.append(Message)
+        self._send(Message)
+
+    def _send(self, message: str) -> None:
+        for importer in self.importers:
+            importer.queue.send(message)
+
+    def events(self, number: int = 5) -> list[ScoreEvent]:
+        now_ms = time.time_ns() // 1_000_000
+        return [self.maker.make(now_ms) for _ in range(number)]
+
+    def inject(self, *faults: str) -> None:
+        injections(self.settings).begin_anew(map(parse, faults))
+
+    def import_all(self) -> None:
+        for importer in self.importers:
+            importer.import_all()
 
     def facts(self, *kinds: str) -> list[Fact]:
         return [fact for fact in read_ledger(self.settings.ledger_dir) if fact["kind"] in kinds]
@@ -112,7 +140,8 @@ class World:
 
     def close(self) -> None:
         self.landing.close()
-        self.node.close()
+        for importer in self.importers:
+            importer.node.close()
         self.ledger.close()
 
 

@@ -111,10 +111,7 @@ def test_a_file_that_the_sink_refuses_for_a_while_is_dead_and_comes_back_by_a_re
     assert world.outcomes() == {"pending": 5}  # dead here, and the index has not said anything
     assert world.beacons()["scores db-import.dead"] == 5
     world.inject()
-    [letter] = world.queue.dead
-    world.queue.dead.clear()
-    world.queue.send(letter.body)
-    world.import_all()
+    world.importers[0].redrive()
     assert len(world.sink.rows) == 5
     assert world.truth().windows.popitem()[1].at.keys() == set()  # nothing is dead or lost any more
 
