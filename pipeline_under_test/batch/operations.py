@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from typing import Final
+
+from botocore.exceptions import ClientError
 
 from lagloss.files import BadNotification, objects_in
 from pipeline_under_test.batch.aws import Aws, Infrastructure
@@ -10,17 +14,23 @@ from pipeline_under_test.batch.ledger import FactLedger
 
 HIDDEN_S: Final = 2
 """Visibility timeout of dead letters that are looked at: a look finds each once."""
+PATIENCE_S: Final = 15.0
+"""How long dead letters that others look at are waited for: they are invisible meanwhile."""
+LOOK_EVERY_S: Final = 0.5
 
 
 def dead_files(aws: Aws, queue_url: str) -> list[str]:
     """Return the ids of the files in a dead-letter queue; they stay there, invisible for a moment."""
-    found: dict[str, None] = {}
+    found: dict[str, list[str]] = {}
+    deadline = time.monotonic() + PATIENCE_S
     while True:
         answer = aws.sqs.receive_message(QueueUrl=queue_url, MaxNumberOfMessages=10, VisibilityTimeout=HIDDEN_S)
-        fresh = [name for message in answer.get("Messages", ()) for name in _names(message["Body"])]
-        if not set(fresh) - found.keys():
-            return list(found)
-        found |= dict.fromkeys(fresh)
+        messages = answer.get("Messages", ())
+        found |= {message["MessageId"]: _names(message["Body"]) for message in messages}
+        if len(found) >= sum(aws.counts(queue_url)) or time.monotonic() > deadline:
+            return list(dict.fromkeys(name for names in found.values() for name in names))
+        if not messages:
+            time.sleep(LOOK_EVERY_S)
 
 
 def _names(body: str) -> list[str]:
@@ -41,6 +51,17 @@ def bury(aws: Aws, infrastructure: Infrastructure, ledger: FactLedger) -> int:
 
 
 def redrive(aws: Aws, infrastructure: Infrastructure, importer: str, ledger: FactLedger) -> None:
-    """Move an importer's dead letters back into its queue, by the queue's own move task, which goes on by itself."""
+    """Move an importer's dead letters back into its queue, by the queue's own move task.
+
+    A task moves what is visible when it runs: another task moves those that were looked at meanwhile.
+    """
     ledger.write("redriven", node=importer)
-    aws.sqs.start_message_move_task(SourceArn=aws.arn(infrastructure.dead[importer]))
+    url, deadline = infrastructure.dead[importer], time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        visible, in_flight = aws.counts(url)
+        if visible == in_flight == 0:
+            return
+        if visible > 0:
+            with suppress(ClientError):  # the task before is still at work
+                aws.sqs.start_message_move_task(SourceArn=aws.arn(url))
+        time.sleep(LOOK_EVERY_S)

@@ -17,7 +17,7 @@ _EVENTS: Final = text(
     SELECT DISTINCT ON (id) id, event_ms, hour, campaign, user_id, kind, value, referrer
     FROM unnest(CAST(:id AS text[]), CAST(:event_ms AS bigint[]), CAST(:hour AS bigint[]), CAST(:campaign AS text[]),
                 CAST(:user_id AS text[]), CAST(:kind AS text[]), CAST(:value AS double precision[]),
-                CAST(:referrer AS text[])) AS new(id, event_ms, hour, campaign, user_id, kind, value, referrer)
+                CAST(:referrer AS text[])) AS fresh(id, event_ms, hour, campaign, user_id, kind, value, referrer)
     ON CONFLICT (id) DO UPDATE
     SET event_ms = excluded.event_ms, hour = excluded.hour, campaign = excluded.campaign, user_id = excluded.user_id,
         kind = excluded.kind, value = excluded.value, referrer = excluded.referrer, imported_at = now()
@@ -26,7 +26,7 @@ _EVENTS: Final = text(
 _ENTRIES: Final = text(
     """
     INSERT INTO search_entry (id, text)
-    SELECT DISTINCT ON (id) id, text FROM unnest(CAST(:id AS text[]), CAST(:text AS text[])) AS new(id, text)
+    SELECT DISTINCT ON (id) id, text FROM unnest(CAST(:id AS text[]), CAST(:text AS text[])) AS fresh(id, text)
     ON CONFLICT (id) DO UPDATE SET text = excluded.text, imported_at = now()
     """
 )

@@ -39,7 +39,16 @@ class FakeQueue:
 
     def get_queue_attributes(self, **request: Any) -> Mapping[str, Any]:
         redrive = {} if self.max_receives is None else {"maxReceiveCount": str(self.max_receives)}
-        return {"Attributes": {"VisibilityTimeout": str(self.visibility_s), "RedrivePolicy": json.dumps(redrive)}}
+        source = self.dead if request.get("QueueUrl", "").endswith("-dlq") else self.messages
+        visible = sum(message.visible_ms <= self.now_ms for message in source)
+        return {
+            "Attributes": {
+                "VisibilityTimeout": str(self.visibility_s),
+                "RedrivePolicy": json.dumps(redrive),
+                "ApproximateNumberOfMessages": str(visible),
+                "ApproximateNumberOfMessagesNotVisible": str(len(source) - visible),
+            }
+        }
 
     def receive_message(
         self,

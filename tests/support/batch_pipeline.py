@@ -107,7 +107,7 @@ def batch_pipeline(
         "notified_within_s": 5,
         "visibility_s": 6,
         "poll_s": 1,
-        "dead_letters_s": 3,
+        "dead_letters_s": 10,
         "file_records": 50,
         "file_s": 2,
     }

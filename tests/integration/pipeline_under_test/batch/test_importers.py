@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,7 +114,6 @@ def test_dead_files_come_back_by_the_move_task_once_the_sink_takes_them(batch: B
     assert dead
     assert batch.rows("event") < batch.rows("search_entry")
     batch.inject()
-    time.sleep(3)  # the look at them made them invisible
     batch.command("redrive", DB_IMPORT)
     wait_until(lambda: batch.rows("event") == len(landed_ids(batch)), 60, "for the redrive")
 

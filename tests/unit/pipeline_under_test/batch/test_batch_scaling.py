@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 
-from pipeline_under_test.batch.scaling import QueuePolicy, QueueSample, importer_group, wanted
+from pipeline_under_test.batch.scaling import QueuePolicy, QueueSample, QueueScaler, importer_group, wanted
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import DB_IMPORT
 from pipeline_under_test.experiments import premature_scale_in
 from pipeline_under_test.experiments.premature_scale_in import DrainRun
+from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.policies import Rules
+from tests.unit.pipeline_under_test.batch.conftest import INFRASTRUCTURE
 
 RULES = Rules(least=1, most=4, trend_s=3, quiet_s=4, cool_down_s=5)
 LONG_AGO = -100.0
@@ -67,3 +72,46 @@ def test_the_chart_of_premature_scale_in_has_both_policies_and_their_times_to_dr
     drawn = ET.fromstring(premature_scale_in.chart(runs).svg())
     words = {text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")}
     assert {"policy cpu, drained after 9 s", "policy queue, drained after 4 s", "processes"} <= words
+
+
+class CountedGroup:
+    """A group of no processes that counts how often it is tended."""
+
+    node = DB_IMPORT
+    pids: Sequence[int] = ()
+
+    def __init__(self) -> None:
+        self.wanted = 3
+        self.tended = 0
+
+    def tend(self) -> None:
+        self.tended += 1
+
+    def scale(self, wanted: int) -> None:
+        self.wanted = wanted
+
+
+def scaler_of(group: CountedGroup, counts: Callable[[str], tuple[int, int]]) -> QueueScaler:
+    rules = Rules(least=1, most=4, cool_down_s=0)
+    aws: Any = SimpleNamespace(counts=counts)
+    return QueueScaler(cast("Group", group), aws, INFRASTRUCTURE, "queue", rules)
+
+
+def test_a_scaler_tends_its_group_always_and_looks_at_the_queue_once_per_second() -> None:
+    group = CountedGroup()
+    scaler = scaler_of(group, lambda url: (7, 0))
+    for _ in range(3):
+        scaler.step()
+    assert (group.tended, group.wanted, len(scaler.samples)) == (3, 4, 1)
+    assert scaler.samples[0].visible == 7
+    assert scaler.reasons == ["3 -> 4: 7 messages wait"]
+
+
+def test_a_queue_that_does_not_answer_changes_nothing() -> None:
+    def away(url: str) -> tuple[int, int]:
+        raise EndpointConnectionError(endpoint_url=url)
+
+    group = CountedGroup()
+    scaler = scaler_of(group, away)
+    scaler.step()
+    assert (group.tended, group.wanted, scaler.samples) == (1, 3, [])
