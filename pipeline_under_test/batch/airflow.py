@@ -36,6 +36,8 @@ COMPONENTS: Final = {
     "scheduler": ("scheduler", "--skip-serve-logs"),
     "dag-processor": ("dag-processor",),
 }
+STOPPED: Final = ("scheduler", "dag-processor", "api-server")
+"""The order in which they are."""
 HEALTHY: Final = ("metadatabase", "scheduler", "dag_processor")
 PARALLEL_TASKS: Final = 4
 LOOK_EVERY_S: Final = 0.25
@@ -128,12 +130,12 @@ class EmbeddedAirflow:
 
     def stop(self, timeout_s: float = 30) -> None:
         """Stop it, and the tasks that it runs. Idempotent."""
-        for process in self._running.values():
-            # Each leads a group of its own, whose members do not all pass the signal on.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGTERM)
-        for process in self._running.values():
-            terminate(process, timeout_s)
+        for name in STOPPED:  # tasks that end report so to the API server
+            if name in self._running:
+                # It leads a group of its own, whose members do not all pass the signal on.
+                with suppress(ProcessLookupError):
+                    os.killpg(self._running[name].pid, signal.SIGTERM)
+                terminate(self._running[name], timeout_s)
         self._running.clear()
 
     def _write_files(self) -> None:
@@ -153,19 +155,19 @@ class EmbeddedAirflow:
         passwords.touch(mode=0o600)
         passwords.write_text(json.dumps({USER: self.password}))
 
-    def _secret(self, name: str) -> str:
-        """Return a secret of this instance, drawn when it is first asked for."""
+    def _secret(self, name: str, size: int = 32) -> str:
+        """Return a secret of this instance, of `size` random bytes, drawn when it is first asked for."""
         path = self.data_dir / f"{name}.secret"
         if not path.exists():
             path.touch(mode=0o600)
-            path.write_text(urlsafe_b64encode(secrets.token_bytes(32)).decode())
+            path.write_text(urlsafe_b64encode(secrets.token_bytes(size)).decode())
         return path.read_text()
 
     def _environment(self) -> dict[str, str]:
         settings = {
             "API__BASE_URL": self.url,
             "API__SECRET_KEY": self._secret("api"),
-            "API_AUTH__JWT_SECRET": self._secret("jwt"),
+            "API_AUTH__JWT_SECRET": self._secret("jwt", 48),
             "CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
             "CORE__DAGS_FOLDER": str(self.data_dir / "dags"),
             "CORE__EXECUTION_API_SERVER_URL": f"{self.url}/execution/",

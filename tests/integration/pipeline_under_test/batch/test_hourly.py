@@ -39,6 +39,7 @@ from tests.support.stored_windows import closing
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 SPAN_S = 120
+JOB = JobSpec.model_validate({"dag": DAG, "span": f"{SPAN_S}s", "node": "aggregate", "task": "aggregate"})
 CAMPAIGNS = {"autumn": 30, "winter": 10}
 """Events of each hour, by campaign; each is worth 1."""
 
@@ -65,8 +66,7 @@ class HourlyWorld:
 
     def run_of(self, hour: int) -> DagRun | None:
         """The run, as lagloss has it."""
-        job = JobSpec(dag=DAG, span=1000 * SPAN_S, node="aggregate", task="aggregate")
-        found = [run for run in read_runs(self.store, self.settings.pipeline, [job]) if run.from_s == hour]
+        found = [run for run in read_runs(self.store, self.settings.pipeline, [JOB]) if run.from_s == hour]
         return found[0] if found else None
 
     def await_run(self, hour: int, state: str) -> DagRun:
@@ -163,11 +163,10 @@ def test_a_run_whose_publication_fails_is_failed_although_spark_succeeded_until_
     world: HourlyWorld,
 ) -> None:
     failed = world.await_run(world.first, "failed")
-    job = JobSpec(dag=DAG, span=1000 * SPAN_S, node="aggregate", task="aggregate")
     tries = [(each.task, each.number, each.state) for each in failed.tries]
     expected = [(task, 1, "success") for task in ("whole", "aggregate", "load", "check")]
     assert tries == [*expected, *(("publish", number, "failed") for number in (1, 2, 3))]
-    assert "although aggregate succeeded" in str(why_bad(job, failed))
+    assert "although aggregate succeeded" in str(why_bad(JOB, failed))
     assert world.scores(world.first) == {"autumn": (30, 30.0, 0.75), "winter": (10, 10.0, 0.25)}
     assert world.publication(world.first) is None
     assert TrueRuns.of(read_ledger(world.settings.ledger_dir)).failed == {
