@@ -7,7 +7,7 @@ are lost for certain are not waited for; more of them than the SLA allows make t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -100,9 +100,7 @@ def wholeness(
         missing += _missing(graph, window.facts, {place.label for place in places})
         found = losses_by_place(window.document)
         lost += sum(found[label][0] for label in {place.label for place in places} if label in found)
-        for there in window.document["nodes"]:
-            if there["name"] in upto and not there["complete"] and window.document["verdict"] != "idle":
-                incomplete[there["name"]] = None
+        incomplete |= dict.fromkeys(name for name in _incomplete(graph, window.document) if name in upto)
         if "failed" in window.document["reasons"]:
             closed -= 1  # closing it failed: nothing is known
     return Wholeness(
@@ -116,6 +114,18 @@ def _missing(graph: Graph, facts: WindowFacts, labels: set[str]) -> int:
         for pattern in facts.patterns
         if any(place.label in labels for place in missing_places(graph, pattern.mask))
     )
+
+
+def _incomplete(graph: Graph, document: dict[str, Any]) -> Iterator[str]:
+    """Yield the nodes whose evidence is waited for.
+
+    Where a process died it stays incomplete for good (rule 16), and what is missing there says what is waited for; only
+    at the first node it leaves unsure what there is.
+    """
+    for node in document["nodes"]:
+        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] != graph.first_node
+        if not node["complete"] and not has_crash and document["verdict"] != "idle":
+            yield node["name"]
 
 
 def _leads(graph: Graph, place: Place, upto: frozenset[str]) -> bool:

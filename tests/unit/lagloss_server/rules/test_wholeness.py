@@ -46,3 +46,14 @@ def test_minutes_that_are_not_closed_and_incomplete_evidence_are_waited_for() ->
     uncertain = worked_case(tally_more={"mid.in": 1})
     assert (judged(uncertain).state, judged(uncertain).why) == ("waiting", "evidence is incomplete at mid")
     assert judged(uncertain, "src").state == "whole"
+
+
+@pytest.mark.parametrize(("dead", "state"), [("mid", "whole"), ("snk", "whole"), ("src", "waiting")])
+def test_a_process_that_died_past_the_first_node_is_not_waited_for_once_all_has_come(dead: str, state: str) -> None:
+    checkpoints = ("src.in", "src.out", "mid.in", "mid.out", "snk.in", "snk.out")
+    all_came = worked_case(trail=dict.fromkeys(checkpoints, "abc"), appended_ms={dead: START_MS + 30_000})
+    assert judged(all_came).state == state
+
+
+def test_what_may_be_lost_where_a_process_died_is_waited_for() -> None:
+    assert judged(worked_case(appended_ms={"mid": START_MS + 30_000})).state == "waiting"
