@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import Sink, sink_of
+from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import DONE_NODES, QUEUE_NODES, files_pipeline
 from pipeline_under_test.nodes.beat import Beat
 
@@ -227,7 +227,7 @@ class DeadLetterWatch:
             self._connection = None
 
 
-def run(settings: BatchSettings, importer: str, stop: threading.Event) -> None:
+def run(settings: BatchSettings, importer: str, stop: StopFlag) -> None:
     """Be a process of an importer until `stop` is set; what is in hand then is finished."""
     aws, engine = Aws.connect(settings), open_database(settings.database_url)
     infrastructure = Infrastructure.find(aws, settings)
