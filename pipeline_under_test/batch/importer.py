@@ -15,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from lagloss.files import FileNode, QueuedFile
-from pipeline_under_test.batch.avro_files import check, decode
+from lagloss.files import FileNode, QueuedFile, StoredObject
+from pipeline_under_test.batch.avro_files import OverwrittenFile, check, decode
 from pipeline_under_test.batch.aws import Aws, Infrastructure
 from pipeline_under_test.batch.events import ScoreEvent
 from pipeline_under_test.batch.faults import NodeFaults, injections
@@ -139,6 +139,9 @@ class Importer:
     def _read(self, file: QueuedFile) -> list[ScoreEvent]:
         answer = self._bucket.read(file.stored)
         body = answer["Body"].read()
+        # LocalStack compares the version before it opens the object, which may be overwritten in between.
+        if StoredObject.of("", "", answer.get("ETag"), answer.get("VersionId")).version != file.stored.version:
+            raise OverwrittenFile(answer.get("ETag"))
         check(body, answer.get("Metadata", {}))
         return decode(body, self._settings.reader_version)
 
