@@ -40,6 +40,10 @@ class CorruptFile(BadFile):
     """Expected the bytes that were stored, found others, or none of Avro."""
 
 
+class OverwrittenFile(BadFile):
+    """Expected the version that was announced, found another."""
+
+
 class UnknownSchema(BadFile):
     """Expected a schema that the reader's can be resolved from, found another."""
 

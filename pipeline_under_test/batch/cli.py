@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ import typer
 from lagloss.errors import EXIT_USAGE, LaglossError
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
+from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import IMPORTERS
 from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
 from pipeline_under_test.commands.options import AsJson, duration_s
@@ -25,8 +25,8 @@ ForSeconds = Annotated[
 ]
 
 
-def _stopped_by_signals() -> threading.Event:
-    stop = threading.Event()
+def _stopped_by_signals() -> StopFlag:
+    stop = StopFlag()
     on_end(stop.set)
     return stop
 

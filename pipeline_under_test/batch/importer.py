@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import subprocess
-import threading
 import time
 import zlib
 from collections.abc import Sequence
@@ -16,8 +15,8 @@ from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionEr
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from lagloss.files import FileNode, QueuedFile
-from pipeline_under_test.batch.avro_files import check, decode
+from lagloss.files import FileNode, QueuedFile, StoredObject
+from pipeline_under_test.batch.avro_files import OverwrittenFile, check, decode
 from pipeline_under_test.batch.aws import Aws, Infrastructure
 from pipeline_under_test.batch.events import ScoreEvent
 from pipeline_under_test.batch.faults import NodeFaults, injections
@@ -25,6 +24,7 @@ from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import Sink, sink_of
+from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import DONE_NODES, QUEUE_NODES, files_pipeline
 from pipeline_under_test.nodes.beat import Beat
 
@@ -71,6 +71,8 @@ class Importer:
     ) -> None:
         self._settings = settings
         self._name = importer
+        self._node = node
+        self._is_retrying = False
         self._bucket = node.bucket(aws.s3)
         self.queue = node.queue(
             aws.sqs,
@@ -92,6 +94,7 @@ class Importer:
             tries = file.receive_count
             self._ledger.write("received", node=self._name, file=file.stored.message_id, tries=tries)
         fresh = all(file.receive_count == 1 for file in files)
+        self._is_retrying |= not fresh
         for file in files:
             self._beat.step()
             try:
@@ -136,6 +139,9 @@ class Importer:
     def _read(self, file: QueuedFile) -> list[ScoreEvent]:
         answer = self._bucket.read(file.stored)
         body = answer["Body"].read()
+        # LocalStack compares the version before it opens the object, which may be overwritten in between.
+        if StoredObject.of("", "", answer.get("ETag"), answer.get("VersionId")).version != file.stored.version:
+            raise OverwrittenFile(answer.get("ETag"))
         check(body, answer.get("Metadata", {}))
         return decode(body, self._settings.reader_version)
 
@@ -147,10 +153,19 @@ class Importer:
         if fault is None:
             return
         self._ledger.write("fault", fault=fault.text, node=self._name, file=file.stored.message_id)
+        self._settle_retries()
         if kind == "double-write":
             stand_still(self._settings.visibility_s + SLACK_S)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _settle_retries(self) -> None:
+        """Delete imported messages that have no try left: lost with this process, they would be dead."""
+        if self._is_retrying:
+            for emitter in self._node.emitters:
+                emitter.flush()
+            self.queue.settle()
+            self._is_retrying = False
 
     def _resist(self, file: QueuedFile) -> None:
         """Let the sink be slow, or refuse, if a fault says so."""
@@ -215,7 +230,7 @@ class DeadLetterWatch:
             self._connection = None
 
 
-def run(settings: BatchSettings, importer: str, stop: threading.Event) -> None:
+def run(settings: BatchSettings, importer: str, stop: StopFlag) -> None:
     """Be a process of an importer until `stop` is set; what is in hand then is finished."""
     aws, engine = Aws.connect(settings), open_database(settings.database_url)
     infrastructure = Infrastructure.find(aws, settings)

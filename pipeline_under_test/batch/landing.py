@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 import uuid
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from pipeline_under_test.batch.faults import NodeFaults, injections
 from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sources import EventSource, Position, source_of
+from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import (
     IMPORTERS,
     LANDING,
@@ -82,7 +82,7 @@ class FileStore:
         infrastructure: Infrastructure,
         ledger: FactLedger,
         maker: ScoreMaker,
-        stop: threading.Event | None = None,
+        stop: StopFlag | None = None,
     ) -> None:
         self._settings = settings
         self._bucket = node.bucket(aws.s3, to=IMPORTERS, files_to=[QUEUE_NODES[each] for each in IMPORTERS])
@@ -90,7 +90,7 @@ class FileStore:
         self._infrastructure = infrastructure
         self._ledger = ledger
         self._maker = maker
-        self._stop = stop or threading.Event()
+        self._stop = stop or StopFlag()
         self._faults = NodeFaults(LANDING, injections(settings), settings.seed)
 
     def store(self, events: Sequence[ScoreEvent]) -> StoredObject | None:
@@ -150,7 +150,7 @@ class FileStore:
 class Landing:
     """Stores the events of a source, until it is stopped."""
 
-    def __init__(self, settings: BatchSettings, store: FileStore, source: EventSource, stop: threading.Event) -> None:
+    def __init__(self, settings: BatchSettings, store: FileStore, source: EventSource, stop: StopFlag) -> None:
         self._settings = settings
         self._store = store
         self._source = source
@@ -181,7 +181,7 @@ class Landing:
             self._source.stored(done.end)
 
 
-def run(settings: BatchSettings, stop: threading.Event) -> None:
+def run(settings: BatchSettings, stop: StopFlag) -> None:
     """Be the process of the node until `stop` is set."""
     aws, maker = Aws.connect(settings), ScoreMaker(settings.seed)
     with landing_node(settings) as node, settings.ledger_of(LANDING) as ledger:

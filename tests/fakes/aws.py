@@ -126,7 +126,8 @@ class FakeBucket:
     def get_object(self, *, Bucket: str, Key: str, IfMatch: str) -> Mapping[str, Any]:
         if IfMatch != f'"{etag(self.objects[Key])}"':
             raise ValueError("412 PreconditionFailed")
-        return {"Body": io.BytesIO(self.objects[Key]), "Metadata": self.metadata.get(Key, {})}
+        body = self.objects[Key]
+        return {"Body": io.BytesIO(body), "Metadata": self.metadata.get(Key, {}), "ETag": f'"{etag(body)}"'}
 
     def create_multipart_upload(self, **request: Any) -> Mapping[str, Any]:
         return {"UploadId": "u"}

@@ -52,10 +52,10 @@ def test_a_bad_file_is_refused_with_what_was_expected(text: str, expected: str) 
 
 
 def test_the_demo_plays_the_faults_that_fit_into_its_minutes() -> None:
-    whole, short = demo_scenario(), demo_scenario(2)
+    whole, short = demo_scenario(), demo_scenario(1)
     assert whole.load.minutes == 6
     assert {type(each) for each in whole.faults} >= {FlowFault, JobFault}
-    assert all(each.at < 120_000 for each in short.faults if isinstance(each, FlowFault))
+    assert all(each.at < 60_000 for each in short.faults if isinstance(each, FlowFault))
     assert not [each for each in short.faults if isinstance(each, JobFault)]
 
 

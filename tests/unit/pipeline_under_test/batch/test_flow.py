@@ -76,6 +76,17 @@ def test_an_overwritten_file_is_dead_and_its_successor_is_imported(world: World)
     assert world.outcomes() == {"lost": 5, LINK_DB: 5, "pending": 5}
 
 
+def test_an_answer_of_another_version_than_was_asked_for_is_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.store.store(world.events())
+    get = world.bucket.get_object
+    monkeypatch.setattr(world.bucket, "get_object", lambda **request: {**get(**request), "ETag": '"other"'})
+    world.import_all()
+    assert {fact["reason"] for fact in world.facts("failed")} == {"OverwrittenFile"}
+    assert not world.sink.rows
+
+
 def test_a_file_that_is_a_hundred_times_larger_is_imported_whole(world: World) -> None:
     world.inject("enlarge:100:1")
     world.store.store(world.events())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
 from pipeline_under_test.batch.landing import Landing
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sources import LoadSource, Position, scored, source_of
+from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.events.event import Event
 from tests.unit.pipeline_under_test.batch.conftest import World
 
@@ -23,7 +23,7 @@ CLICK = {"kind": "Click", "url": "https://shop.example/cart/1", "vendors": ["ga"
 class ListSource:
     """Events at offsets 0, 1, 2 …, all due at once; then it stops the landing."""
 
-    def __init__(self, events: list[ScoreEvent], stop: threading.Event) -> None:
+    def __init__(self, events: list[ScoreEvent], stop: StopFlag) -> None:
         self._events = events
         self._stop = stop
         self._at = 0
@@ -53,7 +53,7 @@ def test_an_event_of_the_stream_keeps_its_id_and_time_and_is_the_same_whenever_i
 
 
 def test_a_source_is_told_of_what_is_stored_file_by_file_and_of_nothing_else(world: World) -> None:
-    stop = threading.Event()
+    stop = StopFlag()
     events = world.events(25)
     source = ListSource(events, stop)
     settings = world.settings.model_copy(update={"file_records": 10})
@@ -67,7 +67,7 @@ def test_a_source_is_told_of_what_is_stored_file_by_file_and_of_nothing_else(wor
 def test_a_file_that_is_not_stored_leaves_its_events_to_be_read_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stop = threading.Event()
+    stop = StopFlag()
     source = ListSource(world.events(3), stop)
 
     def refuse(**_: object) -> None:
