@@ -31,6 +31,8 @@ from pipeline_under_test.scenarios.loss_watch import FalseLoss
 from pipeline_under_test.truth.verdict import LATEST_S, Verdict
 
 TICK_S: Final = 1.0
+TAIL_S: Final = 3.0
+"""The load ends this much early: no event of it is to lie in an hour that is not expected."""
 LOOK_EVERY_S: Final = 5.0
 """Between looks at what takes a statement or more: runs, late data, losses, the verdict."""
 
@@ -98,7 +100,7 @@ class BatchRun:
         """Run all of it, and return the result once lagloss has settled every window, or its time is over."""
         self._inject()
         self.stack.begin(self._begin_s + self.scenario.run.backfill * self.stack.settings.span_s)
-        for _ in self._ticks(until_s=self._begin_s + self.scenario.load.minutes * 60):
+        for _ in self._ticks(until_s=self._begin_s + self.scenario.load.minutes * 60 - TAIL_S):
             pass
         self.say("no more events; waiting for the last hour")
         self.stack.stop_landing()
