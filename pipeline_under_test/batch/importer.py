@@ -72,7 +72,6 @@ class Importer:
         self._settings = settings
         self._name = importer
         self._node = node
-        self._is_retrying = False
         self._bucket = node.bucket(aws.s3)
         self.queue = node.queue(
             aws.sqs,
@@ -94,7 +93,6 @@ class Importer:
             tries = file.receive_count
             self._ledger.write("received", node=self._name, file=file.stored.message_id, tries=tries)
         fresh = all(file.receive_count == 1 for file in files)
-        self._is_retrying |= not fresh
         for file in files:
             self._beat.step()
             try:
@@ -153,19 +151,23 @@ class Importer:
         if fault is None:
             return
         self._ledger.write("fault", fault=fault.text, node=self._name, file=file.stored.message_id)
-        self._settle_retries()
+        self._settle()
         if kind == "double-write":
             stand_still(self._settings.visibility_s + SLACK_S)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def _settle_retries(self) -> None:
-        """Delete imported messages that have no try left: lost with this process, they would be dead."""
-        if self._is_retrying:
-            for emitter in self._node.emitters:
-                emitter.flush()
-            self.queue.settle()
-            self._is_retrying = False
+    def _settle(self) -> None:
+        """Delete what is imported, and send the beacons of that.
+
+        A process that dies between a deletion and its beacon leaves a file that never reached the node `deleted`; one
+        that dies before the deletion, at the last try, a file that is both imported and dead. Neither is this fault.
+        """
+        for emitter in self._node.emitters:
+            emitter.flush()
+        self.queue.settle()
+        for emitter in self._node.emitters:
+            emitter.flush()
 
     def _resist(self, file: QueuedFile) -> None:
         """Let the sink be slow, or refuse, if a fault says so."""
