@@ -113,7 +113,9 @@ def _are_many_late(plan: WindowPlan, facts: WindowFacts) -> bool:
     on_time = [sum(soon) for soon in zip(*(pattern.on_time for pattern in facts.patterns), strict=True)]
     return any(
         there.count - soon > share * there.count
-        for there, soon, share in zip(facts.arrivals, on_time, plan.late_shares, strict=False)
+        for there, soon, share in zip(
+            facts.arrivals, on_time or [0] * len(facts.arrivals), plan.late_shares, strict=True
+        )
     )
 
 

@@ -89,12 +89,13 @@ def table(found: Sequence[Backtested]) -> str:
         "| kind | incidents | right | pages | right | faults | found |",
         "|---|---|---|---|---|---|---|",
     ]
+    missed = {id(fault) for each in found for fault in each.missed()}
     for kind in KINDS:
         incidents = [(each, incident) for each in found for incident in each.incidents if incident.rule.kind == kind]
         right = [(each, incident) for each, incident in incidents if each.right(incident)]
         pages = [pair for pair in incidents if is_page(pair[1])]
-        faults = [(each, fault) for each in found for fault in each.faults if kind in fault.found_by]
-        hit = [fault for each, fault in faults if fault not in each.missed()]
+        faults = [fault for each in found for fault in each.faults if kind in fault.found_by]
+        hit = [fault for fault in faults if id(fault) not in missed]
         right_pages = sum(pair in right for pair in pages)
         cells = (len(incidents), len(right), len(pages), right_pages, len(faults), len(hit))
         rows.append(f"| `{kind}` | {' | '.join(map(str, cells))} |")

@@ -178,8 +178,8 @@ def _figure(id_: str, named_by: str, height: int | None) -> Part:
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
-def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
-    """Return every property of the page's parts that follows from stored data."""
+def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
+    """Return every property of the page's parts that follows from stored data; the nodes' figure once it is `seen`."""
     try:
         panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
     except UnknownPipeline:
@@ -190,7 +190,7 @@ def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> d
     open_ = band.band(read_open(store, IncidentFilters(pipeline=name)), here, asking(), now_s)
     is_empty = panels.newest is None and not panels.series.buckets
     drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
-    return drawn | _drawn(panels, here, dark, now_s)
+    return drawn | _drawn(panels, here, dark, now_s, seen)
 
 
 def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
@@ -234,7 +234,7 @@ def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFra
     )
 
 
-def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
+def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
     series, graph = panels.series, Graph(panels.stored.definition)
     ends = hops.deliveries(graph)
     frame = _frame(panels, here, dark, now_s)
@@ -251,6 +251,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
         "shares": shares_box(panels, here),
         "flow": flow_graph.flow_figure(graph, series.total, dark),
         "flow_style": {"height": flow_graph.height_px(graph), "minWidth": flow_graph.width_px(graph)},
+        "nodes": nodes.nodes_figure(frame) if seen else no_update,
         "nodes_caption": nodes.caption(frame),
         "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
         "worst": pipeline_parts.worst_table(panels, here),
@@ -274,6 +275,7 @@ _OUTPUTS: Final = {
     "shares": Output(PipelineId.SHARES, "children"),
     "flow": Output(PipelineId.FLOW, "figure"),
     "flow_style": Output(PipelineId.FLOW, "style"),
+    "nodes": Output(PipelineId.NODES, "figure"),
     "nodes_caption": Output(PipelineId.NODES_CAPTION, "children"),
     "nodes_style": Output(PipelineId.NODES, "style"),
     "worst": Output(PipelineId.WORST, "children"),
@@ -295,15 +297,18 @@ def _register_drawing(app: Dash, services: Services) -> None:
             Input(Shell.URL, "search"),
             Input(Shell.TICK, "n_intervals"),
             Input(Shell.SCHEME, "data"),
+            State(PipelineId.NODES_SEEN, "data"),
         ],
         running=WHILE_BUSY,
     )
-    async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> dict[str, Any]:
+    async def draw(
+        pathname: str | None, search: str | None, _: int | None, scheme: str | None, seen: bool | None
+    ) -> dict[str, Any]:
         here, of = PAGE.asked(pathname, search)
         now_s, dark, name = time.time(), scheme == "dark", of["pipeline"]
         # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
         kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
-        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, dark, now_s)
+        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, dark, now_s, bool(seen))
         nothing = dict.fromkeys(_OUTPUTS, no_update)
         if isinstance(found, Failed):
             return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
@@ -319,17 +324,15 @@ def _register_drawing(app: Dash, services: Services) -> None:
     )
 
     @app.callback(
-        Output(PipelineId.NODES, "figure"),
+        Output(PipelineId.NODES, "figure", allow_duplicate=True),
         Input(PipelineId.NODES_SEEN, "data"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        Input(Shell.SCHEME, "data"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        State(Shell.SCHEME, "data"),
         prevent_initial_call=True,
     )
-    async def draw_nodes(
-        seen: bool | None, pathname: str | None, search: str | None, _: int | None, scheme: str | None
-    ) -> Any:
+    async def draw_nodes(seen: bool | None, pathname: str | None, search: str | None, scheme: str | None) -> Any:
+        """Draw the figure when it is first seen; from then on `draw` does."""
         if not seen:
             return no_update
         here, of = PAGE.asked(pathname, search)

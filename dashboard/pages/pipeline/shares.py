@@ -29,7 +29,7 @@ def shares_box(panels: Panels, here: Address) -> Part:
     size = str(PIE_PX)
     picture = html.Img(src=data_uri(pie(found, hue)), alt="the same as a pie", className="pie", width=size, height=size)
     table = dmc.Table(
-        dmc.TableTbody([_row(share, longest_ms, hue) for share in found]),
+        dmc.TableTbody([share_row(share, longest_ms, hue) for share in found]),
         tabularNums=True,
         verticalSpacing=3,
         horizontalSpacing=6,
@@ -40,7 +40,8 @@ def shares_box(panels: Panels, here: Address) -> Part:
     return [dmc.Title(_TITLE, order=2, fz=16), about, picture if found else None, table]
 
 
-def _row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> Part:
+def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> Part:
+    """Return a hop's row: its name, bar, lag, and share of the whole."""
     width, height = map(str, BAR_PX)
     picture = html.Img(src=data_uri(bar(share, longest_ms, hue)), alt="", width=width, height=height)
     return dmc.TableTr(
