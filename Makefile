@@ -17,7 +17,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # Dependency groups of pyproject.toml that the checkout's locks hold, beside `dev`. Not `msk`, whose library wants an
 # older python-dateutil than all others.
-RUN_TIME := sdk http checksum spark server aggregator embedded notebook build
+RUN_TIME := sdk http checksum aws spark server aggregator embedded notebook build
 
 .PHONY: help
 help: ## list the targets
@@ -30,13 +30,17 @@ setup: $(VENV)/.development $(JARS)/.complete ## install everything into .venv a
 demo: $(VENV)/.project $(JARS)/.complete ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
 	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
 
+.PHONY: demo-batch
+demo-batch: $(VENV)/.project $(JARS)/.complete ## run the batch pipeline with S3 and Airflow, and show faults beside what was measured; MINUTES=6
+	@$(BIN)/python -m pipeline_under_test.batch demo $(if $(MINUTES),--minutes $(MINUTES))
+
 .PHONY: scenarios
 scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about half an hour)
 	@$(BIN)/python -m pipeline_under_test scenario --all
 
 .PHONY: experiments
 experiments: setup ## measure what safe answers, round trips, retries and scaling by CPU cost; writes docs/images/*.svg (about 25 minutes)
-	@for name in ingest expel retry cpu-misleads; do \
+	@for name in ingest expel retry cpu-misleads premature-scale-in; do \
 		$(BIN)/python -m pipeline_under_test.experiments $$name --out docs/images/$$name.svg; done
 
 # Hundreds of processes are started: without files of compiled code each would compile all of it anew.

@@ -30,11 +30,16 @@ class _ConsumerLags(Collector):
         labels = (*NodeGroup._fields, "topic", "partition")
         offsets = GaugeMetricFamily(
             "lagloss_consumer_lag_offsets",
-            "Offsets by which a node's consumer group is behind the end of the log",
+            "Offsets by which a node's consumer group is behind the end of the log; messages that wait in its queue",
             labels=labels,
         )
         seconds = GaugeMetricFamily(
             "lagloss_consumer_lag_seconds", "Age of the event time of the record it consumes next", labels=labels
+        )
+        in_flight = GaugeMetricFamily(
+            "lagloss_consumer_lag_in_flight",
+            "Messages of a node's queue that are received and not deleted",
+            labels=labels,
         )
         for lag in self.newest:
             of = (*lag.group, lag.topic, str(lag.partition))
@@ -42,7 +47,9 @@ class _ConsumerLags(Collector):
                 offsets.add_metric(of, lag.offsets)
             if lag.behind_ms is not None:
                 seconds.add_metric(of, lag.behind_ms / 1_000)
-        yield from (offsets, seconds)
+            if lag.in_flight is not None:
+                in_flight.add_metric(of, lag.in_flight)
+        yield from (offsets, seconds, in_flight)
 
 
 class AggregatorMetrics:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import blame, closing, intake, live, looks, overview, paging, panels, pipelines, sizes, span
+from benchmarks import blame, closing, importing, intake, live, looks, overview, paging, panels, pipelines, sizes, span
 
 ALL = {
     "closing": closing.run,
@@ -13,6 +13,7 @@ ALL = {
     "live": live.run,
     "span": span.run,
     "intake": intake.run,
+    "importing": importing.run,
     "paging": paging.run,
     "looks": looks.run,
     "overview": overview.run,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import numpy as np
 import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -132,6 +133,12 @@ def _subjects() -> Iterator[dict[str, Subject]]:
         for message_id in ids:
             inner.sent_out(message_id, event_ms)
 
+    def taken_in_at_once(emitter: Emitter) -> Subject:
+        def observe(ids: Sequence[str], event_ms: int) -> None:
+            emitter.observe_all("in", ids, np.full(len(ids), event_ms))
+
+        return Subject(observe, emitter.flush)
+
     def sent_out_to(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
             inner.sent_out(message_id, event_ms, to="snk")
@@ -160,6 +167,8 @@ def _subjects() -> Iterator[dict[str, Subject]]:
             "sent_out": Subject(sent_out, inner.flush),
             "sent_out to a named node": Subject(sent_out_to, inner.flush),
             "taken_in at the first node": Subject(taken_in_first, first.flush),
+            "taken_in as columns": taken_in_at_once(inner),
+            "at the first node as columns": taken_in_at_once(first),
             "taken_in there with a trace": Subject(taken_in_traced, first.flush),
             **{f"taken_in with checksum of {size:,} B": taken_in_checked(b"x" * size) for size in PAYLOAD_BYTES},
         }

@@ -122,6 +122,16 @@ class Access:
             raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
         return known
 
+    async def pipelines_of_dags(self, caller: Caller) -> dict[str, list[str]]:
+        """Return, by DAG, the pipelines that name it as a job and that this caller may report to."""
+        snapshot = await self._snapshot()
+        found: dict[str, list[str]] = {}
+        for name, known in snapshot.pipelines.items():
+            if name == caller.tenant or (caller.token is None and name not in snapshot.guarded):
+                for dag in known.dags:
+                    found.setdefault(dag, []).append(name)
+        return found
+
     async def spend(self, caller: Caller, beacons: int) -> None:
         """Charge beacons, or the parts of a report, to the token's rate.
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from collector import beacons, definitions, intake
+from collector import beacons, definitions, intake, runs
 from collector.access import Access
 from collector.bodies import Bodies
 from collector.emitters import MAX_WAITING_BEACONS, Emitters
@@ -74,7 +74,7 @@ def create_app(
 
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
     problems.install(app, "the collector")
-    for resource in (beacons, intake, definitions):
+    for resource in (beacons, intake, definitions, runs):
         resource.add_routes(app, services)
     answers = _health_of(bootstrap)
 

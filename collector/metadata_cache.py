@@ -36,6 +36,8 @@ class KnownPipeline:
     checkpoints: frozenset[str]
     nodes: frozenset[str]
     sample: int
+    dags: frozenset[str] = frozenset()
+    """Of the jobs that it names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,5 +133,6 @@ def _pipelines(versions: list[StoredPipeline]) -> dict[str, KnownPipeline]:
             before | frozenset(graph.checkpoints),
             frozenset(graph.nodes),
             stored.definition.sample,
+            frozenset(job.dag for job in stored.definition.spec.jobs),
         )
     return found

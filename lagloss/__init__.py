@@ -1,6 +1,6 @@
 """lagloss: measure per minute how late a streaming pipeline's data is, and whether any was lost.
 
-These names are the SDK's public interface, with the modules `asgi`, `identity`, `kafka`, `sink` and `spark`;
+These names are the SDK's public interface, with the modules `asgi`, `files`, `identity`, `kafka`, `sink` and `spark`;
 `read_windows` is for notebooks, and needs lagloss-server.
 """
 

@@ -86,6 +86,14 @@ class BadZone(UsageError):
     """Expected an IANA time zone such as Europe/Berlin, or UTC, found {text!r}."""
 
 
+class UnknownNode(UsageError):
+    """{pipeline} has no node {node}; it has {known}."""
+
+
+class UnknownRun(UsageError):
+    """{pipeline} has no run {run} of a DAG that its definition names. List them with `lagloss runs {pipeline}`."""
+
+
 class UnknownCheckpoint(UsageError):
     """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
 
@@ -246,6 +254,11 @@ class StaleDataDirectory(ServerUnreachable):
 
 class UnreachableDirectory(ServerUnreachable):
     """{path} cannot be used: {detail}. Choose another place with --data-dir or LAGLOSS_DATA_DIR."""
+
+
+class ServerNotInstalled(ServerUnreachable):
+    """{server} could not be installed: {detail}. Check the network (pip takes a proxy from HTTPS_PROXY, a mirror from
+    PIP_INDEX_URL), then run the same command again"""
 
 
 class ServerNotReady(ServerUnreachable):

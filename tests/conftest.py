@@ -22,6 +22,7 @@ from aggregator.kernel.session import start_session
 from lagloss.broker.topics import create_topics
 from lagloss_server.ops import jars as lagloss_jars
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
@@ -123,6 +124,13 @@ def kafka(jars: None, server_dir: Path) -> Iterator[EmbeddedKafka]:
 def kafka_bootstrap(kafka: EmbeddedKafka) -> str:
     """host:port of the session's broker."""
     return kafka.bootstrap
+
+
+@pytest.fixture(scope="session")
+def localstack(server_dir: Path) -> Iterator[EmbeddedLocalStack]:
+    """The session's emulator of S3, SNS and SQS, in an environment of its own (fetched if it is not there)."""
+    with EmbeddedLocalStack(server_dir / "localstack") as emulator:
+        yield emulator
 
 
 @pytest.fixture(scope="session")

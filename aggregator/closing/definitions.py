@@ -10,7 +10,7 @@ from aggregator.closing import unfinished
 from aggregator.closing.judge import Versions
 from aggregator.closing.schedule import WindowEntry, WindowSchedule
 from aggregator.metrics import AggregatorMetrics
-from aggregator.node_groups import NodeGroup
+from aggregator.node_groups import QUEUES, NodeGroup
 from aggregator.reports.deferral import read_deferred
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.store import Store, read_basis
@@ -60,10 +60,10 @@ class DefinitionRegistry:
             self.schedules[name].grace_ms = self.versions[name].newest.definition.spec.grace
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
         self.groups = [
-            NodeGroup(name, node.name, node.group, node.cluster or "")
+            NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.cluster or "")
             for name, versions in self.versions.items()
             for node in versions.newest.definition.spec.nodes
-            if node.group is not None
+            if node.input is not None
         ]
 
     def _resume_followed(self) -> None:

@@ -14,8 +14,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
 from aggregator.consumer_lag.lag import ConsumerLags
+from aggregator.consumer_lag.queues import QueueLags
 from aggregator.metrics import AggregatorMetrics
-from aggregator.node_groups import NodeGroup, PartitionLag
+from aggregator.node_groups import QUEUES, NodeGroup, PartitionLag
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.broker.connection import KafkaConnection
 from lagloss.errors import BadSetting
@@ -26,6 +27,7 @@ from lagloss_server.store.schema import core as tables
 log = structlog.get_logger()
 
 EVERY_S: Final = 10.0
+Lags = ConsumerLags | QueueLags
 CLOSE_S: Final = 1.0
 """How long an end waits for a round under way: what that writes is right whenever it comes."""
 
@@ -67,7 +69,7 @@ class ConsumerLagWatch:
             self._thread.join(CLOSE_S)
         self._metrics.consumer_lag(())
 
-    def round(self, lags_in: Callable[[str], ConsumerLags]) -> None:
+    def round(self, lags_in: Callable[[str], Lags]) -> None:
         """Read the lags once, cluster by cluster, and store them; a cluster that is away costs no other its lags, and a
         group that cannot be read or stored is set aside alone."""
         by_cluster: dict[str, list[NodeGroup]] = {}
@@ -97,7 +99,7 @@ class ConsumerLagWatch:
         self._failures.forget(item for item in (*waiting, *due) if item not in known)
         return [group for group in groups if _item(group) not in waiting]
 
-    def _read(self, lags: ConsumerLags, groups: Collection[NodeGroup], found: list[PartitionLag]) -> int:
+    def _read(self, lags: Lags, groups: Collection[NodeGroup], found: list[PartitionLag]) -> int:
         """Read and store the lags of these groups, and add them to what was found."""
         asked_ms, some = lags.read(groups)
         if self._stop.is_set():
@@ -113,11 +115,16 @@ class ConsumerLagWatch:
         self._failures.put(_item(group), error)
 
     def _run(self) -> None:
-        opened: dict[str, ConsumerLags] = {}
+        opened: dict[str, Lags] = {}
 
-        def lags_in(cluster: str) -> ConsumerLags:
+        def open_lags(cluster: str) -> Lags:
+            if cluster == QUEUES:
+                return QueueLags()
+            return ConsumerLags(KafkaConnection.named(cluster) if cluster else self._bootstrap)
+
+        def lags_in(cluster: str) -> Lags:
             if cluster not in opened:
-                opened[cluster] = ConsumerLags(KafkaConnection.named(cluster) if cluster else self._bootstrap)
+                opened[cluster] = open_lags(cluster)
             return opened[cluster]
 
         try:
@@ -158,15 +165,17 @@ def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -
             "offsets_max": lag.offsets,
             "behind_ms": lag.behind_ms,
             "behind_max_ms": lag.behind_ms,
+            "in_flight": lag.in_flight,
+            "in_flight_max": lag.in_flight,
         }
         for lag in found
     ]
     table = tables.table_of(tables.ConsumerLagRow)
     upsert = insert(table)
-    newer: dict[str, Any] = {name: upsert.excluded[name] for name in ("asked_at", "offsets", "behind_ms")}
+    newer: dict[str, Any] = {name: upsert.excluded[name] for name in ("asked_at", "offsets", "behind_ms", "in_flight")}
     highest = {
         name: func.greatest(table.c[name], upsert.excluded[name])  # passes over nulls
-        for name in ("offsets_max", "behind_max_ms")
+        for name in ("offsets_max", "behind_max_ms", "in_flight_max")
     }
     absolute = upsert.on_conflict_do_update(
         index_elements=list(table.primary_key.columns),

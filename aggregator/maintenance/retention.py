@@ -31,6 +31,7 @@ from lagloss_server.settings import Settings
 from lagloss_server.store.partitions import DAY_S, day_label
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
+from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.store import names_not_deleted
 
 log = structlog.get_logger()
@@ -83,8 +84,10 @@ class Retention:
         """Return the tables whose rows go by age alone, with the condition for the old rows."""
         rollup, bad, asked = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
         trail = AuditTrailRow
+        rolled_up_s = oldest_day(now_ms, self._settings.keep_rollups_days)
         return {
-            tables.table_of(rollup): rollup.start < oldest_day(now_ms, self._settings.keep_rollups_days),
+            tables.table_of(rollup): rollup.start < rolled_up_s,
+            **{tables.table_of(row): row.due_at < rolled_up_s * 1_000 for row in (DagRunRow, TaskTryRow)},
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
             tables.table_of(trail): trail.at < _ago(now_ms, self._settings.keep_audit_days),
             tables.table_of(asked): and_(asked.answer.is_not(None), asked.requested_at < _ago(now_ms, CHANGEABLE_DAYS)),

@@ -19,6 +19,7 @@ from alerting.backtest.replay import UNTRIED, Replay, Replayed
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import SHOWN_WINDOWS
 from alerting.rules.budget import BurnRate
+from alerting.rules.jobs import RUNS_S
 from alerting.rules.lag import OnTime
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.errors import BadDefinition, NotEnoughData
@@ -27,6 +28,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import read_runs_by
 from lagloss_server.times import parse_time_s
 
 Document = dict[str, Any]
@@ -144,12 +146,13 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
         history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
         habits = read_habits(connection, tried, from_s, to_s)
+        runs = read_runs_by(connection, stored.name, tried.spec.jobs, from_s - RUNS_S, to_s)
     windows = sum(start >= from_s for start in history.documents)
     if not windows:
         raise NotEnoughData(detail=f"{stored.name} has no closed window in this range.")
     limits = list(_limits(stored, tried))
     left_out = [limit.rule for limit in limits if not limit.tried]
-    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents, habits), left_out)
+    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents, habits, runs), left_out)
     replay.run(history.closings, time.time())
     return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
 

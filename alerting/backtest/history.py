@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from alerting.rules.windows import WindowReader
 from alerting.views.habit_cache import KEPT_S, habits_of, needs_volume, read_shares, read_volume, shares_of
 from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.rules.runs import DagRun
 from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
 _WINDOW: Final = table_of(WindowRow)
@@ -71,8 +72,13 @@ def read_history(
     return StoredHistory(closings, documents, revised)
 
 
-def past_of(definition: Definition, documents: Mapping[int, Document], habits: Habits = NO_HABITS) -> Past:
-    """Return when messages came in and at watched checkpoints, as known afterwards, and what was usual."""
+def past_of(
+    definition: Definition,
+    documents: Mapping[int, Document],
+    habits: Habits = NO_HABITS,
+    runs: Sequence[DagRun] = (),
+) -> Past:
+    """Return when messages came in and at watched checkpoints, as known afterwards, what was usual, and the runs."""
     seen: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
     arrived = []
     for start, document in sorted(documents.items()):
@@ -81,7 +87,7 @@ def past_of(definition: Definition, documents: Mapping[int, Document], habits: H
                 seen[there["name"]].append(start)
         if document["messages"]:
             arrived.append(start)
-    return Past(seen, arrived, habits)
+    return Past(seen, arrived, habits, runs)
 
 
 def read_habits(connection: Connection, definition: Definition, from_s: int, to_s: int) -> Habits:

@@ -21,11 +21,13 @@ from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.budget import LONGEST_S
 from alerting.rules.habits import NO_HABITS, Habits
+from alerting.rules.jobs import KINDS_OF_JOBS
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Row, WindowReader, Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import MAX_OF, Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.rules.runs import DagRun
 
 UNTRIED: Final = frozenset({"blind/reports"})
 """Rules that cannot be replayed, since report times are not stored."""
@@ -33,7 +35,7 @@ UNTRIED: Final = frozenset({"blind/reports"})
 
 def is_by_the_clock(rule: Rule) -> bool:
     """Return whether it is a rule of time, which is evaluated each minute as well."""
-    return rule.kind in ("staleness", "pending-age") or rule.name == "blind/closing"
+    return rule.kind in ("staleness", "pending-age", *KINDS_OF_JOBS) or rule.name == "blind/closing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,12 @@ class ReplayedClosing:
 @dataclass(frozen=True)
 class Past:
     """Replayed past: minutes (epoch s, ascending) with live beacons by watched checkpoint, those with messages at all,
-    and what was usual."""
+    what was usual, and the runs of jobs as they are known now."""
 
     seen: Mapping[str, Sequence[int]] = field(default_factory=dict)
     arrived: Sequence[int] = ()
     habits: Habits = NO_HABITS
+    runs: Sequence[DagRun] = ()
 
 
 @dataclass(slots=True)
@@ -180,6 +183,7 @@ class Replay:
             newest_s={name: past.seen[name][count - 1] for name, count in newest.items() if count},
             came_s={start: float(start) for start in arrived},
             habits=past.habits,
+            runs=[run for each in past.runs if (run := each.as_of(1_000 * now_s)) is not None],
             waiting=[WaitingMessages((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from alerting.rules.base import Document, Rule, Unit
 from alerting.rules.blind import blind_rules
 from alerting.rules.budget import budget_rules
+from alerting.rules.jobs import job_rules
 from alerting.rules.lag import lag_rules, on_time_rules
 from alerting.rules.loss import loss_rules
 from alerting.rules.quality import quality_rules
@@ -34,6 +35,7 @@ def rules_of(definition: Definition) -> list[Rule]:
         *share_rules(definition),
         *unusual_rules(definition),
         *quality_rules(definition),
+        *job_rules(definition),
     ]
 
 

@@ -10,6 +10,7 @@ from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.windows import Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.rules.runs import DagRun
 
 HORIZON_S: Final = 86_400
 """Windows older than this open and change nothing: closing last week again must not page tonight."""
@@ -31,8 +32,8 @@ class PipelineView:
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
     `came_s`: of minutes with messages at the first checkpoint, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: pending messages. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. Moments
-    in epoch s.
+    `waiting`: pending messages. `runs`: of its jobs, of the last week. `watched_since_s`: start of the alerter's
+    observation. `habits`: what is usual. Moments in epoch s.
     """
 
     definition: Definition
@@ -45,6 +46,7 @@ class PipelineView:
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
     waiting: Sequence[WaitingMessages] = ()
+    runs: Sequence[DagRun] = ()
     watched_since_s: float = 0.0
     habits: Habits = NO_HABITS
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection, and_, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
+from alerting.rules.jobs import MAX_RUNS, RUNS_S
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
 from alerting.views.habit_cache import HabitCache
@@ -19,6 +20,7 @@ from lagloss_server.rules.freshness import STALE_AFTER_S
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, MissingMessageRow, TallyRow
 from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import read_runs_by
 
 
 class _Kept:
@@ -45,7 +47,7 @@ class ViewCache:
     def view(self, pipeline: StoredPipeline, now_s: float) -> PipelineView:
         """Return the view of a pipeline as of one moment, out of one snapshot of the database."""
         self._since_s = now_s if self._since_s is None else self._since_s
-        name, kept = pipeline.name, self._of(pipeline)
+        name, kept, jobs = pipeline.name, self._of(pipeline), pipeline.definition.spec.jobs
         seen_from_s = int(now_s) - HORIZON_S
         with self._engine.begin() as connection:
             kept.stored.refresh(connection, seen_from_s)
@@ -62,6 +64,7 @@ class ViewCache:
                 reported_s=_reported_s(connection, name),
                 expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
+                runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
                 watched_since_s=self._since_s,
                 habits=kept.habits.refreshed(connection, now_s),
             )

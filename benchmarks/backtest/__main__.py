@@ -14,7 +14,7 @@ from benchmarks.backtest.score import Backtested, backtest, is_page
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.model.definition import Definition, as_document, load_definition
-from pipeline_under_test.scenarios.scenario import DIRECTORY, Scenario, load_scenario
+from pipeline_under_test.scenarios.scenario import Scenario, load_scenario, shipped_scenarios
 from pipeline_under_test.topology import DEFINITION
 
 FIRST_S: Final = 1_794_960_000 // DAY_S * DAY_S
@@ -60,7 +60,7 @@ def played(scenario: Scenario) -> Backtested:
 
 def scenarios() -> Iterator[tuple[Scenario, Backtested]]:
     """Yield all scenarios of the repository with their backtests."""
-    for path in sorted(DIRECTORY.glob("*.yaml")):
+    for path in shipped_scenarios():
         scenario = load_scenario(path)
         yield scenario, played(scenario)
 

@@ -9,7 +9,19 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import audit, consumer_lag, health, incidents, messages, openslo, overview, reports, series, windows
+from dashboard.api import (
+    audit,
+    consumer_lag,
+    health,
+    incidents,
+    messages,
+    openslo,
+    overview,
+    reports,
+    runs,
+    series,
+    windows,
+)
 from dashboard.queries.services import Services
 from lagloss.errors import LaglossError, UsageError
 from lagloss_server.errors import (
@@ -21,6 +33,7 @@ from lagloss_server.errors import (
     UnknownIncident,
     UnknownPipeline,
     UnknownReceiver,
+    UnknownRun,
     UnknownSilence,
     UnknownWindow,
     WindowTooLarge,
@@ -32,6 +45,7 @@ _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (UnknownPipeline, 404, "Unknown pipeline"),
     (UnknownWindow, 404, "Unknown window"),
+    (UnknownRun, 404, "Unknown run"),
     (UnknownIncident, 404, "Unknown incident"),
     (UnknownSilence, 404, "Unknown silence"),
     (UnknownReceiver, 404, "Unknown receiver"),
@@ -53,6 +67,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     consumer_lag.router,
     windows.router,
     messages.router,
+    runs.router,
     reports.router,
     openslo.router,
     incidents.router,

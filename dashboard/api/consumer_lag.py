@@ -12,9 +12,11 @@ from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
 
 _ABOUT: Final = (
-    "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time since "
-    "the event time of the record at the committed offset, 0 where nothing waits; `last` is at the bucket's end, `max` "
-    "the highest in it; null: not known. `watched` is the group of each node that names one in the definition."
+    "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time "
+    "since the event time of the record at the committed offset, 0 where nothing waits. Of a queue, `offsets` is the "
+    "number of messages that wait, `in_flight` of those received and not deleted, `behind_ms` the age of the oldest. "
+    "`last` is at the bucket's end, `max` the highest in it; null: not known. `watched` is the group or queue of each "
+    "node that names one in the definition."
 )
 
 

@@ -37,11 +37,13 @@ def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
     if not shown:
         drawing.add_annotation(
             x=0.5, xref="paper", y=0.5, yref=f"{yaxis} domain", showarrow=False, font={"color": frame.colours.dim},
-            text="nothing is known: have the groups committed offsets?",
+            text="nothing is known: have the groups committed offsets? do the queues exist?",
         )  # fmt: skip
 
 
 def _describe(of: Of, bucket: LagBucket) -> str:
-    if bucket.offsets_max == 0:
+    if bucket.offsets_max == 0 and not bucket.in_flight_max:
         return f"{safe(of.node)} 0"
-    return f"{safe(of.node)} {fmt.count(bucket.offsets_max)}, {fmt.duration(bucket.behind_max_ms)} behind"
+    in_flight = "" if bucket.in_flight_max is None else f", {fmt.count(bucket.in_flight_max)} in flight"
+    behind = f"{fmt.duration(bucket.behind_max_ms)} behind"
+    return f"{safe(of.node)} {fmt.count(bucket.offsets_max)}{in_flight}, {behind}"

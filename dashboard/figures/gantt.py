@@ -1,4 +1,4 @@
-"""The Gantt chart of one message: its time in nodes and on links, in the order of the flow, since its event."""
+"""Gantt charts: of one message, its time in nodes and on links since its event; of one run, the tries of its tasks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from dashboard import format as words
-from dashboard.design import NODE_HUES, palette
+from dashboard.design import NODE_HUES, Palette, palette
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
-from dashboard.figures.look import base_layout, faded
+from dashboard.figures.look import base_layout, faded, lag_unit
 from dashboard.queries.message_timeline import Stay
 from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
+from lagloss_server.rules.runs import DagRun, TaskTry
 
 _NODE: Final = NODE_HUES[0]
 _LINK: Final = NODE_HUES[2]
@@ -29,7 +30,7 @@ def gantt(
 ) -> go.Figure:
     """`missing`: by place, its description. Times are counted from `event_ms` (epoch ms)."""
     of = palette(dark)
-    unit_ms, unit = _unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
+    unit_ms, unit = lag_unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
     places = list(dict.fromkeys([*(stay.place for stay in found), *missing]))
     drawing = Drawing()
     for kind, name, marker in (
@@ -42,21 +43,89 @@ def gantt(
     drawing.add_trace(_arrivals(found, event_ms, unit_ms, of.text))
     if missing:
         drawing.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms, of.loss))
+    return _figure(drawing, [words.place_label(place) for place in places], f"{unit} since the event", of)
+
+
+def run_gantt(run: DagRun, now_ms: float, zone: Zone, dark: bool) -> go.Figure:
+    """Draw the tries of a run's tasks by their state, each in a row of its own, in the order in which they began."""
+    of = palette(dark)
+    begun = [each for each in run.tries if each.started_ms is not None]
+    first_ms = min([each.started_ms for each in begun if each.started_ms is not None], default=run.due_ms)
+    ends_ms = [now_ms if each.ended_ms is None else each.ended_ms for each in begun]
+    unit_ms, unit = lag_unit(max(ends_ms, default=first_ms) - first_ms)
+    drawing = Drawing()
+    for state, marker in _run_looks(of).items():
+        these = [each for each in begun if each.state == state]
+        if these:
+            drawing.add_trace(_tries(these, state, marker, first_ms, now_ms, unit_ms, zone))
+    return _figure(drawing, [_row(each) for each in begun], f"{unit} since the first task began", of)
+
+
+def _run_looks(of: Palette) -> dict[str, dict[str, Any]]:
+    """Return the marker of each state, which differ by pattern as well as by colour."""
+    return {
+        "success": {"color": of.ok},
+        "failed": {"color": faded(of.loss), "pattern": {"shape": "x", "fgcolor": of.loss, "size": 6}},
+        "skipped": {"color": faded(of.idle), "pattern": {"shape": ".", "fgcolor": of.idle, "size": 5}},
+        "running": {"color": faded(of.open), "pattern": {"shape": "/", "fgcolor": of.open, "size": 5}},
+    }
+
+
+def _tries(
+    these: Sequence[TaskTry],
+    state: str,
+    marker: dict[str, Any],
+    first_ms: float,
+    now_ms: float,
+    unit_ms: float,
+    zone: Zone,
+) -> Trace:
+    def describe(each: TaskTry) -> str:
+        at_s = (each.started_ms or first_ms) / 1_000
+        took = "not ended" if each.ended_ms is None else fmt.duration(each.duration_ms)
+        lines = (
+            f"{_row(each)}: {state}, {took}",
+            f"from {zone.moment(at_s, seconds=True)}",
+            f"({utc(at_s, seconds=True)})",
+        )
+        return "<br>".join(escape(line) for line in lines)
+
+    begins = [float(each.started_ms or first_ms) for each in these]
+    ends = [float(now_ms if each.ended_ms is None else each.ended_ms) for each in these]
+    return bar(
+        orientation="h",
+        y=[escape(_row(each)) for each in these],
+        base=[(begin - first_ms) / unit_ms for begin in begins],
+        x=[max(0.0, end - begin) / unit_ms for begin, end in zip(begins, ends, strict=True)],
+        customdata=[describe(each) for each in these],
+        name=state,
+        width=0.55,
+        marker=marker,
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+
+
+def _row(each: TaskTry) -> str:
+    return f"{each.label}, try {each.number}" if each.number > 1 else each.label
+
+
+def _figure(drawing: Drawing, rows: Sequence[str], axis: str, of: Palette) -> go.Figure:
+    """Return the chart with these rows, the first on top."""
     return drawing.figure(
         **{**base_layout(of), "hoverlabel": {**base_layout(of)["hoverlabel"], "align": "left"}, "legend": _LEGEND},
         margin={"l": 20, "r": 16, "t": 34, "b": 48},
-        height=110 + _ROW_PX * max(len(places), 2),
+        height=110 + _ROW_PX * max(len(rows), 2),
         hovermode="closest",
         barmode="overlay",
         xaxis={
-            "title": {"text": f"{unit} since the event"},
+            "title": {"text": axis},
             "gridcolor": of.grid,
             "zerolinecolor": of.text,
             "rangemode": "tozero",
         },
         yaxis={
             "categoryorder": "array",
-            "categoryarray": [escape(words.place_label(place)) for place in reversed(places)],
+            "categoryarray": [escape(row) for row in reversed(rows)],
             "automargin": True,
             "showgrid": False,
         },
@@ -120,9 +189,3 @@ def _describe(stay: Stay, zone: Zone) -> str:
         f"({utc(at_s, seconds=True)})",
     )
     return "<br>".join(escape(line) for line in lines)
-
-
-def _unit(highest_ms: float) -> tuple[float, str]:
-    if highest_ms < 2_000:
-        return 1.0, "ms"
-    return (1_000.0, "s") if highest_ms < 300_000 else (60_000.0, "min")

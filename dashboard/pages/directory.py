@@ -14,6 +14,7 @@ from dashboard.pages.overview import page as overview
 from dashboard.pages.pipeline import page as pipeline
 from dashboard.pages.portfolio import page as portfolio
 from dashboard.pages.report import page as report
+from dashboard.pages.runs import page as runs
 from dashboard.pages.window import page as window
 
 PAGES: Final[tuple[Page, ...]] = (
@@ -22,6 +23,7 @@ PAGES: Final[tuple[Page, ...]] = (
     pipeline.PAGE,
     window.PAGE,
     message.PAGE,
+    runs.PAGE,
     report.PAGE,
     alerts.PAGE,
     incident.PAGE,

@@ -186,6 +186,7 @@ def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:
     pages = [("pipeline", "Pipeline", links.pipeline(pipeline))]
     if asking().grants.may_see_ids(pipeline) or current == "message":
         pages.append(("message", "Messages", links.message(pipeline)))
+    pages.append(("runs", "Runs", links.runs(pipeline)))
     pages.append(("report", "SLA report", links.report(pipeline)))
     return html.Nav(
         dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs"),

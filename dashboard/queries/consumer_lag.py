@@ -1,4 +1,4 @@
-"""How far the consumer groups of a pipeline were behind over a span, by node or by partition."""
+"""How far the consumer groups and queues of a pipeline were behind over a span, by node or by partition."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ class Of(NamedTuple):
 class LagBucket:
     """[start_s, start_s + length_s) of wall-clock time. `offsets` and `behind_ms`: at its end; `_max`: the highest in
     it. None: not known. A node's offsets are the sum over its partitions (`offsets_max`: of the highest of each in a
-    minute, so at most so many waited at once), its `behind_ms` is that of the partition which is furthest behind."""
+    minute, so at most so many waited at once), its `behind_ms` is that of the partition which is furthest behind.
+    `in_flight`: of a queue, the messages received and not deleted; None for Kafka."""
 
     start_s: int
     length_s: int
@@ -49,12 +50,15 @@ class LagBucket:
     offsets_max: int | None
     behind_ms: int | None
     behind_max_ms: int | None
+    in_flight: int | None = None
+    in_flight_max: int | None = None
 
     def document(self) -> dict[str, Any]:
         return {
             "start": rfc3339(self.start_s),
             "offsets": {"last": self.offsets, "max": self.offsets_max},
             "behind_ms": {"last": self.behind_ms, "max": self.behind_max_ms},
+            "in_flight": {"last": self.in_flight, "max": self.in_flight_max},
         }
 
 
@@ -64,12 +68,13 @@ class LagNow:
 
     offsets: int | None
     behind_ms: int | None
+    in_flight: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLag:
-    """Series of consumer lag, oldest first, in the order of the flow. `watched`: the group of each node that names one
-    now."""
+    """Series of consumer lag, oldest first, in the order of the flow. `watched`: the group or queue of each node that
+    names one now."""
 
     pipeline: str
     span: Span
@@ -109,7 +114,13 @@ def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[t
     """Read the newest consumer lag, two minutes old at most, by pipeline and node."""
     row = tables.ConsumerLagRow
     asked = (
-        select(row.pipeline, row.node, _of_all(func.sum, row.offsets), _of_all(func.max, row.behind_ms))
+        select(
+            row.pipeline,
+            row.node,
+            _of_all(func.sum, row.offsets),
+            _of_all(func.max, row.behind_ms),
+            _of_all(func.sum, row.in_flight),
+        )
         .where(tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - NOW_S)
         .group_by(row.pipeline, row.node, row.window_start)
         .order_by(row.window_start)
@@ -135,6 +146,7 @@ def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
             row.window_start,
             *(_of_all(func.sum, column) for column in (row.offsets, row.offsets_max)),
             *(_of_all(func.max, column) for column in (row.behind_ms, row.behind_max_ms)),
+            *(_of_all(func.sum, column) for column in (row.in_flight, row.in_flight_max)),
         )
         .where(row.pipeline == pipeline, row.window_start >= span.from_s, row.window_start < span.to_s)
         .group_by(*of, *(inputs if by == "partition" else ()), row.window_start)
@@ -158,4 +170,6 @@ def _buckets(minutes: Subquery, length_s: int) -> Select[*tuple[Any, ...]]:
         func.max(minutes.c.offsets_max),
         last(minutes.c.behind_ms),
         func.max(minutes.c.behind_max_ms),
+        last(minutes.c.in_flight),
+        func.max(minutes.c.in_flight_max),
     ).group_by(*of, start)

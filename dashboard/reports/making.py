@@ -45,12 +45,16 @@ from lagloss_server.rules.error_budget import (
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import Rollup, period_of
+from lagloss_server.rules.runs import stats_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import TimeRange, coverage, first_known, hour_edges, joined, series
 from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import read_runs
 
 HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""
+MAX_RUNS: Final = 10_000
+"""Of a job in a report, the newest: a year of hours."""
 
 
 def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -> Report:
@@ -84,6 +88,12 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
         worst_hours=tuple(_worst_hour(whole, reading.figures(parts)) for parts in _worst(whole, hours)),
         incidents=_incidents(store, pipeline, span),
         quality=quality_rows(whole.total, definition) if whole.known.closed else (),
+        jobs=tuple(
+            stats_of(
+                job, read_runs(store, pipeline, [job], span.from_s, span.to_s, limit=MAX_RUNS), min(now_s, span.to_s)
+            )
+            for job in definition.spec.jobs
+        ),
         destinations=tuple(
             DestinationFigures(
                 name,

@@ -17,6 +17,7 @@ from lagloss_server.rules.error_budget import Attainment, Share, Status, Target,
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
+from lagloss_server.rules.runs import JobStats
 from lagloss_server.store.periods import Coverage
 
 Document = dict[str, Any]
@@ -130,8 +131,8 @@ class Incidents:
 @dataclass(frozen=True, slots=True)
 class Report:
     """One pipeline over one range. `days` are those of the range's zone; `burn_down` goes by them, or by hours where
-    the range is short. `quality`: of the whole, by the targets of the newest definition. `changes`: sentences on what
-    changed against the range before."""
+    the range is short. `quality`: of the whole, by the targets of the newest definition; `jobs`: of the runs that are
+    due in it. `changes`: sentences on what changed against the range before."""
 
     pipeline: str
     description: str
@@ -149,6 +150,7 @@ class Report:
     lag: LagByHop
     previous_lag: LagByHop
     quality: tuple[QualityRow, ...] = ()
+    jobs: tuple[JobStats, ...] = ()
     changes: tuple[str, ...] = ()
 
     @property
@@ -233,6 +235,7 @@ class Report:
                 for hour in self.worst_hours
             ],
             "quality": [row.document() for row in self.quality],
+            "jobs": [job.document() for job in self.jobs],
             "incidents": {
                 "times": self.incidents.times.document(),
                 "list": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dashboard.reports import charts, happened, wording
+from dashboard.reports.jobs import jobs
 from dashboard.reports.model import Report
 from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection, Table, numbers
 from dashboard.reports.quality import quality
@@ -40,6 +41,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         happened.lag(report),
         happened.lag_by_hop(report),
         quality(pages),
+        jobs(pages),
         happened.worst_hours(pages),
         happened.places(report),
         happened.reasons(report),

@@ -104,6 +104,11 @@ def message(name: str) -> str:
     return f"/pipelines/{name}/messages"
 
 
+def runs(name: str) -> str:
+    """Return the runs of a pipeline's jobs; its query's `dag` and `run` are the one that is drawn."""
+    return f"/pipelines/{name}/runs"
+
+
 def report(name: str) -> str:
     return f"/pipelines/{name}/report"
 

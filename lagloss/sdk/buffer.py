@@ -11,7 +11,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Self
 
-from lagloss.sdk.packing import STRIDE, TallyKey
+from lagloss.sdk.packing import STRIDE, Columns, TallyKey
 
 MAX_OVERFLOW_KEYS: Final = 65_536
 
@@ -26,6 +26,11 @@ class Count:
         self._reads = 0
         self.add = self._count.__next__
         """Add one, from any thread."""
+
+    def add_many(self, n: int) -> None:
+        """Add `n`, from any thread."""
+        for _ in range(n):
+            self.add()
 
     def read(self) -> int:
         """Return the count so far."""
@@ -66,6 +71,7 @@ class BeaconBuffer:
 
     def __init__(self) -> None:
         self.values: list[Any] = []
+        self.columns: list[Columns] = []
         self.hand: dict[int, int] = {}
         """Start of each work in hand, epoch ms."""
         self.has_hand = False
@@ -78,23 +84,30 @@ class BeaconBuffer:
         self._overflow_taken: dict[TallyKey, int] = {}
 
     def __len__(self) -> int:
-        return len(self.values) // STRIDE
+        return len(self.values) // STRIDE + sum(map(len, list(self.columns)))
 
-    def overflow(self, key: TallyKey) -> None:
-        """Count a beacon for which there was no room; from any thread."""
+    def overflow(self, key: TallyKey, beacons: int = 1) -> None:
+        """Count beacons for which there was no room; from any thread."""
         counter = self._overflow.get(key)
         if counter is None:
             if len(self._overflow) >= MAX_OVERFLOW_KEYS:
                 self.lost_count.add()
                 return
             counter = self._overflow.setdefault(key, Count())
-        counter.add()
+        counter.add_many(beacons)
 
     def take(self) -> list[Any]:
         """Remove and return the beacons present at the time of the call, `STRIDE` values each."""
         n = len(self.values)
         taken = self.values[:n]
         del self.values[:n]
+        return taken
+
+    def take_columns(self) -> list[Columns]:
+        """Remove and return the columns present at the time of the call."""
+        n = len(self.columns)
+        taken = self.columns[:n]
+        del self.columns[:n]
         return taken
 
     def take_overflow(self) -> dict[TallyKey, int]:

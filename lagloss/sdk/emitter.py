@@ -16,11 +16,14 @@ import socket
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Literal, Self
+
+import numpy as np
+import numpy.typing as npt
 
 from lagloss.broker.connection import BOOTSTRAP_VARIABLE, Cluster
 from lagloss.sdk.account import Account
@@ -29,7 +32,21 @@ from lagloss.sdk.buffer import BeaconBuffer, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.sdk.outlets.choice import COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, replay_label
+from lagloss.sdk.packing import (
+    KEPT_S,
+    STRIDE,
+    WINDOW_MS,
+    Columns,
+    EventTime,
+    RawExtras,
+    TallyKey,
+    are_placeable,
+    epoch_ms,
+    epoch_ms_column,
+    is_placeable,
+    list_of,
+    replay_label,
+)
 from lagloss.sdk.process_hooks import CLOSE_S, register, unregister
 from lagloss.sdk.shipper import EmitterIdentity, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
@@ -38,7 +55,7 @@ from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss.sdk.spool.spool import MAX_BYTES, Spool
 from lagloss.sdk.stats import EmitterStats
 from lagloss.wire.checks import are_labels
-from lagloss.wire.format import MAX_LABEL_CHARS, MAX_LABELS, window_start_of
+from lagloss.wire.format import MAX_LABEL_CHARS, MAX_LABELS, WINDOW_S, window_start_of
 from lagloss.wire.traces import cut_traceparent
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
@@ -56,6 +73,7 @@ MAX_PLACES: Final = 200
 SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 LABELS_VARIABLE: Final = "LAGLOSS_LABELS"
 TRACES_VARIABLE: Final = "LAGLOSS_TRACES"
+BeaconKind = Literal["in", "out", "filtered", "dead"]
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -321,6 +339,73 @@ class Emitter:
     ) -> bool:
         """Record that a message was put in a dead-letter queue; see `taken_in`."""
         return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0, None))
+
+    def observe_all(
+        self,
+        kind: BeaconKind,
+        message_ids: Iterable[str],
+        event_times: Iterable[EventTime] | npt.NDArray[Any],
+        *,
+        to: str | None = None,
+        reason: str | None = None,
+        observed_at: EventTime | None = None,
+        replay: str | None = None,
+    ) -> int:
+        """Record many messages at once, from columns: for files, where it costs a tenth of a call for each; see
+        `taken_in`. Not for signal handlers.
+
+        Args:
+            kind: "in", "out", "filtered" or "dead", as the methods for one message.
+            message_ids: a list, or an array of numpy, pandas or Arrow.
+            event_times: as many, epoch ms or datetimes with a zone; an array may hold datetime64 in UTC.
+            to: the next node, with "out", if there are several.
+            reason: with "filtered" and "dead".
+            observed_at: of all of them, instead of the clock; epoch ms.
+            replay: the replay's name, if they are part of one.
+
+        Returns:
+            The number of beacons that were neither refused nor dropped. Bad ones found later count, too.
+        """
+        beacons = self._beacons
+        try:
+            clock_ns = time_ns()
+            place = kind if to is None else self._out_place(to)
+            ids = list_of(message_ids)
+            event_ms = epoch_ms_column(event_times)
+            if place is None or len(ids) != len(event_ms):
+                beacons.errors.add()
+                return 0
+            plain = observed_at is None and replay is None and reason is None
+            extras = None if plain else (observed_at, replay, reason, None, 0, None)
+            return self._buffer_columns(Columns(place, ids, event_ms, clock_ns, extras))
+        except Exception:
+            beacons.errors.add()
+            return 0
+
+    def _buffer_columns(self, columns: Columns) -> int:
+        """Buffer, refuse or drop these beacons; return how many are buffered."""
+        beacons, now_ms = self._beacons, columns.clock_ns / 1e6
+        fits = np.full(len(columns), self._is_open)
+        if self.first:
+            event_ms = columns.event_ms
+            fits &= (event_ms >= now_ms - KEPT_S * 1000) & (event_ms <= now_ms + FIRST_AHEAD_MS)
+        if not fits.all():
+            beacons.refused.add_many(len(columns) - int(fits.sum()))
+            columns = columns.at(fits)
+        if not len(columns):
+            return 0
+        if self._flusher is None:
+            self._begin_in_child()
+        if len(beacons) + len(columns) <= self._max_items // STRIDE:
+            beacons.columns.append(columns)
+            return len(columns)
+        is_placed = are_placeable(columns.event_ms, now_ms)
+        beacons.unplaced.add_many(len(columns) - int(is_placed.sum()))
+        windows = np.unique(np.floor(columns.event_ms[is_placed] / WINDOW_MS).astype(np.int64), return_counts=True)
+        replay = replay_label(columns.extras[1]) if columns.extras else None
+        for minute, dropped in zip(*(column.tolist() for column in windows), strict=True):
+            beacons.overflow(TallyKey(columns.place, replay, minute * WINDOW_S), dropped)
+        return 0
 
     def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
         """Buffer, refuse or drop a beacon: the slow path, with all checks.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from lagloss.sdk.buffer import BeaconBuffer
 from lagloss.sdk.packing import (
     STRIDE,
     BeaconReader,
+    Columns,
     Observed,
     PackedBlock,
     Packer,
@@ -77,7 +79,7 @@ class Drain:
         self.taken += 1
         self._is_blind = False
         refused = RefusedBeacons()
-        parts = list(self._read(self._buffer.take(), refused))
+        parts = list(self._read(self._buffer.take(), self._buffer.take_columns(), refused))
         thinned: dict[TallyKey, int] = {}
         blocks = tuple(self._blocks(parts, partitions, sample, thinned))
         for key, beacons in self._buffer.take_overflow().items():
@@ -101,11 +103,18 @@ class Drain:
             self._is_blind = True
             self._note(error)
 
-    def _read(self, flat: list[Any], refused: RefusedBeacons) -> Iterator[Observed]:
+    def _read(self, flat: list[Any], columns: Sequence[Columns], refused: RefusedBeacons) -> Iterator[Observed]:
         now_ms = time.time() * 1000
-        for at in range(0, len(flat), SLICE * STRIDE):
+        reader = self._reader
+        slices = [partial(reader.read, flat[at : at + SLICE * STRIDE]) for at in range(0, len(flat), SLICE * STRIDE)]
+        slices += [
+            partial(reader.read_columns, each.cut(at, at + SLICE))
+            for each in columns
+            for at in range(0, len(each), SLICE)
+        ]
+        for read in slices:
             try:
-                part = self._reader.read(flat[at : at + SLICE * STRIDE], now_ms, refused)
+                part = read(now_ms, refused)
             except Exception as error:
                 self._is_blind = True
                 self._note(error)

@@ -6,8 +6,9 @@ more than that; all costly work is done here, by the flushing thread, in numpy i
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Self
@@ -71,6 +72,37 @@ RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int, str
 """`Extras` as callers append them: a plain tuple costs them a quarter."""
 
 
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Beacons of one checkpoint that were observed at once, as columns.
+
+    `event_ms`: epoch ms, NaN where a caller's time is none.
+    """
+
+    place: str
+    ids: list[Any]
+    event_ms: npt.NDArray[np.float64]
+    clock_ns: int
+    extras: RawExtras | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def cut(self, start: int, end: int) -> Columns:
+        """Return the rows from `start` to before `end`."""
+        return Columns(self.place, self.ids[start:end], self.event_ms[start:end], self.clock_ns, self.extras)
+
+    def at(self, rows: npt.NDArray[np.bool_]) -> Columns:
+        """Return the rows where `rows` is True."""
+        ids = [self.ids[row] for row in np.flatnonzero(rows).tolist()]
+        return Columns(self.place, ids, self.event_ms[rows], self.clock_ns, self.extras)
+
+    def flat(self) -> list[Any]:
+        """Return the beacons as a buffer holds single ones, `STRIDE` values each."""
+        rows = zip(self.ids, self.event_ms.tolist(), strict=True)
+        return [value for row in rows for value in (self.place, *row, self.clock_ns, self.extras)]
+
+
 class TallyKey(NamedTuple):
     """A tally's key within its emitter. `place` is the checkpoint without its node: in, out, out:M, filtered, dead."""
 
@@ -105,9 +137,49 @@ def epoch_ms(when: object) -> float:
     raise ValueError(f"expected epoch milliseconds or a datetime, found {type(when).__name__}")
 
 
+def list_of(column: Iterable[Any]) -> list[Any]:
+    """Return a caller's column as a list of its own, with Python's types where it is an array."""
+    for method in ("tolist", "to_pylist"):  # numpy's and pandas', Arrow's
+        if hasattr(column, method):
+            made: list[Any] = getattr(column, method)()
+            return made
+    return list(column)
+
+
+def epoch_ms_column(times: Iterable[Any] | npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Convert a caller's column of times to epoch milliseconds, in an array of its own; NaN where one cannot be.
+
+    Args:
+        times: an array of numpy, pandas or Arrow that holds numbers (epoch ms) or datetimes (UTC unless they name
+            a zone), or an iterable of what `epoch_ms` takes.
+    """
+    column = np.asarray(times) if hasattr(times, "__array__") else np.array(list(times), object)
+    if column.dtype.kind == "M":
+        micros = column.astype("datetime64[us]")
+        return np.where(np.isnat(micros), np.nan, micros.astype(np.int64) / 1000)
+    if column.dtype.kind in "iuf":
+        return np.array(column, np.float64)
+    if set(map(type, column.tolist())) <= {int, float}:
+        with contextlib.suppress(OverflowError):
+            return column.astype(np.float64)
+    return np.array([_epoch_ms_or_nan(time) for time in column.tolist()], np.float64)
+
+
+def _epoch_ms_or_nan(when: object) -> float:
+    try:
+        return epoch_ms(when)
+    except (ValueError, OverflowError):
+        return float("nan")
+
+
 def is_placeable(event_ms: float, now_ms: float) -> bool:
     """Return True if an account takes the window of this event time. Both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + AHEAD_S * 1000
+
+
+def are_placeable(event_ms: npt.NDArray[np.float64], now_ms: float) -> npt.NDArray[np.bool_]:
+    """Return `is_placeable` of a column; False for NaN."""
+    return (event_ms >= now_ms - KEPT_S * 1000) & (event_ms <= now_ms + AHEAD_S * 1000)
 
 
 _NO_TRACES: Final[U8] = np.empty((0, CONTEXT_BYTES), np.uint8)
@@ -213,12 +285,37 @@ class BeaconReader:
         """
         oldest_ms, newest_ms = now_ms - KEPT_S * 1000, now_ms + AHEAD_S * 1000
         observed = self._columns(flat)
-        if observed is None or not ((observed.event_ms >= oldest_ms) & (observed.event_ms <= newest_ms)).all():
+        if observed is None or not are_placeable(observed.event_ms, now_ms).all():
             clean = list(self._sifted(flat, oldest_ms, newest_ms, refused))
             observed = self._columns(clean)
             if observed is None and clean:
                 raise AssertionError("sifted beacons must read")
         return observed
+
+    def read_columns(self, columns: Columns, now_ms: float, refused: RefusedBeacons) -> Observed | None:
+        """Return the beacons of `columns`, as `read` does."""
+        raws = _encoded(columns.ids) if are_placeable(columns.event_ms, now_ms).all() else None
+        code, observed_ms = self._code_of_columns(columns)
+        if raws is None or code is None:
+            return self.read(columns.flat(), now_ms, refused)  # which sifts them
+        n = len(columns)
+        clock_ns = np.full(n, columns.clock_ns, np.int64)
+        observed = self._observed(np.full(n, code, np.int64), raws, columns.event_ms, clock_ns)
+        if observed_ms is not None:
+            observed.lag_ms = observed_ms - columns.event_ms
+        return observed
+
+    def _code_of_columns(self, columns: Columns) -> tuple[int | None, float | None]:
+        """Return the code of these beacons, None if a block cannot carry their extras, and when they were observed
+        (epoch ms), None for the clock."""
+        if columns.extras is None:
+            return self._code_of(columns.place, None, None, has_crc=False), None
+        observed_at, replay, reason, *_ = columns.extras
+        try:
+            observed_ms = None if observed_at is None else epoch_ms(observed_at)
+        except (ValueError, OverflowError):
+            return None, None
+        return self._code_of(columns.place, replay, reason, has_crc=False), observed_ms
 
     def _columns(self, flat: Sequence[Any]) -> Observed | None:
         """Return columns of beacons that are all well-formed, else None."""
@@ -226,22 +323,33 @@ class BeaconReader:
         if n == 0:
             return None
         places, ids, times, clocks, extras = (flat[at::STRIDE] for at in range(STRIDE))
-        if set(map(type, ids)) != {str} or not set(map(type, times)) <= {int, float}:
+        raws = _encoded(ids)
+        if raws is None or not set(map(type, times)) <= {int, float}:
             return None
         try:
-            raws = [message_id.encode() for message_id in ids]
             event_ms = np.array(times, np.float64)
-        except (UnicodeEncodeError, OverflowError):
+        except OverflowError:
             return None
-        lengths = np.fromiter(map(len, raws), np.int64, n)
-        if lengths.min() < 1 or lengths.max() > MAX_ID_BYTES or not np.isfinite(event_ms).all():
+        if not np.isfinite(event_ms).all():
             return None
-        clock_ns = np.fromiter(clocks, np.int64, n)
+        plain = extras.count(None)
+        codes = self._plain_codes(places) if plain else np.empty(n, np.int64)
+        observed = self._observed(codes, raws, event_ms, np.fromiter(clocks, np.int64, n))
+        return observed if plain == n or self._take_extras(observed, places, extras) else None
+
+    def _observed(
+        self,
+        codes: npt.NDArray[np.int64],
+        raws: list[bytes],
+        event_ms: npt.NDArray[np.float64],
+        clock_ns: npt.NDArray[np.int64],
+    ) -> Observed:
+        """Return columns of beacons without extras."""
+        n = len(raws)
         # Whole milliseconds and their fraction apart: epoch nanoseconds do not fit a float64.
         lag_ms = (clock_ns // 1_000_000).astype(np.float64) - event_ms + (clock_ns % 1_000_000) / 1e6
-        plain = extras.count(None)
-        observed = Observed(
-            self._plain_codes(places) if plain else np.empty(n, np.int64),
+        return Observed(
+            codes,
             np.fromiter(map(xxhash.xxh3_64_intdigest, raws), np.uint64, n),
             event_ms,
             lag_ms,
@@ -250,7 +358,6 @@ class BeaconReader:
             raws if self._keep_ids else [],
             _NO_TRACES,
         )
-        return observed if plain == n or self._take_extras(observed, places, extras) else None
 
     def _take_extras(self, observed: Observed, places: Sequence[str], extras: Sequence[RawExtras | None]) -> bool:
         """Put extras into their columns, and codes of the kinds that they make; False if a block cannot carry them."""
@@ -333,6 +440,18 @@ class BeaconReader:
                 refused.drop(place, replay_label(extras.replay) if extras else None, event_ms)
                 continue
             yield from (place, str(message_id), event_ms, clock, extras)
+
+
+def _encoded(ids: Sequence[Any]) -> list[bytes] | None:
+    """Return these ids as bytes, None unless each is a message's."""
+    if set(map(type, ids)) != {str}:
+        return None
+    try:
+        raws = [message_id.encode() for message_id in ids]
+    except UnicodeEncodeError:
+        return None
+    lengths = np.fromiter(map(len, raws), np.int64, len(raws))
+    return raws if lengths.min() >= 1 and lengths.max() <= MAX_ID_BYTES else None
 
 
 def _checked(extras: Extras) -> Extras:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
 from importlib import import_module
@@ -183,6 +184,39 @@ def windows(
         raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
     if check and any(breaches(window, definition) for window in found):
         raise typer.Exit(EXIT_BREACHED)
+
+
+@app.command()
+def runs(
+    pipeline: PipelineName,
+    from_: From = "-24h",
+    to: To = "now",
+    run: Annotated[
+        str | None, typer.Option(help="draw one run as a Gantt chart, by its id or `latest`", metavar="ID")
+    ] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the runs of a pipeline's jobs with the records of their hours, and the slowest tasks; or draw one run."""
+    from lagloss_server.cli.runs_text import gantt_lines, job_lines, runs_table, tasks_table
+    from lagloss_server.queries.job_runs import read_job_runs, read_run
+
+    now_s = time.time()
+    from_s, to_s = parse_time_s(from_, now_s), parse_time_s(to, now_s)
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        one = None if run is None else read_run(store, pipeline, run)
+        found = [] if one is not None else read_job_runs(store, pipeline, from_s, to_s, now_s)
+    if as_json:
+        typer.echo(json.dumps([job.document() for job in found] if one is None else one.document()))
+    elif one is not None:
+        for line in gantt_lines(one, 1_000 * now_s, out().width):
+            typer.echo(line)
+    else:
+        for job in found:
+            for line in job_lines(job.stats):
+                typer.echo(line)
+            out().print(runs_table(job.runs))
+            out().print(tasks_table(job.stats))
 
 
 @app.command()

@@ -327,6 +327,33 @@ class NegativeLagAlert(_OutOf, _Placed):
     severity: Severity = "warning"
 
 
+class DeadlineAlert(Strict):
+    """An hour whose result was not there by the deadline of its job, and is not there yet."""
+
+    severity: Severity = "critical"
+
+
+class RunFailedAlert(Strict):
+    """An hour whose run failed, or succeeded although a task of it failed (a ticket), and that no run has repaired."""
+
+    severity: Severity = "critical"
+
+
+class OutputStaleAlert(Strict):
+    """The age of the newest hour whose result is there; `max` None: two spans of the job, and its deadline."""
+
+    max: PositiveMs | None = None
+    severity: Severity = "critical"
+
+
+class RunLateAlert(Strict):
+    """A result that takes `times` as long after its hour as is usual, and `least` longer."""
+
+    times: Annotated[float, Field(gt=1, le=1_000)] = 1.5
+    least: DurationMs = 60_000
+    severity: Severity = "warning"
+
+
 class Alerts(Strict):
     """`spec.alerts`. `upstream`: pipelines whose blindness silences this one's alerts."""
 
@@ -349,6 +376,10 @@ class Alerts(Strict):
     volume: Annotated[tuple[VolumeAlert, ...], *_ENTRIES] = (VolumeAlert(),)
     duplicates: Annotated[tuple[DuplicatesAlert, ...], *_ENTRIES] = (DuplicatesAlert(),)
     corruption: Annotated[tuple[CorruptionAlert, ...], *_ENTRIES] = (CorruptionAlert(),)
+    deadline: Annotated[DeadlineAlert | None, *_SWITCH] = DeadlineAlert()
+    run_failed: Annotated[RunFailedAlert | None, *_SWITCH] = Field(default=RunFailedAlert(), alias="runFailed")
+    output_stale: Annotated[OutputStaleAlert | None, *_SWITCH] = Field(default=OutputStaleAlert(), alias="outputStale")
+    run_late: Annotated[RunLateAlert | None, *_SWITCH] = Field(default=RunLateAlert(), alias="runLate")
     pending_age: Annotated[tuple[PendingAgeAlert, ...], *_ENTRIES] = Field(default=(), alias="pendingAge")
     negative_lag: Annotated[tuple[NegativeLagAlert, ...], *_ENTRIES] = Field(default=(), alias="negativeLag")
 

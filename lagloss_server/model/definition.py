@@ -14,9 +14,12 @@ from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
 from lagloss_server.yaml_files import load_yaml, parse_yaml
+
+MAX_JOBS = 20
 
 
 def _are_free(labels: dict[str, str]) -> dict[str, str]:
@@ -90,7 +93,20 @@ class PipelineSpec(Strict):
     sample: Annotated[float, Field(gt=0, le=1)] = 1
     """The share of messages that beacons are sent of, chosen by the hash of the id, alike at every node."""
     sla: Sla = Sla()
+    jobs: Annotated[tuple[JobSpec, ...], Field(max_length=MAX_JOBS)] = ()
+    """DAGs whose runs process its event time."""
     alerts: Alerts = Alerts()
+
+    @model_validator(mode="after")
+    def _has_jobs_of_its_own(self) -> PipelineSpec:
+        dags = [job.dag for job in self.jobs]
+        twice = {dag for dag in dags if dags.count(dag) > 1}
+        if twice:
+            raise ValueError(f"expected each DAG once in jobs, found {', '.join(sorted(twice))} twice")
+        unknown = {job.node for job in self.jobs if job.node} - {node.name for node in self.nodes}
+        if unknown:
+            raise ValueError(f"expected jobs to name nodes of this pipeline, found {', '.join(sorted(unknown))}")
+        return self
 
     @model_validator(mode="after")
     def _is_a_graph(self) -> PipelineSpec:
@@ -136,8 +152,8 @@ class Definition(Strict):
 
     @property
     def groups(self) -> dict[str, str]:
-        """The consumer group of each node that names one."""
-        return {node.name: node.group for node in self.spec.nodes if node.group is not None}
+        """The consumer group or queue of each node that names one."""
+        return {node.name: node.input for node in self.spec.nodes if node.input is not None}
 
     @property
     def retriers(self) -> tuple[str, ...]:

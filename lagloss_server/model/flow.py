@@ -65,6 +65,10 @@ class Flow:
         """Return the nodes that hand messages to this retrier."""
         return tuple(name for name in self.steps if self._specs[name].retries == retrier)
 
+    def leading_to(self, node: str) -> frozenset[str]:
+        """Return a node and all those before it."""
+        return frozenset({node, *nx.ancestors(self._flow, node)})
+
     def neighbours(self, node: str) -> frozenset[str]:
         """Direct predecessors and successors in the flow; a retrier stands outside it."""
         if node in self.retriers:
@@ -79,7 +83,9 @@ class Flow:
         if node in self.retriers or node in other.retriers:
             return set(self.users(node)) == set(other.users(node))
         alike = [
-            flow._specs[node].model_copy(update={"description": "", "group": None}) if node in flow._specs else None
+            flow._specs[node].model_copy(update={"description": "", "group": None, "queue": None})
+            if node in flow._specs
+            else None
             for flow in (self, other)
         ]
         return alike[0] == alike[1] and self.neighbours(node) == other.neighbours(node)

@@ -15,12 +15,15 @@ MAX_CHECKPOINTS = 200
 
 GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
 """As Kafka's clients call it: `group.id`."""
+QueueUrl = Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]{1,500}$")]
+"""As boto3 calls it."""
 
 
 class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
     Kafka consumer group of its processes, of which the consumer lag is to be watched; `cluster` names the Kafka of the
-    group and its topics where that is not the one of lagloss's own topics."""
+    group and its topics where that is not the one of lagloss's own topics. `queue`: instead, the SQS queue that its
+    processes receive from."""
 
     name: Name
     to: tuple[Name, ...] = ()
@@ -28,7 +31,13 @@ class NodeSpec(Strict):
     retries: Name | None = None
     group: GroupId | None = None
     cluster: Name | None = None
+    queue: QueueUrl | None = None
     description: str = ""
+
+    @property
+    def input(self) -> str | None:
+        """The consumer group or queue of which the consumer lag is to be watched."""
+        return self.group or self.queue
 
 
 def retriers_of(nodes: Sequence[NodeSpec]) -> tuple[str, ...]:
@@ -52,10 +61,13 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         return f"expected each node once, found {', '.join(sorted(twice))} twice"
-    groups = [(node.cluster, node.group) for node in nodes if node.group is not None]
-    shared = {group for cluster, group in groups if groups.count((cluster, group)) > 1}
+    both = [node.name for node in nodes if node.group is not None and node.queue is not None]
+    if both:
+        return f"expected a `group` or a `queue` at {both[0]}, found both"
+    inputs = [(node.cluster, node.input) for node in nodes if node.input is not None]
+    shared = {name for cluster, name in inputs if inputs.count((cluster, name)) > 1}
     if shared:  # its lag would be reported for each of them
-        return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
+        return f"expected each consumer group or queue at one node, found {', '.join(sorted(shared))} at several"
     elsewhere = [node.name for node in nodes if node.cluster is not None and node.group is None]
     if elsewhere:
         return f"expected a `group` beside the `cluster` of {elsewhere[0]}"

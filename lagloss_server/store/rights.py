@@ -11,9 +11,11 @@ from typing import Final
 from sqlalchemy import Connection, text
 
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 
 _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 """What people change too, on the dashboard and by the command line."""
+RUNS: Final = (DagRunRow.__tablename__, TaskTryRow.__tablename__)
 WRITES: Final = {
     "lagloss_aggregator": (
         *("audited", "consumer_lag", "deferred_reports", "emitter", "missing_message", "picked_messages", "progress"),
@@ -28,7 +30,7 @@ WRITES: Final = {
         ),
         *("set_aside", "stranger", "tally", "window", "window_history"),
     ),
-    "lagloss_collector": ("pipeline",),
+    "lagloss_collector": ("pipeline", *RUNS),
     "lagloss_alerting": (*_ALERTING, "alerting_leader", "pending_breach", "receiver"),
     "lagloss_dashboard": (*_ALERTING, "login_session", "login_user", "recompute_request", "report_run"),
     "lagloss_cli": (*_ALERTING, "login_session", "login_user", "pipeline", "recompute_request", "token"),
@@ -37,8 +39,8 @@ WRITES: Final = {
 AUDIT: Final = "audit_trail"
 ADDS: Final = {"lagloss_collector": AUDIT, "lagloss_dashboard": AUDIT, "lagloss_cli": AUDIT}
 """The table that a role may only add rows to."""
-PRUNES: Final = {"lagloss_aggregator": AUDIT}
-"""The table that a role may only delete rows of."""
+PRUNES: Final = {"lagloss_aggregator": (AUDIT, *RUNS)}
+"""Tables that a role may only delete rows of."""
 MAKES_DAYS: Final = "lagloss_aggregator"
 """Owns the tables that are partitioned by day: only an owner can add and drop a day."""
 
@@ -66,8 +68,8 @@ def _statements(connection: Connection, role: str) -> Iterator[str]:
         yield f'GRANT INSERT, UPDATE, DELETE ON "{table}" TO {role}'
     if role in ADDS:
         yield f'GRANT INSERT ON "{ADDS[role]}" TO {role}'
-    if role in PRUNES:
-        yield f'GRANT DELETE ON "{PRUNES[role]}" TO {role}'
+    for table in PRUNES.get(role, ()):
+        yield f'GRANT DELETE ON "{table}" TO {role}'
     if role == MAKES_DAYS:
         yield f"GRANT CREATE ON SCHEMA {schema} TO {role}"
         for name in (table.name for table in tables.PARTITIONED):

@@ -54,12 +54,12 @@ def scenario(
     """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
     from lagloss_server.ops.up import signals_interrupt
     from pipeline_under_test.scenarios.run import run_all
-    from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
+    from pipeline_under_test.scenarios.scenario import load_scenario, shipped_scenarios
     from pipeline_under_test.tables import show_outcomes
 
     if every == bool(files):
         fail("expected FILE... or --all", EXIT_USAGE)
-    scenarios = [load_scenario(path) for path in files or sorted(DIRECTORY.glob("*.yaml"))]
+    scenarios = [load_scenario(path) for path in files or shipped_scenarios()]
     with signals_interrupt():
         outcomes = [outcome.document() for outcome in run_all(scenarios, lambda line: typer.echo(line, err=True))]
     if as_json:

@@ -60,6 +60,17 @@ def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="of load
     _write(out, retry.chart(runs), retry.figures(runs))
 
 
+@app.command(name="premature-scale-in")
+def premature_scale_in(
+    out: Out, files: Annotated[int, typer.Option(min=20, help="in the queue, for each policy")] = 200
+) -> None:
+    """Drain a queue of files by importers that wait, scaled by their CPU, then by the queue (3 minutes)."""
+    from pipeline_under_test.experiments import premature_scale_in
+
+    runs = premature_scale_in.measure(files, _say)
+    _write(out, premature_scale_in.chart(runs), premature_scale_in.figures(runs))
+
+
 def _say(line: str) -> None:
     typer.echo(line, err=True)
 

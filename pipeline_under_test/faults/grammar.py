@@ -49,7 +49,25 @@ EventKind = Literal[
     "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison", "refuse"
 ]
 ServerKind = Literal["crash", "stall", "stop", "restart", "skew", "broker-kill", "broker-restart", "receiver", "burst"]
-Kind = EventKind | ServerKind
+FileKind = Literal[
+    "lose-notification",
+    "duplicate-notification",
+    "truncate",
+    "corrupt-file",
+    "unknown-schema",
+    "empty",
+    "enlarge",
+    "overwrite",
+    "late",
+    "bad-record",
+    "kill-before",
+    "kill-after",
+    "double-write",
+    "fail",
+    "queue-away",
+]
+"""Faults of the batch pipeline: see `pipeline_under_test.batch.faults`."""
+Kind = EventKind | ServerKind | FileKind
 GROUPS: Final = (*NODES, SHADOW)
 """Whose processes a fault can hit."""
 ALL: Final = "all"
@@ -98,35 +116,35 @@ def _parsed(text: str) -> Fault:
     match text.split(":"):
         case ["lose", "link", link, share]:
             sender, receiver = _link(link)
-            return Fault("lose-link", text, sender, _share(share), receiver)
+            return Fault("lose-link", text, sender, share_of(share), receiver)
         case ["corrupt", link, share]:
             sender, receiver = _link(link)
-            return Fault("corrupt", text, sender, _share(share), receiver)
+            return Fault("corrupt", text, sender, share_of(share), receiver)
         case ["lose", "node", node, share]:
-            return Fault("lose-node", text, _node(node), _share(share))
+            return Fault("lose-node", text, _node(node), share_of(share))
         case ["dead", node, share]:
             if node == COL_SERVICE:
                 raise BadFault(f"expected filter, since {COL_SERVICE} has no dead-letter queue, found dead")
-            return Fault("dead", text, _node(node), _share(share))
+            return Fault("dead", text, _node(node), share_of(share))
         case ["filter" | "duplicate" as kind, node, share]:
-            return Fault("filter" if kind == "filter" else "duplicate", text, _node(node), _share(share))
+            return Fault("filter" if kind == "filter" else "duplicate", text, _node(node), share_of(share))
         case ["delay" | "wait" | "burn" as kind, node, duration, share]:
-            return Fault(_slow(kind), text, _node(node), _share(share), seconds=_seconds(duration))
+            return Fault(_slow(kind), text, _node(node), share_of(share), seconds=seconds_of(duration))
         case ["poison", share]:
-            return Fault("poison", text, COL_SERVICE, _share(share))
+            return Fault("poison", text, COL_SERVICE, share_of(share))
         case ["refuse", vendor, share]:
-            return Fault("refuse", text, _vendor(vendor), _share(share))
+            return Fault("refuse", text, _vendor(vendor), share_of(share))
         case ["crash", node]:
             return Fault("crash", text, _node(node, GROUPS))
         case ["crash", node, duration]:
-            return Fault("crash", text, _node(node, GROUPS), seconds=_seconds(duration))
+            return Fault("crash", text, _node(node, GROUPS), seconds=seconds_of(duration))
         case ["stall" | "stop" as kind, node]:
             return Fault("stall" if kind == "stall" else "stop", text, _node(node, GROUPS))
         case ["restart", node]:
             return Fault("restart", text, _node(node, (*GROUPS, ALL)))
         case ["skew", node, duration] if duration[:1] in ("+", "-"):
             sign = -1 if duration[0] == "-" else 1
-            return Fault("skew", text, _node(node, GROUPS), seconds=sign * _seconds(duration[1:]))
+            return Fault("skew", text, _node(node, GROUPS), seconds=sign * seconds_of(duration[1:]))
         case ["broker", "kill", number] if number.isdecimal():
             return Fault("broker-kill", text, number=float(number))
         case ["broker", "restart"]:
@@ -134,7 +152,7 @@ def _parsed(text: str) -> Fault:
         case ["receiver", vendor, answer, share]:
             return _receiver(text, vendor, answer, share)
         case ["burst", factor]:
-            return Fault("burst", text, number=_factor(factor))
+            return Fault("burst", text, number=factor_of(factor))
     raise BadFault(
         "expected lose:link:A->B:SHARE, lose:node:N:SHARE, corrupt:A->B:SHARE, filter:N:SHARE, dead:N:SHARE, "
         "duplicate:N:SHARE, delay|wait|burn:N:DURATION:SHARE, poison:SHARE, refuse:VENDOR:SHARE, crash:N, stall:N, "
@@ -152,8 +170,8 @@ def _receiver(text: str, vendor: str, answer: str, share: str) -> Fault:
     timed = name in ("slow", "429")
     if not (timed if equals else name in ("timeout", "reset", "partial") or _STATUS.fullmatch(name)):
         raise BadFault(f"expected a status, 429=5s, slow=2s, timeout, reset or partial, found {answer!r}")
-    seconds = _seconds(duration) if equals else 0.0
-    return Fault("receiver", text, _vendor(vendor), _share(share), seconds=seconds, answer=name)
+    seconds = seconds_of(duration) if equals else 0.0
+    return Fault("receiver", text, _vendor(vendor), share_of(share), seconds=seconds, answer=name)
 
 
 def _vendor(name: str) -> str:
@@ -176,14 +194,16 @@ def _node(name: str, known: Iterable[str] = tuple(NEXT)) -> str:
     return name
 
 
-def _share(text: str) -> float:
+def share_of(text: str) -> float:
+    """Return a share above 0 and at most 1. Raises BadFault."""
     value = _number(text)
     if not 0 < value <= 1:
         raise BadFault(f"expected a share above 0 and at most 1, found {text!r}")
     return value
 
 
-def _factor(text: str) -> float:
+def factor_of(text: str) -> float:
+    """Return a factor above 0 and at most 1000. Raises BadFault."""
     value = _number(text)
     if not 0 < value <= 1000:
         raise BadFault(f"expected a factor above 0 and at most 1000, found {text!r}")
@@ -197,7 +217,8 @@ def _number(text: str) -> float:
         return 0.0
 
 
-def _seconds(text: str) -> float:
+def seconds_of(text: str) -> float:
+    """Return a duration in seconds. Raises BadFault."""
     match = _DURATION.fullmatch(text)
     if match is None:
         raise BadFault(f"expected a duration such as 250ms, 2s or 5m, found {text!r}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -37,10 +37,11 @@ class Injection:
 
 
 class Injections:
-    """The faults in a file, as it grows."""
+    """The faults in a file, as it grows; `parse` reads their texts."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, parse: Callable[[str], Fault] = parse) -> None:
         self.path: Final = path
+        self._parse = parse
         self._file = FollowedFile(path)
         self._next_look = 0.0
         self._known: tuple[Injection, ...] = ()
@@ -99,7 +100,7 @@ class Injections:
         for line in lines:
             entry = json.loads(line)
             if "fault" in entry:
-                known.append(Injection(parse(entry["fault"]), entry["from_ms"], entry["until_ms"]))
+                known.append(Injection(self._parse(entry["fault"]), entry["from_ms"], entry["until_ms"]))
             else:
                 known = [replace(made, until_ms=min(made.until_ms, entry["end_ms"])) for made in known]
         self._known = tuple(known)

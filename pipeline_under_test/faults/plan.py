@@ -70,22 +70,23 @@ class Faults:
             [
                 made
                 for made, salt in self._mine
-                if made.holds(event.event_time_ms) and _hits(salt, event.id, made.fault.share)
+                if made.holds(event.event_time_ms) and hits(salt, event.id, made.fault.share)
             ]
         )
 
 
-def _hits(salt: bytes, message_id: str, share: float) -> bool:
+def hits(salt: bytes, message_id: str, share: float) -> bool:
+    """Return True for this share of the ids: with the same salt always the same ones."""
     digest = hashlib.blake2b(salt + message_id.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < share * 2**64
 
 
-def _combined(hits: Sequence[Injection]) -> Plan:
-    if not hits:
+def _combined(holding: Sequence[Injection]) -> Plan:
+    if not holding:
         return NO_FAULT
-    faults = [made.fault for made in hits]
+    faults = [made.fault for made in holding]
     kinds = {fault.kind for fault in faults}
-    seconds = partial(_seconds_of, hits)
+    seconds = partial(_seconds_of, holding)
     return Plan(
         swallow="lose-node" in kinds,
         filtered="filter" in kinds,
@@ -101,5 +102,5 @@ def _combined(hits: Sequence[Injection]) -> Plan:
     )
 
 
-def _seconds_of(hits: Sequence[Injection], kind: str) -> float:
-    return sum(made.fault.seconds for made in hits if made.fault.kind == kind)
+def _seconds_of(holding: Sequence[Injection], kind: str) -> float:
+    return sum(made.fault.seconds for made in holding if made.fault.kind == kind)

@@ -147,6 +147,11 @@ class Scenario(Strict):
         ]
 
 
+def shipped_scenarios() -> list[Path]:
+    """Return the scenarios of the repository but those of the batch pipeline, which are called `batch-…`."""
+    return sorted(path for path in DIRECTORY.glob("*.yaml") if not path.name.startswith("batch-"))
+
+
 def find_scenario(name_or_path: str) -> Path:
     """Return the path of a scenario: one of the repository's by its name, or any by its path."""
     named = DIRECTORY / f"{name_or_path}.yaml"

@@ -26,9 +26,10 @@ from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.partitions import ensure_days
-from lagloss_server.store.schema import alerting, audit, dashboard  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, audit, dashboard, runs  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.incident_rows import (
     EXAMPLE,
     WHERE,
@@ -61,6 +62,7 @@ spec:
   nodes:
     - {name: src, to: [snk]}
     - {name: snk, group: WORD-group}
+  jobs: [{dag: WORD-dag}]
 """
 T = TypeVar("T")
 
@@ -218,6 +220,10 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             )
             incidents[pipeline] = _incident(connection, pipeline)
             fill(connection, pipeline, START_S, TABLES_OF_HEALTH, incidents[pipeline])
+            dag, due_ms = f"{word(pipeline)}-dag", START_S * 1_000
+            task = StateAt("failed", due_ms + 1, due_ms, due_ms + 1)
+            run = RunReport(dag, f"{word(pipeline)}-run", due_ms, task=f"{word(pipeline)}-task", task_event=task)
+            record(connection, [(pipeline, run)])
     with store.engine.begin() as connection:
         store_receiver(connection, RECEIVER)
         store_leader(connection, "alerter-1", datetime.now(UTC))

@@ -179,7 +179,12 @@ def _silent(health: Health, here: Address) -> Light:
 def _consumer_lag(lag: LagNow | None) -> str:
     if lag is None or lag.offsets is None:
         return fmt.NOTHING
-    return f"{fmt.count(lag.offsets)} ({fmt.duration(lag.behind_ms)} behind)" if lag.offsets else "0"
+    if not lag.offsets and not lag.in_flight:
+        return "0"
+    behind = f"{fmt.duration(lag.behind_ms)} behind"
+    if lag.in_flight is not None:
+        behind = f"{fmt.count(lag.in_flight)} in flight, {behind}"
+    return f"{fmt.count(lag.offsets)} ({behind})"
 
 
 def _hosts(health: Health) -> Light:

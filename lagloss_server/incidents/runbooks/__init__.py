@@ -19,6 +19,10 @@ KINDS: Final = (
     "filtered",
     "volume",
     "corruption",
+    "deadline",
+    "run-failed",
+    "output-stale",
+    "run-late",
     "pending-age",
     "negative-lag",
 )

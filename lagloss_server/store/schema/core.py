@@ -247,6 +247,8 @@ class ConsumerLagRow(Base):
         comment="asked_at - event time at the committed offset; 0: nothing waits; null: not known"
     )
     behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
+    in_flight: Mapped[int | None] = mapped_column(comment="of a queue: messages received and not deleted")
+    in_flight_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
 
 
 class RollupRow(Base):

@@ -28,6 +28,8 @@ from collector.bodies import Bodies
 from collector.definitions import parsed
 from collector.intake import report_of_json
 from collector.models import as_batch, read_batch
+from collector.openlineage import read_event
+from collector.task_runs import read_reports
 from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
@@ -120,6 +122,12 @@ def _an_event(**attributes: Any) -> bytes:
     return json.dumps([event | said | attributes]).encode()
 
 
+def _an_openlineage_event() -> bytes:
+    of = {"dag": {"dag_id": "d"}, "dagRun": {"run_id": "r", "run_after": 5}, "task": {"task_id": "t"}}
+    run = {"facets": {"airflow": of, "airflowState": {"tasksState": {"t": "failed"}}}}
+    return json.dumps({"eventType": "FAIL", "eventTime": 7, "run": run}).encode()
+
+
 def _a_trace() -> ExportTraceServiceRequest:
     request = ExportTraceServiceRequest()
     resource = request.resource_spans.add()
@@ -153,6 +161,8 @@ PARSERS: list[tuple[Parser, bytes]] = [
     (events, _an_event()),
     (traces(spans.PROTOBUF), _a_trace().SerializeToString()),
     (traces(spans.JSON), spans.json_format.MessageToJson(_a_trace()).encode()),
+    (read_reports, b'{"reports": [{"dag": "d", "run_id": "r", "due_at": 1, "run": {"state": "failed", "at": 2}}]}'),
+    (read_event, _an_openlineage_event()),
     (parsed, b"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: a}\nspec: {nodes: [{name: a}], grace: 5s}\n"),
 ]
 KINDS = [
@@ -164,6 +174,8 @@ KINDS = [
     "events",
     "protobuf_traces",
     "json_traces",
+    "task_runs",
+    "openlineage",
     "definition",
 ]
 """Names of the cases: they may not depend on the time that is in their bytes, which each worker reads anew."""

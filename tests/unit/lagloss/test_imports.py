@@ -1,4 +1,5 @@
-"""What the SDK needs of its host's environment: four packages, those of its extras, and nothing of the server."""
+"""What the SDK needs of its host's environment: four packages, those of its extras and of Airflow, and nothing of the
+server."""
 
 from __future__ import annotations
 
@@ -15,6 +16,9 @@ from lagloss.broker.connection import MSK_PACKAGE
 ROOT = Path(lagloss.__file__).parent
 NEEDED = {"confluent_kafka", "fastavro", "numpy", "xxhash"}
 EXTRAS = {
+    "airflow/listener.py": {"pluggy"},
+    "airflow/plugin.py": {"airflow"},
+    "airflow/sensor.py": {"airflow"},
     "notebook.py": {"pandas"},
     "spark.py": {"pyarrow", "pyspark"},
     "sdk/outlets/http.py": {"httpx2"},
@@ -39,7 +43,9 @@ def test_the_sdk_imports_its_four_packages_and_those_of_its_extras() -> None:
     assert {name: extra for name, packages in found.items() if (extra := packages - NEEDED)} == EXTRAS
 
 
-@pytest.mark.parametrize("module", ["lagloss", "lagloss.kafka", "lagloss.asgi", "lagloss.sink", "lagloss.identity"])
+@pytest.mark.parametrize(
+    "module", ["lagloss", "lagloss.kafka", "lagloss.files", "lagloss.asgi", "lagloss.sink", "lagloss.identity"]
+)
 def test_a_public_module_is_imported_without_the_extras(module: str) -> None:
     asked = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     words = [sys.executable, "-I", "-c", asked]

@@ -17,13 +17,13 @@ from pipeline_under_test.faults import parse
 from pipeline_under_test.ledger import Fate, LedgerEntry
 from pipeline_under_test.scenarios.loss_watch import FalseLoss, false_loss
 from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
-from pipeline_under_test.scenarios.scenario import DIRECTORY, Scenario, load_scenario
+from pipeline_under_test.scenarios.scenario import DIRECTORY, Scenario, load_scenario, shipped_scenarios
 from pipeline_under_test.truth.expected import TrueWindow, Truth
 
 START_S = 1_795_250_400
 LINK = "link event-norm->event-router"
 HEAD = "name: some\ndescription: some\nload: {rate: 10, minutes: 1}\n"
-SHIPPED = sorted(DIRECTORY.glob("*.yaml"))
+SHIPPED = shipped_scenarios()
 PROMISED = {
     *("quiet-day", "two-percent-loss", "consumer-stopped", "retry-storm", "crash-loop", "deploy", "broker-loss"),
     *("poison-flood", "burst", "storm-and-loss"),

@@ -34,6 +34,7 @@ from lagloss_server.incidents import receiver_check as rehearsal
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import Definition, Metadata, PipelineSpec, parse_definition
+from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.store.audit import ACTIONS, Action
@@ -169,11 +170,12 @@ def test_the_definition_page_shows_a_definition_of_defaults() -> None:
 
 
 def test_the_definition_page_has_every_key_with_its_default_and_no_other() -> None:
-    _, keys, nodes, *_ = re.split(r"^## ", page("docs/definition.md"), flags=re.MULTILINE)
+    _, keys, nodes, jobs, *_ = re.split(r"^## ", page("docs/definition.md"), flags=re.MULTILINE)
     assert table_rows(keys) == {f"metadata.{key}" for key in keys_of(Metadata)} | {
         f"spec.{key}" for key in keys_of(PipelineSpec)
     }
     assert table_rows(nodes) == set(keys_of(NodeSpec))
+    assert table_rows(jobs) == set(keys_of(JobSpec))
     given = yaml.safe_load(example_definition()[0])
     for key, default in re.findall(r"^\| `(spec\.[\w.]+)` \| ([\d.]+\w*) \|", keys, re.MULTILINE):
         assert default == str(functools.reduce(lambda part, name: part[name], key.split("."), given)), key

@@ -29,7 +29,9 @@ from lagloss_server.settings import Settings
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
+from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
 from tests.support.window_documents import store_missing
@@ -302,12 +304,17 @@ def test_rows_without_partitions_go_by_age(pruned: Pruned) -> None:
         }
         for days in (399, 401, 500):
             connection.execute(insert(AuditTrailRow).values(at=ago(days), **entry))
+        for days in (728, 732):
+            due_ms = 1_000 * days_ago(days)
+            run = RunReport("dag", f"r-{days}", due_ms, task="t", task_event=StateAt("success", due_ms, due_ms, due_ms))
+            record(connection, [("chain", run)])
     for days in (728, 732):
         pruned.close(days_ago(days))
     pruned.roll_up()
     assert pruned.count(tables.RollupRow) == 4
     pruned.retention.round(NOW_MS)
     assert (pruned.count(tables.QuarantinedRow), pruned.count(tables.RecomputeRequestRow)) == (1, 3)
+    assert (pruned.count(DagRunRow), pruned.count(TaskTryRow)) == (1, 1)
     with pruned.store.engine.connect() as connection:
         kept = connection.execute(select(func.count()).where(AuditTrailRow.object == "x")).scalar_one()
     assert kept == 1

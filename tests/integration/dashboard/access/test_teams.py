@@ -33,6 +33,7 @@ from tests.support.teams_world import (
     definition,
     ids,
     user,
+    word,
 )
 
 ABSENT: Final = "blue-nothing!"[: len(THEIRS)].replace("!", "x")
@@ -85,6 +86,8 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
     ],
     f"GET {P}/windows/{{start}}/export": [{}, {"what": "lost", "format": "json"}, {"format": "parquet"}],
     f"GET {P}/openslo": [{}],
+    f"GET {P}/runs": [{"range": "24h"}],
+    f"GET {P}/run": [{}],
     f"GET {P}/messages": [{"id": "HASH"}],
     f"GET {P}/report": [{"range": "7d", "format": name} for name in ("json", "csv", "html", "md")],
 }
@@ -336,6 +339,8 @@ def addresses(world: TeamsWorld, pipeline: str) -> list[tuple[str, str]]:
         (f"{of}/windows/{start}", "?a=src.in&b=snk.in"),
         (f"{of}/messages", f"?id={hash_id(ids(pipeline)[3]):016x}"),
         (f"{of}/report", "?range=7d"),
+        (f"{of}/runs", "?range=24h"),
+        (f"{of}/runs", f"?run={word(pipeline)}-run"),
         *(("/alerts", f"?range=24h&tab={tab}") for tab in tabs),
         ("/alerts", f"?range=24h&tab=firing&pipeline={pipeline}"),
         ("/alerts", f"?do=end-silence&of={world.silences['theirs' if pipeline == THEIRS else 'of all']}"),
@@ -415,6 +420,7 @@ READERS: Final = {
     *(
         "health-drawn.data",
         "audit-content.children",
+        "runs-content.children",
         "pipeline.data",
         "alerts-pipeline.data",
         "silence-subject.children",

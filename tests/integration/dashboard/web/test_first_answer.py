@@ -14,6 +14,7 @@ from dashboard.request import links
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serving, until
 from tests.support.incident_rows import store_incident
+from tests.support.runs import store_failed_run
 from tests.support.stored_windows import Stored
 
 
@@ -32,6 +33,7 @@ def world(module_database_url: str) -> Iterator[World]:
     stored = Stored(store=store)
     for at in range(5):
         stored.close(start_s - 60 * at, lost=30 if at == 0 else 0, now_ms=int(time.time() * 1000))
+    store_failed_run(store, "chain", start_s)
     with store.engine.begin() as connection:
         incident = store_incident(connection, pipeline="chain")
     store.close()
@@ -47,6 +49,7 @@ def addresses(world: World) -> dict[str, tuple[str, str]]:
         "pipeline": ("/pipelines/chain?zone=UTC&range=1h", "30 %"),
         "window": (f"{links.window('chain', world.start_s)}?zone=UTC", "30 %"),
         "report": ("/pipelines/chain/report?zone=UTC", "SLA report: chain"),
+        "runs": ("/pipelines/chain/runs?zone=UTC", "publish failed after 2 tries although spark succeeded"),
         "alerts": ("/alerts?zone=UTC", "chain"),
         "incident": (f"/incidents/{world.incident}?zone=UTC", "chain"),
         "health": ("/health?zone=UTC", "Health of lagloss"),

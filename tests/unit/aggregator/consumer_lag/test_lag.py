@@ -85,5 +85,7 @@ def test_prometheus_is_told_what_is_known_now_and_nothing_of_a_partition_that_is
     metrics.consumer_lag([PartitionLag(MID, "in", 0, 7, 1_500), PartitionLag(MID, "in", 1, 2, None)])
     assert (value("offsets", "0"), value("seconds", "0")) == (7, 1.5)
     assert (value("offsets", "1"), value("seconds", "1")) == (2, None)
-    metrics.consumer_lag([PartitionLag(MID, "in", 0, 0, 0)])
+    assert value("in_flight", "0") is None
+    metrics.consumer_lag([PartitionLag(MID, "in", 0, 0, 0, in_flight=3)])
+    assert value("in_flight", "0") == 3
     assert (value("offsets", "0"), value("offsets", "1")) == (0, None)

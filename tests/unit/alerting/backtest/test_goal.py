@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.backtest.__main__ import generated_days, played
 from benchmarks.backtest.score import Backtested, is_page
-from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
+from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario, shipped_scenarios
 
-SCENARIOS = sorted(path.stem for path in DIRECTORY.glob("*.yaml"))
+SCENARIOS = [path.stem for path in shipped_scenarios()]
 
 
 @pytest.mark.slow

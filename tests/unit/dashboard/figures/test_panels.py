@@ -394,6 +394,21 @@ def test_consumer_lag_is_drawn_by_node_and_gaps_are_gaps() -> None:
     ]
 
 
+def test_of_a_queue_the_messages_in_flight_are_named_too() -> None:
+    definition = parse_definition(CHAIN.replace("{name: mid,", "{name: mid, queue: 'http://q/1/mid',"))
+    values = [(5, 3, None), (0, 2, 900), (0, 0, 0)]
+    found = tuple(
+        LagBucket(START + 60 * at, 60, 0, waiting, 0, age_ms, 0, in_flight)
+        for at, (waiting, in_flight, age_ms) in enumerate(values)
+    )
+    drawn = frame(definition, [document(definition, START, lags_ms=CHAIN_LAGS)], consumer_lag={MID: found})
+    assert told(panels_figure(drawn), "y6") == [
+        "<b>consumer lag</b><br>mid 5, 3 in flight, – behind",
+        "<b>consumer lag</b><br>mid 0, 2 in flight, 900 ms behind",
+        "<b>consumer lag</b><br>mid 0",
+    ]
+
+
 def test_the_panel_of_consumer_lag_is_there_only_if_a_group_is_named_and_takes_no_height_of_the_others() -> None:
     plain, more = frame(chain(), [document(chain(), START)]), watched({0: (1, 1)})
     before, after = panel_heights_px(plain), panel_heights_px(more)
@@ -414,7 +429,9 @@ def panel_heights_px(drawn: FigureFrame) -> dict[str, float]:
 
 def test_groups_of_which_nothing_is_known_are_named() -> None:
     figure = panels_figure(watched({}))
-    assert "nothing is known: have the groups committed offsets?" in [each.text for each in figure.layout.annotations]
+    assert "nothing is known: have the groups committed offsets? do the queues exist?" in [
+        each.text for each in figure.layout.annotations
+    ]
     groups = {"mid": "chain.mid", "snk": "<chain.snk>"}
     found = {MID: (LagBucket(START, 60, 0, 7, 0, 3_000),), Of("src", "old"): (LagBucket(START, 60, 0, None, 0, None),)}
     lag = ConsumerLag("chain", HOUR, 60, groups, found)

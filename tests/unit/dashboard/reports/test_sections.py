@@ -13,7 +13,9 @@ from dashboard.reports.model import Report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import CheckpointSums, DestinationSums
+from lagloss_server.rules.runs import stats_of
 from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
+from tests.support.runs import JOB, NOON_S, failed_run
 from tests.support.window_documents import chain
 
 FAST = DestinationSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
@@ -53,6 +55,23 @@ def test_reasons_come_with_those_that_are_not_known() -> None:
         "| snk | dead | unreadable | 2 |",
     ]
     assert "Why messages" not in render(made, "md").decode()
+
+
+def test_jobs_and_their_tasks_have_their_rates_and_repairs() -> None:
+    failed = failed_run()
+    good = replace(failed_run(NOON_S + 3_600), state="success", run_id="r-2", failed_ms=None)
+    made = replace(report(), jobs=(stats_of(JOB, [failed, good], NOON_S + 7_000),))
+    text = render(made, "md", "http://dash").decode()
+    section = text.split("## Jobs")[1].split("##")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith(("| [", "| task"))]
+    job, spark, publish = rows
+    assert job[0].startswith("[scores](http://dash/pipelines/chain/runs?zone=Europe/Berlin&from=")
+    assert job[1:] == ["2", "50 %", "50 % (1 of 2)", "20 min", "10 min", "–", "1"]
+    assert spark == ["task spark", "2", "100 %", "–", "–", "6 min", "–", "0"]
+    assert publish == ["task publish", "2", "0 %", "–", "–", "–", "–", "2"]
+    document = json.loads(render(made, "json"))["jobs"]
+    assert [(each["dag"], each["success_rate"], each["in_time"]) for each in document] == [("scores", 0.5, 1)]
+    assert "## Jobs" not in render(report(), "md").decode()
 
 
 def with_quality() -> Report:

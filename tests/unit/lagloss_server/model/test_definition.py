@@ -10,6 +10,7 @@ import pytest
 from lagloss_server.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
 from lagloss_server.model.graph import Graph
+from lagloss_server.rules.evidence import changed_nodes
 from pipeline_under_test.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"
@@ -31,6 +32,26 @@ def test_a_node_may_name_its_consumer_group_and_so_may_a_retrier() -> None:
     nodes = "  nodes:\n    - {name: a, retries: r, group: shop.a}\n    - {name: r, group: shop.r}\n"
     assert parse_definition(HEAD + nodes).groups == {"a": "shop.a", "r": "shop.r"}
     assert parse_definition(GOOD).groups == {}
+
+
+def test_a_node_may_name_its_queue_instead_of_a_group() -> None:
+    url = "https://sqs.eu-central-1.amazonaws.com/123456789012/import"
+    nodes = f"  nodes:\n    - {{name: a, to: [b], queue: '{url}'}}\n    - {{name: b, group: shop.b}}\n"
+    assert parse_definition(HEAD + nodes).groups == {"a": url, "b": "shop.b"}
+
+
+def test_a_batch_pipeline_may_wait_for_hours() -> None:
+    spec = "  grace: 10m\n  maxWait: 2h\n  sla:\n    staleness: {max: 90m, checkpoints: {a.out: 30m}}\n"
+    spec += "    lag: {target: 70m}\n  alerts:\n    pendingAge: {max: 90m}\n"
+    found = parse_definition(HEAD + spec + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n").spec
+    assert (found.grace, found.max_wait, found.alerts.pending_age[0].max) == (600_000, 7_200_000, 5_400_000)
+    assert (found.sla.staleness.at("a.out"), found.sla.staleness.at("b.out")) == (1_800_000, 5_400_000)
+
+
+def test_naming_a_queue_makes_no_node_another() -> None:
+    named = GOOD.replace("{name: b}", "{name: b, queue: 'http://127.0.0.1:4566/000000000000/q'}")
+    before, after = (Graph(parse_definition(text)) for text in (GOOD, named))
+    assert not changed_nodes(before, after)
 
 
 def test_naming_a_group_makes_no_node_another() -> None:
@@ -65,6 +86,8 @@ def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: s
         (HEAD + "  nodes:\n    - {name: a, groop: g}\n", 6, "groop"),
         (HEAD + "  nodes:\n    - {name: a, group: ''}\n", 6, "match pattern"),
         (HEAD + "  nodes:\n    - {name: a, to: [b], group: g}\n    - {name: b, group: g}\n", 4, "found g at several"),
+        (HEAD + "  nodes:\n    - {name: a, queue: db-queue}\n", 6, "match pattern"),
+        (HEAD + "  nodes:\n    - {name: a, group: g, queue: 'http://q/1/g'}\n", 4, "at a, found both"),
         (HEAD + "  nodes: [{name: a\n", 6, "expected YAML"),
         ("[]", 1, "Input should be"),
         ("", 1, "Input should be"),

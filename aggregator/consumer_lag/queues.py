@@ -1,0 +1,167 @@
+"""Lag of queues: how many messages of an SQS queue wait, how many are in hand, and how old the oldest is."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import structlog
+
+from aggregator.node_groups import NodeGroup, PartitionLag
+from lagloss.errors import BadSetting
+
+log = structlog.get_logger()
+
+ANSWER_TIMEOUT_S: Final = 2.0
+AGES_EVERY_S: Final = 60.0
+"""CloudWatch has one value per minute, and a price for asking."""
+AGE_WITHIN: Final = timedelta(minutes=5)
+"""CloudWatch's values are some minutes late; older ones are not current."""
+AT_ONCE: Final = 500
+"""Queries in one question to CloudWatch."""
+_VISIBLE, _DELAYED, _IN_FLIGHT = (
+    "ApproximateNumberOfMessages",
+    "ApproximateNumberOfMessagesDelayed",
+    "ApproximateNumberOfMessagesNotVisible",
+)
+_AWS: Final = re.compile(r"https?://(?:sqs\.)?(?P<region>[a-z]{2}(?:-[a-z]+)+-\d)(?:\.queue)?\.amazonaws\.com")
+
+MakeClient = Callable[[str, str | None], Any]
+"""Makes a boto3 client of a service, in a region or in that of the environment."""
+
+
+def queue_name(url: str) -> str:
+    """Return the name of the queue at `url`."""
+    return url.rstrip("/").rpartition("/")[2]
+
+
+def region_of(url: str) -> str | None:
+    """Return the region that a queue's address names; None for one of an emulator, say."""
+    found = _AWS.match(url)
+    return None if found is None else found["region"]
+
+
+class QueueLags:
+    """Reader of the lags of queues, by boto3: credentials, region and endpoints are those of its own environment.
+
+    Needs the rights sqs:GetQueueAttributes and, for ages, cloudwatch:GetMetricData. Used by one thread.
+    """
+
+    def __init__(self, make_client: MakeClient | None = None) -> None:
+        self._make_client = make_client or _boto3_clients()
+        self._clients: dict[tuple[str, str | None], Any] = {}
+        self._ages: dict[str, int] = {}
+        self._ages_asked = -AGES_EVERY_S
+        self._age_error: str | None = None
+        self.trouble: str | None = None
+        """Why something was left out of the last reading."""
+
+    def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
+        """Return the time of the request (epoch ms), and the lag of each queue; one that does not exist has none.
+
+        Raises:
+            TimeoutError: no queue answered.
+        """
+        self.trouble = None
+        asked_ms = int(time.time() * 1_000)
+        counts: dict[str, Mapping[str, int]] = {}
+        for url in sorted({group.group for group in groups}):
+            try:
+                counts[url] = self._counts(url)
+            except Exception as error:  # boto3's errors have no base of their own
+                if not _is_unknown(error):
+                    self.trouble = f"{queue_name(url)}: {error}"
+        if self.trouble is not None and not counts:
+            raise TimeoutError(self.trouble)
+        waiting = [url for url, found in counts.items() if any(found.values())]
+        ages = self._read_ages(waiting) if waiting else {}
+        return asked_ms, [_lag(group, counts[group.group], ages) for group in groups if group.group in counts]
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+
+    def _client(self, service: str, url: str) -> Any:
+        key = (service, region_of(url))
+        if key not in self._clients:
+            self._clients[key] = self._make_client(*key)
+        return self._clients[key]
+
+    def _counts(self, url: str) -> dict[str, int]:
+        names = [_VISIBLE, _DELAYED, _IN_FLIGHT]
+        answer = self._client("sqs", url).get_queue_attributes(QueueUrl=url, AttributeNames=names)
+        return {name: int(answer["Attributes"].get(name, 0)) for name in names}
+
+    def _read_ages(self, urls: Collection[str]) -> dict[str, int]:
+        """Return the age of the oldest message (ms) of those queues of which CloudWatch knows it, once per minute."""
+        now = time.monotonic()
+        if now - self._ages_asked < AGES_EVERY_S:
+            return self._ages
+        self._ages_asked, self._ages = now, {}
+        by_region: dict[str | None, list[str]] = {}
+        for url in urls:
+            by_region.setdefault(region_of(url), []).append(url)
+        for some in by_region.values():
+            for at in range(0, len(some), AT_ONCE):
+                try:
+                    self._ages |= self._ages_of(some[at : at + AT_ONCE])
+                    self._age_error = None
+                except Exception as error:
+                    if str(error) != self._age_error:
+                        log.warning("age of messages in queues unknown", trouble=str(error))
+                    self._age_error = str(error)
+        return self._ages
+
+    def _ages_of(self, urls: list[str]) -> dict[str, int]:
+        now = datetime.now(UTC)
+        answer = self._client("cloudwatch", urls[0]).get_metric_data(
+            MetricDataQueries=[_age_query(at, url) for at, url in enumerate(urls)],
+            StartTime=now - AGE_WITHIN,
+            EndTime=now,
+            ScanBy="TimestampDescending",
+        )
+        values: Iterable[Mapping[str, Any]] = answer["MetricDataResults"]
+        return {urls[int(each["Id"][1:])]: int(each["Values"][0] * 1_000) for each in values if each["Values"]}
+
+
+def _lag(group: NodeGroup, counts: Mapping[str, int], ages: Mapping[str, int]) -> PartitionLag:
+    age_ms = ages.get(group.group) if any(counts.values()) else 0
+    waiting = counts[_VISIBLE] + counts[_DELAYED]
+    return PartitionLag(group, queue_name(group.group), 0, waiting, age_ms, counts[_IN_FLIGHT])
+
+
+def _age_query(at: int, url: str) -> dict[str, Any]:
+    metric = {
+        "Namespace": "AWS/SQS",
+        "MetricName": "ApproximateAgeOfOldestMessage",
+        "Dimensions": [{"Name": "QueueName", "Value": queue_name(url)}],
+    }
+    return {"Id": f"q{at}", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Maximum"}}
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Return whether the error says that the queue does not exist."""
+    answer: Mapping[str, Any] = getattr(error, "response", {})
+    return "NonExistentQueue" in answer.get("Error", {}).get("Code", "") or "QueueDoesNotExist" in type(error).__name__
+
+
+def _boto3_clients() -> MakeClient:
+    """Return boto3's own, each with short patience.
+
+    Raises:
+        BadSetting: boto3 is not installed.
+    """
+    try:
+        import boto3
+        from botocore.config import Config
+    except ImportError as error:
+        raise BadSetting(variable="queue", problem="of a node needs `pip install lagloss-server[aws]`") from error
+    config = Config(connect_timeout=ANSWER_TIMEOUT_S, read_timeout=ANSWER_TIMEOUT_S, retries={"max_attempts": 1})
+
+    def make(service: str, region: str | None) -> Any:
+        return boto3.client(service, region_name=region, config=config)
+
+    return make

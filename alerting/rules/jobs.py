@@ -1,0 +1,277 @@
+"""Jobs: a deadline missed, a run that failed, output that is stale, a run later than its habit.
+
+Each is about the hours that a job's runs process, and says which of them waits and how many of its records: those that
+came in, as far as its windows are closed. Hours that ended more than a day ago open and change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import by_the_clock
+from alerting.rules.habits import SIGMA_OF_MAD, SPREADS
+from alerting.rules.measures import Measure
+from alerting.rules.view import HORIZON_S, PipelineView
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.jobs import JobSpec
+from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, hour_s, why_bad
+
+KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
+RUNS_S: Final = 7 * 86_400
+"""Runs that are due within this time make a habit."""
+MAX_RUNS: Final = 200
+"""The newest runs that rules look at, for each job: they are read with their tasks whenever rules are judged."""
+_USUAL_OF: Final = 30
+"""The newest results by which a habit goes."""
+_LEAST_RESULTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _JobRule:
+    """What the rules of one job have in common. They judge by the clock, and read no number of windows by name."""
+
+    unit: ClassVar[Unit] = "s"
+    higher_is_worse: ClassVar[bool] = True
+    reads: ClassVar[tuple[Measure, ...]] = ()
+    watches: ClassVar[tuple[str, ...]] = ()
+
+    job: JobSpec
+    severity: Severity
+    target: float
+    inhibited_by: tuple[str, ...] = ()
+
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+        return []
+
+    def _runs(self, view: PipelineView) -> list[DagRun]:
+        return [run for run in view.runs if run.dag == self.job.dag]
+
+    def _hours(self, view: PipelineView, runs: Sequence[DagRun]) -> list[int]:
+        """Return the ends of the hours of the last day that a result is expected of."""
+        return [to_s for to_s in expected_hours(self.job, runs, view.now_s) if to_s > view.now_s - HORIZON_S]
+
+    def _breach(
+        self, view: PipelineView, value: float, text: str, hours: Iterable[tuple[int, int]], *, is_ticket: bool = False
+    ) -> Assessment:
+        """Return this minute as a breach, whose text ends with the hours and the records that wait."""
+        spans = sorted(hours)
+        said = f"{text}; {waiting_words(view, spans)}" if spans else text
+        node = self.job.node
+        places = (BreachPlace("node", node, None, text),) if node else ()
+        minute = view.this_minute_s
+        found = by_the_clock(view, value, True, places)
+        return Assessment(
+            found.seen,
+            found.breaches,
+            found.good,
+            places=found.places,
+            tickets=(minute,) if is_ticket else (),
+            texts={minute: said},
+        )
+
+    def _span(self, runs: Sequence[DagRun], to_s: int) -> tuple[int, int]:
+        """Return the hour that ends then: that of its run, if it has one."""
+        found = [(run.from_s, run.to_s) for run in runs if run.to_s == to_s]
+        return found[-1] if found else (to_s - hour_s(self.job, runs), to_s)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineMissed(_JobRule):
+    """Rule `deadline/DAG`: the value is how long after its end the oldest hour without a result is; late results that
+    are there are no breach any more."""
+
+    kind: ClassVar[str] = "deadline"
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.job.dag}"
+
+    @property
+    def what(self) -> str:
+        return f"time since the end of an hour without a result of {self.job.dag}"
+
+    def assess(self, view: PipelineView) -> Assessment:
+        runs = self._runs(view)
+        late = [
+            to_s
+            for to_s in self._hours(view, runs)
+            if good_end_ms(runs, to_s) is None and view.now_s - to_s > self.target
+        ]
+        if not late:
+            return by_the_clock(view, 0.0 if runs else None, False)
+        newest = [run for run in runs if run.to_s == late[-1]]
+        state = f"its run is {newest[-1].state}" if newest else "no run of it has begun"
+        text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the hour; {state}"
+        return self._breach(view, view.now_s - late[0], text, [self._span(runs, to_s) for to_s in late])
+
+    def text(self, value: float) -> str:
+        since, limit = fmt.against(fmt.duration_s, value, self.target)
+        return f"no result of {self.job.dag} {since} after the hour, deadline {limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed(_JobRule):
+    """Rule `run-failed/DAG`: the value is the time since the oldest failure that no run has repaired."""
+
+    kind: ClassVar[str] = "run-failed"
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.job.dag}"
+
+    @property
+    def what(self) -> str:
+        return f"time since a run of {self.job.dag} failed"
+
+    def assess(self, view: PipelineView) -> Assessment:
+        runs = self._runs(view)
+        tried = [run for run in runs if run.has_ended or run.failed_ms is not None]
+        newest = {run.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
+        bad = []
+        for to_s, run in sorted(newest.items()):
+            why = why_bad(self.job, run) if run.has_ended else "it failed, and runs again"
+            if why is not None and to_s > view.now_s - HORIZON_S:
+                bad.append((run, why))
+        if not bad:
+            return by_the_clock(view, 0.0 if newest else None, False)
+        run, why = bad[-1]
+        since_s = view.now_s - min(run.failed_ms or run.ended_ms or 0 for run, _ in bad) / 1_000
+        is_ticket = all(run.state == "success" for run, _ in bad)
+        spans = [(run.from_s, run.to_s) for run, _ in bad]
+        return self._breach(view, max(0.0, since_s), f"{run.dag}: {why}", spans, is_ticket=is_ticket)
+
+    def text(self, value: float) -> str:
+        return f"a run of {self.job.dag} failed {fmt.duration_s(value)} ago, and its hour has no result"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputStale(_JobRule):
+    """Rule `output-stale/DAG`: the value is the age of the end of the newest hour whose result is there. `is_given`:
+    whether the definition has the target, which else follows from how long the hours are."""
+
+    kind: ClassVar[str] = "output-stale"
+
+    is_given: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.job.dag}"
+
+    @property
+    def what(self) -> str:
+        return f"age of the newest result of {self.job.dag}"
+
+    def assess(self, view: PipelineView) -> Assessment:
+        runs = self._runs(view)
+        newest_s = max((run.to_s for run in runs if run.state == "success"), default=None)
+        if newest_s is None:
+            return by_the_clock(view, None, False)
+        age_s = view.now_s - newest_s
+        beyond_s = 2 * (hour_s(self.job, runs) - self.job.span // 1_000)  # of hours that are longer than declared
+        limit_s = self.target if self.is_given else self.target + max(0, beyond_s)
+        if age_s <= limit_s:
+            return by_the_clock(view, age_s, False)
+        hours = [self._span(runs, to_s) for to_s in self._hours(view, runs) if to_s > newest_s]
+        return self._breach(view, age_s, self._text(age_s, limit_s), hours)
+
+    def text(self, value: float) -> str:
+        return self._text(value, self.target)
+
+    def _text(self, value: float, limit_s: float) -> str:
+        age, limit = fmt.against(fmt.duration_s, value, limit_s)
+        return f"the newest result of {self.job.dag} is of an hour that ended {age} ago, limit {limit}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunLate(_JobRule):
+    """Rule `run-late/DAG`: the newest hour has waited longer for its result than is usual: `target` times the median of
+    the newest results, by `least_s` at least and by more than chance lets them differ. The value is in times of it."""
+
+    unit: ClassVar[Unit] = "times"
+    kind: ClassVar[str] = "run-late"
+
+    least_s: float = 60.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.job.dag}"
+
+    @property
+    def what(self) -> str:
+        return f"time until a result of {self.job.dag} by what is usual"
+
+    def assess(self, view: PipelineView) -> Assessment:
+        runs = self._runs(view)
+        hours = self._hours(view, runs)
+        delays_s = [run.delay_ms / 1_000 for run in _good(runs)[-_USUAL_OF:] if run.delay_ms is not None]
+        if not hours or len(delays_s) < _LEAST_RESULTS:
+            return by_the_clock(view, None, False)
+        usual_s = max(1.0, float(np.median(delays_s)))
+        spread_s = SIGMA_OF_MAD * float(np.median(np.abs(np.array(delays_s) - usual_s)))
+        limit_s = max(self.target * usual_s, usual_s + self.least_s, usual_s + SPREADS * spread_s)
+        waits_s = view.now_s - hours[-1]
+        if good_end_ms(runs, hours[-1]) is not None or waits_s <= limit_s:
+            return by_the_clock(view, min(waits_s / usual_s, self.target), False)
+        text = (
+            f"{self.job.dag} has no result {fmt.duration_s(waits_s)} after the hour, "
+            f"usually there after {fmt.duration_s(usual_s)}"
+        )
+        return self._breach(view, waits_s / usual_s, text, [self._span(runs, hours[-1])])
+
+    def text(self, value: float) -> str:
+        took, limit = fmt.amount(value, "times"), fmt.amount(self.target, "times")
+        return f"{self.job.dag} takes {took} its usual time, limit {limit}"
+
+
+def waiting_words(view: PipelineView, spans: Sequence[tuple[int, int]]) -> str:
+    """Return the hours that wait, the newest by name, and how many records came in at them: `12,000 records of
+    11:00–12:00 and 2 hours before wait`."""
+    from_s, to_s = spans[-1]
+    earlier = f" and {fmt.counted(len(spans) - 1, 'hour')} before" if len(spans) > 1 else ""
+    hour = f"{fmt.clock(from_s, date=True)}–{fmt.clock(to_s)} UTC{earlier}"
+    starts = view.windows.starts
+    within = np.zeros(len(starts), bool)
+    for begin, end in spans:
+        within |= (starts >= begin) & (starts < end)
+    if not within.any():
+        return f"the hour {hour} waits, none of its windows is closed"
+    records = int(view.windows.column("messages")[within].sum())
+    return f"{fmt.counted(records, 'record')} of {hour} {'waits' if records == 1 else 'wait'}"
+
+
+def _good(runs: Iterable[DagRun]) -> list[DagRun]:
+    """Return the runs that were first to give their hour's result, in time; hours that were repaired make no habit."""
+    first: dict[int, DagRun] = {}
+    for run in sorted(runs, key=lambda run: run.ended_ms or 0):
+        if run.state == "success" and run.failed_ms is None:
+            first.setdefault(run.to_s, run)
+    return [first[to_s] for to_s in sorted(first)]
+
+
+def job_rules(definition: Definition) -> list[DeadlineMissed | RunFailed | OutputStale | RunLate]:
+    """Return the rules of each job; that of its deadline only where one is declared."""
+    alerts = definition.spec.alerts
+    rules: list[DeadlineMissed | RunFailed | OutputStale | RunLate] = []
+    for job in definition.spec.jobs:
+        failed, missed = f"run-failed/{job.dag}", f"deadline/{job.dag}"
+        if alerts.run_failed is not None:
+            rules.append(RunFailed(job, alerts.run_failed.severity, 0.0))
+        if alerts.deadline is not None and job.deadline is not None:
+            rules.append(DeadlineMissed(job, alerts.deadline.severity, job.deadline / 1_000, (failed,)))
+        if alerts.output_stale is not None:
+            given = alerts.output_stale.max
+            most_ms = 2 * job.span + (job.deadline or 0) if given is None else given
+            severity, is_given = alerts.output_stale.severity, given is not None
+            rules.append(OutputStale(job, severity, most_ms / 1_000, (failed, missed), is_given))
+        if alerts.run_late is not None:
+            late = alerts.run_late
+            rules.append(RunLate(job, late.severity, late.times, (failed, missed), late.least / 1_000))
+    return rules

@@ -1,0 +1,130 @@
+"""Routes of task runs: reports of DAGs and their tasks, and whether what they wait for is whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Annotated, Any, Final
+
+from fastapi import FastAPI, Query, Request, Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from collector import openlineage
+from collector.access import Caller
+from collector.bodies import MAX_BATCH_BYTES
+from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
+from collector.task_runs import Recorded, TaskRunsJson, read_reports
+from lagloss.errors import UsageError
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import UnknownPipeline
+from lagloss_server.fields import Name
+from lagloss_server.net.problem_details import Problem, busy, documented
+from lagloss_server.queries.wholeness import read_wholeness
+from lagloss_server.store import task_runs
+from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import RunReport
+from lagloss_server.times import parse_time_s
+
+MAX_SPAN_S: Final = 2 * 86_400
+"""Of one question whether a span is whole: each of its windows is read."""
+Moment = Annotated[str, Query(description="RFC 3339, or relative (-2h)", max_length=100)]
+
+
+def add_routes(app: FastAPI, services: CollectorServices) -> None:
+    """Add the routes, on these services."""
+    runs = TaskRuns(services)
+    refused = documented(400, 401, 403, 413, 415, 422, 429, 503)
+
+    @app.post(
+        "/v1/task-runs",
+        status_code=202,
+        response_model=Recorded,
+        responses=refused,
+        openapi_extra=body_document({JSON: TaskRunsJson.model_json_schema()}),
+    )
+    async def post_task_runs(request: Request) -> Response:
+        """Take reports of DAG runs and tasks; 202 once they are stored. Repeated and reordered ones change nothing."""
+        return await services.answered("task-runs", request, lambda asked: runs.post(asked, read_reports))
+
+    @app.post(
+        "/v1/lineage",
+        status_code=202,
+        response_model=Recorded,
+        responses=refused,
+        openapi_extra=body_document({JSON: {"type": "object", "required": ["eventTime"]}}),
+    )
+    async def post_lineage(request: Request) -> Response:
+        """Take one OpenLineage event, of Airflow's provider; others are answered as ignored."""
+        return await services.answered("lineage", request, lambda asked: runs.post(asked, openlineage.read_event))
+
+    @app.get("/v1/pipelines/{name}/whole", responses=documented(401, 403, 404, 422, 503))
+    async def get_whole(
+        name: Name,
+        request: Request,
+        from_: Annotated[Moment, Query(alias="from")],
+        to: Moment,
+        node: Name | None = None,
+    ) -> Response:
+        """Return whether all messages with from <= event time < to have come through, or as far as out of a node."""
+        return await services.answered("whole", request, lambda asked: runs.whole(asked, name, from_, to, node))
+
+
+class TaskRuns:
+    """Handles reports of runs, and the question that they wait with."""
+
+    def __init__(self, services: CollectorServices) -> None:
+        self._services = services
+
+    async def post(self, request: Request, read: Callable[[bytes], list[RunReport]]) -> Response:
+        services = self._services
+        caller = await services.access.caller(request)
+        media_type(request, JSON)
+        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
+            reports = await asyncio.to_thread(read, body)
+        store = self._store()
+        owned = await self._owned(caller, reports)
+        await services.access.spend(caller, len(owned))
+        if owned:
+            await _ask(lambda: _record(store, owned))
+        known = len({id(report) for _, report in owned})
+        return json_answer({"accepted": known, "ignored": len(reports) - known}, 202)
+
+    async def whole(self, request: Request, name: str, from_: str, to: str, node: str | None) -> Response:
+        caller = await self._services.access.caller(request)
+        await self._services.access.admit(caller, name)
+        store = self._store()
+        try:
+            from_s, to_s = (int(parse_time_s(text)) // WINDOW_S * WINDOW_S for text in (from_, to))
+            if not from_s < to_s <= from_s + MAX_SPAN_S:
+                raise Problem(422, "Bad span", f"expected from < to, {MAX_SPAN_S // 3600} hours apart at most")
+            found = await _ask(lambda: read_wholeness(store, name, from_s, to_s, node))
+        except UnknownPipeline as error:
+            raise Problem(404, "Unknown pipeline", str(error)) from None
+        except UsageError as error:
+            raise Problem(422, "Bad question", str(error)) from None
+        return json_answer(found.document())
+
+    async def _owned(self, caller: Caller, reports: list[RunReport]) -> list[tuple[str, RunReport]]:
+        """Return the reports with the pipelines that name their DAG: that of the caller's token, or without one all
+        those without tokens."""
+        of_dag = await self._services.access.pipelines_of_dags(caller)
+        return [(pipeline, report) for report in reports for pipeline in of_dag.get(report.dag, ())]
+
+    def _store(self) -> Store:
+        store = self._services.knowledge.store
+        if store is None:
+            raise busy("task runs are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+        return store
+
+
+def _record(store: Store, owned: list[tuple[str, RunReport]]) -> None:
+    with store.engine.begin() as connection:
+        task_runs.record(connection, owned)
+
+
+async def _ask(question: Callable[[], Any]) -> Any:
+    """Return the database's answer; a Problem (503) without one."""
+    try:
+        return await asyncio.to_thread(question)
+    except SQLAlchemyError:
+        raise busy("PostgreSQL is away") from None

@@ -1,0 +1,121 @@
+"""Reports of DAG runs and tasks in JSON, as `lagloss.airflow` sends them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+
+from collector.models import Time, invalid, time_ms
+from lagloss.wire.format import name_fits
+from lagloss_server.model.jobs import DagId
+from lagloss_server.rules.runs import UNMAPPED, RunState, TryState
+from lagloss_server.store.task_runs import RunReport, StateAt
+
+MAX_REPORTS: Final = 1_000
+
+
+def _is_text(value: str) -> str:
+    if not name_fits(value):
+        raise ValueError("expected UTF-8 without NUL")
+    return value
+
+
+RunId = Annotated[str, Field(min_length=1, max_length=250), AfterValidator(_is_text)]
+Number = Annotated[StrictInt, Field(ge=0, lt=1 << 31)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _EventJson(_Strict):
+    """`at`: when it was so, on the reporter's clock. What has ended has `ended_at`, which is `at` if left out."""
+
+    at: Time
+    started_at: Time | None = None
+    ended_at: Time | None = None
+
+
+class RunJson(_EventJson):
+    state: RunState
+
+
+class TaskJson(_EventJson):
+    task: DagId
+    try_number: Number = Field(default=1, alias="try")
+    map_index: Annotated[StrictInt, Field(ge=UNMAPPED, lt=1 << 31)] = UNMAPPED
+    state: TryState
+
+
+class TaskRunJson(_Strict):
+    """State of a run, of a task's try in it, or of both. `due_at`: the end of the data interval, the logical date, or
+    when it was to run."""
+
+    dag: DagId
+    run_id: RunId
+    due_at: Time
+    interval_start: Time | None = None
+    interval_end: Time | None = None
+    run: RunJson | None = None
+    task: TaskJson | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> TaskRunJson:
+        if self.run is None and self.task is None:
+            raise ValueError("expected run or task, found neither")
+        if (self.interval_start is None) != (self.interval_end is None):
+            raise ValueError("expected interval_start and interval_end, or neither")
+        return self
+
+
+class TaskRunsJson(_Strict):
+    """Reports of any DAGs; those of DAGs that no definition names are counted and dropped."""
+
+    reports: Annotated[list[TaskRunJson], Field(min_length=1, max_length=MAX_REPORTS)]
+
+
+class Recorded(BaseModel):
+    """Answer to reports: how many were stored, and how many are of DAGs that no definition of the caller's names."""
+
+    accepted: int
+    ignored: int
+
+
+def read_reports(body: bytes) -> list[RunReport]:
+    """Return the reports in a body; raise a Problem (422) that names position and field if it is malformed."""
+    try:
+        found = TaskRunsJson.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(error, "reports", "report", "reports") from None
+    return [as_report(at, report) for at, report in enumerate(found.reports)]
+
+
+def as_report(at: int, report: TaskRunJson) -> RunReport:
+    """Return the report at this position of a body in the form that is stored; a Problem (422) for bad times."""
+
+    def ms(value: Time, field: str) -> int:
+        return int(time_ms(value, at, field))
+
+    def event(of: RunJson | TaskJson | None) -> StateAt | None:
+        if of is None:
+            return None
+        at_ms, is_open = ms(of.at, "at"), of.state in ("queued", "running")
+        started = None if of.started_at is None else ms(of.started_at, "started_at")
+        ended = at_ms if of.ended_at is None else ms(of.ended_at, "ended_at")
+        return StateAt(of.state, at_ms, started, None if is_open else ended)
+
+    interval = None
+    if report.interval_start is not None and report.interval_end is not None:
+        interval = ms(report.interval_start, "interval_start"), ms(report.interval_end, "interval_end")
+    return RunReport(
+        dag=report.dag,
+        run_id=report.run_id,
+        due_ms=ms(report.due_at, "due_at"),
+        interval=interval,
+        run=event(report.run),
+        task=report.task.task if report.task else None,
+        try_number=report.task.try_number if report.task else 0,
+        map_index=report.task.map_index if report.task else UNMAPPED,
+        task_event=event(report.task),
+    )

@@ -1,0 +1,74 @@
+"""How long the runs of a job took, run by run, and how much of that each of the slowest tasks had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import plotly.graph_objects as go
+
+from dashboard.design import NODE_HUES, palette
+from dashboard.figures.drawing import Drawing, bar, scatter
+from dashboard.figures.look import base_layout, lag_unit, safe
+from dashboard.request.zones import Zone
+from lagloss_server import format as fmt
+from lagloss_server.rules.runs import DagRun, JobStats
+
+HEIGHT_PX: Final = 260
+_SHAPES: Final = ("", "/", ".", "\\", "x", "-", "+", "|")
+"""Patterns of bars, one for each hue."""
+_TASKS: Final = 6
+
+
+def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -> go.Figure:
+    """Draw runs in the order given, oldest first: the durations of the slowest tasks' tries on top of one another, a
+    line of the whole run, and a mark over what failed."""
+    of = palette(dark)
+    highest_ms = max((run.duration_ms or 0 for run in runs), default=0)
+    unit_ms, unit = lag_unit(highest_ms)
+    at = [zone.clock(run.to_s, date=True) for run in runs]
+    drawing = Drawing()
+    for index, task in enumerate(stats.tasks[:_TASKS]):
+        spent_ms = [sum(each.duration_ms or 0 for each in run.tries if each.task == task.task) for run in runs]
+        drawing.add_trace(
+            bar(
+                x=at,
+                y=[ms / unit_ms for ms in spent_ms],
+                customdata=[fmt.duration(ms) for ms in spent_ms],
+                name=safe(task.task),
+                marker={
+                    "color": NODE_HUES[index],
+                    "pattern": {"shape": _SHAPES[index], "fgcolor": of.ground, "size": 5},
+                },
+                hovertemplate="%{x}: %{customdata}",
+            )
+        )
+    whole = [None if run.duration_ms is None else run.duration_ms / unit_ms for run in runs]
+    drawing.add_trace(
+        scatter(
+            x=at,
+            y=whole,
+            name="whole run",
+            mode="lines+markers",
+            line={"color": of.line, "width": 1.5},
+            customdata=[fmt.duration(run.duration_ms) for run in runs],
+            hovertemplate="%{x}: %{customdata}",
+        )
+    )
+    failed = [index for index, run in enumerate(runs) if run.state == "failed"]
+    if failed:
+        marker = {"symbol": "x", "size": 11, "color": of.loss}
+        tops = [whole[index] or 0.0 for index in failed]
+        drawing.add_trace(
+            scatter(x=[at[index] for index in failed], y=tops, name="failed", mode="markers", marker=marker)
+        )
+    return drawing.figure(
+        **base_layout(of),
+        height=HEIGHT_PX,
+        margin={"l": 48, "r": 16, "t": 12, "b": 60},
+        barmode="stack",
+        hovermode="closest",
+        xaxis={"type": "category", "title": {"text": "end of the hour"}, "nticks": 8, "showgrid": False},
+        yaxis={"title": {"text": unit}, "gridcolor": of.grid, "rangemode": "tozero"},
+        dragmode=False,
+    )

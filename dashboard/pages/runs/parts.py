@@ -1,0 +1,179 @@
+"""Parts of the page of runs: one run as a Gantt chart, and a job with its runs, their hours and its slowest tasks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard.figures.durations import durations
+from dashboard.figures.gantt import run_gantt
+from dashboard.pages.base import Part, aria, badge, moment
+from dashboard.pages.incident.cards import table
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import Span
+from dashboard.request.zones import utc
+from lagloss_server import format as fmt
+from lagloss_server.queries.job_runs import HourRun, JobRuns
+from lagloss_server.rules.runs import JobStats, Repairs, TaskTry
+
+STATES: Final = {
+    "success": ("success", "✔", "teal"),
+    "failed": ("failed", "✖", "red"),
+    "upstream_failed": ("never began", "✖", "red"),
+    "skipped": ("skipped", "○", "gray"),
+    "running": ("running", "…", "blue"),
+    "queued": ("queued", "…", "gray"),
+}
+"""The word, sign and colour of each state of a run or a task."""
+_CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False}
+_RECORDS: Final = ("In", "Out", "Lost", "Late", "Twice", "Corrupted")
+
+
+def run_part(of: HourRun, here: Address, now_s: float, dark: bool) -> Part:
+    """Draw one run: what became of it, its hour, and its tasks as a Gantt chart and as a table."""
+    run = of.run
+    figure = run_gantt(run, 1_000 * now_s, here.zone, dark)
+    took = f" after {fmt.duration(run.duration_ms)}" if run.has_ended else ""
+    hour = ["hour ", _hour(of, here), f", {run.run_id}"]
+    chart = dcc.Graph(id="runs-gantt", figure=figure, config=_CONFIG, style={"height": figure.layout.height})
+    heads = ("Task", "Try", "State", "Began", "Took")
+    rows = [_try(each, here) for each in run.tries]
+    return dmc.Paper(
+        [
+            dmc.Group([dmc.Title(run.dag, order=2, fz=16), badge(*STATES[run.state]), f"{run.state}{took}"], gap="xs"),
+            dmc.Text(hour, size="sm", className="faint"),
+            dmc.Text(of.why, fw=600) if of.why else None,
+            dmc.Text(_records_words(of), size="sm"),
+            html.Div(chart, role="img", **aria(label=f"Gantt chart of {run.run_id}; the table below says the same")),
+            table(f"tasks of {run.run_id}", heads, rows) if rows else dmc.Text("No task is known of it.", size="sm"),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _try(each: TaskTry, here: Address) -> list[Part]:
+    began_s = None if each.started_ms is None else each.started_ms / 1_000
+    return [
+        each.label,
+        str(each.number) if each.number else fmt.NOTHING,
+        badge(*STATES[each.state], size="sm"),
+        fmt.NOTHING if began_s is None else moment(here.zone.clock(began_s, seconds=True), utc(began_s, seconds=True)),
+        fmt.duration(each.duration_ms),
+    ]
+
+
+def _records_words(of: HourRun) -> str:
+    if of.hour is None:
+        return "No minute of its hour is closed."
+    named = zip(_RECORDS, _records(of), strict=True)
+    known = f"{of.hour.closed} of {fmt.counted(of.hour.minutes, 'minute')} closed"
+    return f"{', '.join(f'{name.lower()} {cell}' for name, cell in named)}; {known}."
+
+
+def _records(of: HourRun) -> list[str]:
+    if of.hour is None:
+        return [fmt.NOTHING] * len(_RECORDS)
+    lost = {"min": of.hour.lost.min, "max": of.hour.lost.max}
+    rest = (of.hour.late, of.hour.duplicated, of.hour.corrupted)
+    return [fmt.count(of.hour.messages), fmt.count(of.hour.delivered), fmt.count_interval(lost), *map(fmt.count, rest)]
+
+
+def _hour(of: HourRun, here: Address) -> Part:
+    """Return the hour that a run processes, as a link to its minutes."""
+    run, zone = of.run, here.zone
+    text = f"{zone.clock(run.from_s, date=True)}–{zone.clock(run.to_s)}"
+    pipeline = here.path.split("/")[2]
+    href = here.to(links.pipeline(pipeline)).over(Span(run.from_s, run.to_s)).href
+    return dmc.Anchor(moment(text, f"{utc(run.from_s)} to {utc(run.to_s)}"), href=href, inherit=True)
+
+
+def job_part(job: JobRuns, here: Address, dark: bool) -> Part:
+    """Draw a job: its numbers, durations run by run, tasks with the slowest first, and runs with their hours."""
+    stats = job.stats
+    in_order = [each.run for each in reversed(job.runs)]
+    chart = dcc.Graph(
+        id={"type": "runs-durations", "dag": job.job.dag},
+        figure=durations(stats, in_order, here.zone, dark),
+        config=_CONFIG,
+    )
+    label = f"durations of the runs of {job.job.dag}; the tables below say the same"
+    heads = ("Hour", "Run", "State", "Took", "After the hour", *_RECORDS, "What is wrong")
+    tasks = ("Task", "Median", "Longest", "Runs", "Succeeded", "Tried again", "MTTR", "Not repaired")
+    none = dmc.Text("No run of it is due in this range.", size="sm")
+    drawn = [
+        html.Div(chart, role="img", **aria(label=label)),
+        dmc.Title("Tasks, the slowest first", order=3, fz=14, mt="sm"),
+        table(f"tasks of {job.job.dag}", tasks, _tasks(stats)),
+        dmc.Title("Runs, the newest first, with the records of their hours", order=3, fz=14, mt="sm"),
+        table(f"runs of {job.job.dag}", heads, [_run(each, here) for each in job.runs]),
+    ]
+    return dmc.Paper(
+        [
+            dmc.Title(f"Job {job.job.dag}", order=2, fz=16),
+            dmc.SimpleGrid([_tile(*tile) for tile in _tiles(stats)], cols={"base": 2, "sm": 4}, my="sm", spacing="sm"),
+            *(drawn if job.runs else [none]),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _tiles(stats: JobStats) -> list[tuple[str, str, str]]:
+    """(title, value, what it stands beside) of a job over the range."""
+    deadline = (
+        (f"{stats.in_time} of {stats.judged}", f"hours within {fmt.duration(stats.job.deadline)}")
+        if stats.in_time is not None
+        else (fmt.NOTHING, "none is declared")
+    )
+    return [
+        ("Succeeded", fmt.percent(stats.success_rate), f"of {fmt.counted(stats.runs, 'run')} that ended"),
+        ("Deadline kept", *deadline),
+        ("MTTR", fmt.duration_s(stats.repairs.mttr_s), _repaired(stats.repairs)),
+        ("Duration, median", fmt.duration_s(stats.median_s), "of runs that succeeded"),
+    ]
+
+
+def _repaired(repairs: Repairs) -> str:
+    return f"{fmt.counted(len(repairs.after_ms), 'hour')} repaired, {repairs.open} not"
+
+
+def _tile(title: str, value: str, beside: str) -> Part:
+    texts = [
+        dmc.Text(title, size="xs", className="faint"),
+        html.Div(value, className="tile-value"),
+        dmc.Text(beside, size="xs", className="faint"),
+    ]
+    return dmc.Paper(texts, p="xs", className="tile")
+
+
+def _tasks(stats: JobStats) -> list[list[Part]]:
+    return [
+        [
+            task.task,
+            fmt.duration_s(task.median_s),
+            fmt.duration_s(max(task.durations_s, default=None)),
+            str(task.runs),
+            fmt.percent(task.success_rate),
+            str(task.retried),
+            fmt.duration_s(task.repairs.mttr_s),
+            str(task.repairs.open),
+        ]
+        for task in stats.tasks
+    ]
+
+
+def _run(of: HourRun, here: Address) -> list[Part]:
+    run = of.run
+    return [
+        _hour(of, here),
+        dmc.Anchor(run.run_id, href=here.asking(dag=run.dag, run=run.run_id).href, inherit=True, className="breaks"),
+        badge(*STATES[run.state], size="sm"),
+        fmt.duration(run.duration_ms),
+        fmt.duration(run.delay_ms),
+        *_records(of),
+        html.Span(of.why or "", className="breaks"),
+    ]

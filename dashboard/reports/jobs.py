@@ -1,0 +1,58 @@
+"""The section of a report about the jobs of a pipeline: whether their runs succeeded and were in time, and repairs."""
+
+from __future__ import annotations
+
+from dashboard.reports.parts import Cell, Pages, ReportSection, Table
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import Span
+from lagloss_server import format as fmt
+from lagloss_server.rules.runs import JobStats, Repairs
+
+_NOTE = (
+    "Of the runs that are due in the range. A result is in time if a run over its hour succeeded by the deadline. MTTR "
+    "is the mean time from a failure to a success over the same hour, of tasks in the same run."
+)
+_HEADS = ("Job or task", "Runs", "Succeeded", "In time", "Deadline", "Median", "MTTR", "Not repaired")
+
+
+def jobs(pages: Pages) -> ReportSection | None:
+    """Return the section; None of a pipeline without jobs."""
+    rows = [row for job in pages.report.jobs for row in (_job(pages, job), *_tasks(job))]
+    return ReportSection("Jobs", (_NOTE,), None, Table(_HEADS, rows)) if rows else None
+
+
+def _job(pages: Pages, job: JobStats) -> list[Cell]:
+    report = pages.report
+    page = Address(links.runs(report.pipeline), {"zone": report.span.zone})
+    at = page.over(Span(report.span.from_s, report.span.to_s)).href
+    in_time = None if job.in_time is None or not job.judged else job.in_time / job.judged
+    kept = "" if in_time is None else f" ({job.in_time} of {job.judged})"
+    return [
+        Cell(job.job.dag, pages.base_url.rstrip("/") + at),
+        Cell(fmt.count(job.runs)),
+        Cell(fmt.percent(job.success_rate)),
+        Cell(f"{fmt.percent(in_time)}{kept}"),
+        Cell(fmt.duration(job.job.deadline)),
+        Cell(fmt.duration_s(job.median_s)),
+        *_repairs(job.repairs),
+    ]
+
+
+def _tasks(job: JobStats) -> list[list[Cell]]:
+    return [
+        [
+            Cell(f"task {task.task}"),
+            Cell(fmt.count(task.runs)),
+            Cell(fmt.percent(task.success_rate)),
+            Cell(fmt.NOTHING),
+            Cell(fmt.NOTHING),
+            Cell(fmt.duration_s(task.median_s)),
+            *_repairs(task.repairs),
+        ]
+        for task in job.tasks
+    ]
+
+
+def _repairs(repairs: Repairs) -> tuple[Cell, Cell]:
+    return Cell(fmt.duration_s(repairs.mttr_s)), Cell(fmt.count(repairs.open))

@@ -1,0 +1,115 @@
+"""Notifications of S3: the objects that a queue's message names, and the identity of an object as a message."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from urllib.parse import unquote_plus
+
+import xxhash
+
+from lagloss.sdk.packing import EventTime
+from lagloss.wire.format import MAX_ID_BYTES
+
+_EPOCH_MS: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
+_CREATED: Final = "ObjectCreated:"
+
+FileTime = Callable[[str], EventTime | None]
+"""Finds a file's event time in its key; None if it has none."""
+
+
+class BadNotification(ValueError):
+    """Expected a notification of S3, as it is or in an envelope of SNS, found {found}."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"expected a notification of S3, as it is or in an envelope of SNS, found {found}")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One version of an object. `version` is its version id or, in a bucket without versions, its ETag.
+
+    `stored_at_ms`: when S3 had stored it, by S3's clock; None where that is not known.
+    """
+
+    bucket: str
+    key: str
+    version: str
+    version_id: str | None = None
+    size: int | None = None
+    sequencer: str | None = None
+    stored_at_ms: int | None = None
+
+    @classmethod
+    def of(cls, bucket: str, key: str, etag: str | None, version_id: str | None, **more: Any) -> StoredObject:
+        """Return the object that S3 answers with or notifies of."""
+        named = None if version_id in (None, "", "null") else version_id
+        return cls(bucket, key, named or (etag or "").strip('"'), named, **more)
+
+    @property
+    def message_id(self) -> str:
+        """Its id as a message, `BUCKET/KEY@VERSION`. One that is too long for an id keeps its end, behind a hash."""
+        text = f"{self.bucket}/{self.key}@{self.version}"
+        raw = text.encode()
+        if len(raw) <= MAX_ID_BYTES:
+            return text
+        digest = xxhash.xxh3_128_hexdigest(raw) + "~"
+        return digest + raw[len(digest) - MAX_ID_BYTES :].decode(errors="ignore")
+
+
+def time_in_name(key: str) -> int | None:
+    """Return the last 13 digits in a row of a key, as epoch ms: `dt=2026-11-24/hour=16/1795536000000-7f3a.avro`."""
+    found = _EPOCH_MS.findall(key)
+    return int(found[-1]) if found else None
+
+
+def objects_in(body: str) -> list[StoredObject]:
+    """Return the objects that a message says were created: none for `s3:TestEvent`, and for events of other kinds.
+
+    Takes what S3 sends to a queue, what SNS delivers raw, and SNS's envelope.
+
+    Raises:
+        BadNotification: for anything else.
+    """
+    content = _json(body)
+    if content.get("Type") == "Notification" and "Records" not in content:
+        content = _json(content.get("Message"))
+    if content.get("Event") == "s3:TestEvent":
+        return []
+    records = content.get("Records")
+    if not isinstance(records, list):
+        raise BadNotification(f"neither Records nor s3:TestEvent in {body[:100]!r}")
+    try:
+        return list(_created(records))
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise BadNotification(f"a record without {error}") from error
+
+
+def _json(text: object) -> Mapping[str, Any]:
+    try:
+        content = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        raise BadNotification(f"{str(text)[:100]!r}")
+    return content
+
+
+def _created(records: list[Mapping[str, Any]]) -> Iterator[StoredObject]:
+    for record in records:
+        if not record["eventName"].removeprefix("s3:").startswith(_CREATED):
+            continue
+        stored, when = record["s3"]["object"], record.get("eventTime")
+        yield StoredObject.of(
+            record["s3"]["bucket"]["name"],
+            unquote_plus(stored["key"]),
+            stored.get("eTag"),
+            stored.get("versionId"),
+            size=stored.get("size"),
+            sequencer=stored.get("sequencer"),
+            stored_at_ms=None if when is None else int(datetime.fromisoformat(when).timestamp() * 1000),
+        )

@@ -1,0 +1,147 @@
+"""Progress of a queue: what has been received of it for certain, never overstated.
+
+A standard queue of SQS has no order, so no message that is received says anything about another. What bounds those
+that can still come is a long poll that comes back empty: it asked all of the queue's servers, so whatever was visible
+when it began had been received by some consumer. What was not visible then is
+
+- in hand at a consumer that lives: that one holds its own lane back until the message is finished, or has come back
+  and been received again;
+- in hand at one that died, or delayed: visible again after at most the visibility timeout and the delay;
+- on its way through S3 and SNS: for at most `notified_within_s`, as its host assumes.
+
+So everything put into the queue before the poll began, less the longest of these (`slack`), has been taken in. See
+decision 32.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from lagloss.sdk.buffer import Processing
+from lagloss.wire.format import Progress
+
+CLOCKS_MS: Final = 60_000
+"""Allowance for S3's clock, by which a notification says when the object was stored."""
+SETTLED_MS: Final = 30_000
+"""Time after which what another consumer received is in its reports, which are 10 s apart at most."""
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    """A message of the queue that this process received.
+
+    `stored_at_ms`: when the oldest of its objects was stored, 0 if that is not known. `visible_at_ms`: when others can
+    receive it again. `is_given_up`: this process is not working on it any more. `is_imported`: it only remains to be
+    deleted. All epoch ms.
+    """
+
+    stored_at_ms: int
+    visible_at_ms: int
+    work: list[Processing] = field(default_factory=list)
+    is_given_up: bool = False
+    is_imported: bool = False
+
+    @property
+    def floor_ms(self) -> int:
+        """Its records were last seen after this."""
+        return max(0, self.stored_at_ms - CLOCKS_MS)
+
+    def release(self) -> None:
+        """End the work in hand."""
+        for work in self.work:
+            work.done()
+
+
+class QueueProgress:
+    """What one process knows of one queue. Thread-safe.
+
+    Args:
+        queue: the name of the lane that all of the queue's consumers share.
+        slack_ms: longest time from an object's landing until its notification is visible or in hand at a live consumer.
+    """
+
+    def __init__(self, queue: str, slack_ms: int, now_ms: Callable[[], int] | None = None) -> None:
+        self.queue = queue
+        self._slack_ms = slack_ms
+        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._lock = threading.Lock()
+        self._emptied_ms = 0
+        self._held: dict[str, Held] = {}
+
+    def hold(self, message: str, held: Held) -> None:
+        """Hold a message that was received. One that this process gave up earlier is in hand anew."""
+        with self._lock:
+            before = self._held.get(message)
+            self._held[message] = held
+        if before is not None:
+            before.release()
+
+    def drop(self, message: str, held: Held) -> None:
+        """Release a message: all that became of it is with the emitters."""
+        with self._lock:
+            if self._held.get(message) is held:
+                del self._held[message]
+        held.release()
+
+    def give_up(self, held: Held) -> None:
+        """Keep holding a message that another consumer, or this one, will receive again."""
+        held.is_given_up = True
+
+    def emptied(self, asked_ms: int) -> None:
+        """Note that a long poll that began at `asked_ms` found nothing visible.
+
+        Messages that were given up and had been visible by then are in hand elsewhere, or in the dead-letter queue.
+        """
+        with self._lock:
+            self._emptied_ms = max(self._emptied_ms, asked_ms)
+            gone = [
+                message
+                for message, held in self._held.items()
+                if held.is_given_up and held.visible_at_ms + SETTLED_MS <= asked_ms
+            ]
+            released = [self._held.pop(message) for message in gone]
+        for held in released:
+            held.release()
+
+    def working(self) -> list[tuple[str, Held]]:
+        """Return the messages that this process works on."""
+        with self._lock:
+            return [(message, held) for message, held in self._held.items() if not held.is_given_up]
+
+    @property
+    def is_settled(self) -> bool:
+        """True if nothing is held, and the shared lane says how far the queue has been received."""
+        with self._lock:
+            return not self._held and self._proven_ms > 0
+
+    @property
+    def _proven_ms(self) -> int:
+        return max(0, self._emptied_ms - self._slack_ms)
+
+    def lanes(self, checkpoint: str, *, until_deleted: bool = False) -> list[Progress]:
+        """Return the lanes of a checkpoint: this process's own, and the shared one once it is known.
+
+        The own one (without a name, so that it leaves with its emitter) stands at 0 until a poll came back empty: a
+        process that starts on a busy queue knows nothing of what waits there.
+        """
+        with self._lock:
+            proven_ms = self._proven_ms
+            floors = [held.floor_ms for held in self._held.values() if until_deleted or not held.is_imported]
+        own = Progress(checkpoint, "", min([proven_ms, self._now_ms(), *floors]))
+        return [own, Progress(checkpoint, self.queue, proven_ms)] if proven_ms else [own]
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLanes:
+    """The lanes of a checkpoint, for `Emitter.follow`."""
+
+    progress: QueueProgress
+    checkpoint: str
+    until_deleted: bool = False
+
+    def snapshot(self) -> Sequence[Progress]:
+        return self.progress.lanes(self.checkpoint, until_deleted=self.until_deleted)

@@ -1,0 +1,385 @@
+"""The queue of a node: receives notifications of files, and deletes those whose files are accounted for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy.typing as npt
+
+from lagloss.files.notifications import BadNotification, StoredObject, objects_in
+from lagloss.files.progress import Held, QueueLanes, QueueProgress
+from lagloss.sdk.buffer import Count
+from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.packing import EventTime, epoch_ms_column, list_of
+
+if TYPE_CHECKING:
+    from lagloss.files.node import FileNode
+
+log = logging.getLogger("lagloss")
+
+TURN_S: Final = 0.5
+"""Interval at which finished messages are deleted, and those in hand looked after."""
+NOTIFIED_WITHIN_S: Final = 900.0
+"""S3 says that it may take longer than a minute to notify; SNS repeats what a queue did not take."""
+CLOCK_S: Final = 5
+DELETED_AT_ONCE: Final = 10
+"""As SQS allows."""
+DEAD: Final = "maxReceiveCount"
+"""The reason of a file that is found in a dead-letter queue."""
+_ATTRIBUTES: Final = ["VisibilityTimeout", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RedrivePolicy"]
+
+
+@dataclass(slots=True, eq=False)
+class _Message:
+    """A message of the queue, in hand until all of its files are over: `unfinished` are left, and one `failed`."""
+
+    id: str
+    receipt: str
+    held: Held
+    sent_at_ms: int
+    receive_count: int
+    files: list[QueuedFile] = field(default_factory=list)
+    unfinished: int = 0
+    failed: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class QueuedFile:
+    """A file that a message of the queue names.
+
+    `stored`: the object. `identity`: its id and event time in the pipeline of files; None if it is not measured there.
+    """
+
+    stored: StoredObject
+    message: _Message
+    identity: tuple[str, float] | None
+    _node: FileNode
+    _records: list[tuple[list[str], npt.NDArray[Any]]] = field(default_factory=list)
+    _rejected: set[str] = field(default_factory=set)
+
+    @property
+    def receive_count(self) -> int:
+        """How often the message was received, as the queue says: 1 at the first try."""
+        return self.message.receive_count
+
+    def take_in(self, message_ids: Iterable[str], event_times: Iterable[EventTime] | npt.NDArray[Any]) -> None:
+        """Report that these records were read; see `Emitter.observe_all`. They are out when the file is imported."""
+        ids, times = list_of(message_ids), epoch_ms_column(event_times)
+        self._node.records.observe_all("in", ids, times)
+        self._records.append((ids, times))
+
+    def reject(
+        self,
+        kind: Literal["filtered", "dead"],
+        message_ids: Iterable[str],
+        event_times: Iterable[EventTime] | npt.NDArray[Any],
+        reason: str,
+    ) -> None:
+        """Report that these records of the file are not imported."""
+        ids = list_of(message_ids)
+        self._node.records.observe_all(kind, ids, event_times, reason=reason)
+        self._rejected.update(ids)
+
+    def exit(self, kind: Literal["out", "dead"], to: str | None = None, reason: str | None = None) -> None:
+        """Report where the file's records have gone, but those that were rejected; and the file itself."""
+        node = self._node
+        for ids, times in self._records:
+            if self._rejected:
+                kept = [row for row, message_id in enumerate(ids) if message_id not in self._rejected]
+                ids, times = [ids[row] for row in kept], times[kept]
+            node.records.observe_all(kind, ids, times, to=to, reason=reason)
+        if node.files is None or self.identity is None:
+            return
+        if kind == "dead":
+            node.files.dead(*self.identity, reason or DEAD)
+        else:
+            node.files.sent_out(*self.identity)
+
+
+class NodeQueue:
+    """A client of SQS that sends the beacons of the files it receives; made by `FileNode.queue`.
+
+    A message is deleted once all of its files are imported and their beacons are acknowledged, by a thread of the
+    queue's own, which also keeps messages invisible while they are worked on. So a crash makes duplicates, never holes.
+
+    Args:
+        notified_within_s: longest time from an object's landing until its notification is in the queue. Until then a
+            file that is missing is late; after it, once the queue has been found empty, lost.
+    """
+
+    def __init__(
+        self,
+        node: FileNode,
+        sqs: Any,
+        url: str,
+        *,
+        to: str | None = None,
+        visibility_s: int | None = None,
+        notified_within_s: float = NOTIFIED_WITHIN_S,
+    ) -> None:
+        self._node = node
+        self._sqs = sqs
+        self._url = url
+        self._to = to
+        attributes = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=_ATTRIBUTES).get("Attributes", {})
+        self._visibility_s = visibility_s or int(attributes.get("VisibilityTimeout", 30))
+        self._wait_s = int(attributes.get("ReceiveMessageWaitTimeSeconds", 0))
+        redrive = json.loads(attributes.get("RedrivePolicy") or "{}")
+        self._max_receives = int(redrive["maxReceiveCount"]) if "maxReceiveCount" in redrive else None
+        on_its_way_s = notified_within_s + int(attributes.get("DelaySeconds", 0))
+        slack_s = max(on_its_way_s, self._visibility_s) + CLOCK_S
+        self.progress = QueueProgress(url.rpartition("/")[2], int(slack_s * 1000))
+        for emitter in (node.records, node.files, node.notified):
+            if emitter is not None:
+                emitter.follow(QueueLanes(self.progress, f"{emitter.node}.in"))
+        if node.deleted is not None:
+            node.deleted.follow(QueueLanes(self.progress, f"{node.deleted.node}.in", until_deleted=True))
+        self._unreadable = Count()
+        self._in_hand: dict[Held, _Message] = {}
+        self._finished: deque[tuple[list[int], _Message]] = deque()
+        self._deleting = threading.Lock()
+        self._dead: set[str] = set()
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        self.last_error: str | None = None
+
+    @property
+    def unreadable(self) -> int:
+        """Messages so far that are no notification of S3. They are left in the queue, whose redrive policy takes them
+        away."""
+        return self._unreadable.read()
+
+    # -- receiving ------------------------------------------------------------------------------------------------
+
+    def receive(self, **request: Any) -> list[QueuedFile]:
+        """Receive messages as boto3's `receive_message` does, and return the files that they name.
+
+        Ask with WaitTimeSeconds: only an empty answer to a long poll proves that nothing waits. Messages that name no
+        file (`s3:TestEvent`) are deleted.
+        """
+        self._start()
+        asked_ms = time.time_ns() // 1_000_000
+        answer = self._receive(self._url, {"VisibilityTimeout": self._visibility_s, **request})
+        if not answer and request.get("WaitTimeSeconds", self._wait_s) > 0:
+            self.progress.emptied(asked_ms)
+        return [file for message in answer for file in self._taken(message)]
+
+    def _receive(self, url: str, request: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        names = ["SentTimestamp", "ApproximateReceiveCount"]
+        answer = self._sqs.receive_message(QueueUrl=url, MessageSystemAttributeNames=names, **request)
+        found: list[Mapping[str, Any]] = answer.get("Messages", [])
+        return found
+
+    def _taken(self, raw: Mapping[str, Any]) -> list[QueuedFile]:
+        """Hold a message, and report its files as notified and received."""
+        received_ms = time.time_ns() // 1_000_000
+        try:
+            stored = objects_in(raw["Body"])
+        except BadNotification as error:
+            self._unreadable.add()
+            self._note(error)
+            return []
+        attributes = raw.get("Attributes", {})
+        held = Held(
+            min((each.stored_at_ms or 0 for each in stored), default=received_ms),
+            received_ms + self._visibility_s * 1000,
+            self._node.begin_work(),
+        )
+        message = _Message(
+            raw["MessageId"],
+            raw["ReceiptHandle"],
+            held,
+            int(attributes.get("SentTimestamp", received_ms)),
+            int(attributes.get("ApproximateReceiveCount", 1)),
+            unfinished=len(stored),
+        )
+        self.progress.hold(message.id, held)
+        self._in_hand[held] = message
+        message.files = [QueuedFile(each, message, self._node.file_identity(each), self._node) for each in stored]
+        for file in message.files:
+            self._report_received(file)
+        if not stored:
+            self._finish(message)
+        return message.files
+
+    def _report_received(self, file: QueuedFile) -> None:
+        notified, identity = self._node.notified, file.identity
+        if identity is None or self._node.files is None:
+            return
+        if notified is not None:
+            with notified.processing():
+                notified.taken_in(*identity, observed_at=file.message.sent_at_ms)
+                notified.sent_out(*identity)
+        self._node.files.taken_in(*identity)
+
+    # -- importing ------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def importing(self, file: QueuedFile) -> Iterator[QueuedFile]:
+        """Import a file: at the end of the block its records are in the sink, and its message may be deleted.
+
+        If the block raises, nothing is out, and the queue delivers the message again once it is visible: the file is
+        late, not lost. At the last try that the queue's redrive policy allows, the file is dead, with the exception's
+        name as the reason; and so are those of its records that were taken in.
+        """
+        try:
+            yield file
+        except BaseException as error:
+            self.fail(file, type(error).__name__)
+            raise
+        self.delete(file)
+
+    def delete(self, file: QueuedFile) -> None:
+        """Report the file and its records as imported, and delete its message once this is acknowledged: what the end
+        of `importing` does."""
+        file.exit("out", self._to)
+        self._over(file.message)
+
+    def fail(self, file: QueuedFile, reason: str) -> None:
+        """Leave the file to the message's next delivery, or report it as dead: what `importing` does when its block
+        raises."""
+        message = file.message
+        message.failed = True
+        if self._is_last_try(message):
+            file.exit("dead", reason=reason)
+        self._over(message)
+
+    def _is_last_try(self, message: _Message) -> bool:
+        return self._max_receives is not None and message.receive_count >= self._max_receives
+
+    def _over(self, message: _Message) -> None:
+        """Count one of the message's files as over, and end the message with the last of them."""
+        message.unfinished -= 1
+        if message.unfinished > 0:
+            return
+        if not message.failed:
+            self._finish(message)
+            return
+        self._in_hand.pop(message.held, None)
+        if self._is_last_try(message):
+            self.progress.drop(message.id, message.held)
+        else:
+            self.progress.give_up(message.held)
+
+    def dead_letters(self, url: str, **request: Any) -> int:
+        """Report the files in a dead-letter queue as dead, each once per process, and leave them there.
+
+        Finds those whose last importer was killed: it had no time to say so. Records are not known here. Each look
+        makes what it finds invisible for a moment (5 s unless VisibilityTimeout is given), and ends with the first
+        answer that holds nothing new.
+
+        Returns:
+            The number of files reported.
+        """
+        reported = 0
+        request = {"MaxNumberOfMessages": 10, "VisibilityTimeout": 5, **request}
+        while fresh := sum(map(self._report_dead, self._receive(url, request))):
+            reported += fresh
+        return reported
+
+    def _report_dead(self, raw: Mapping[str, Any]) -> int:
+        """Report the files that a message in the dead-letter queue names; return how many were not reported yet."""
+        try:
+            identities = [self._node.file_identity(each) for each in objects_in(raw["Body"])]
+        except BadNotification as error:
+            self._note(error)
+            return 0
+        fresh = [each for each in identities if each is not None and each[0] not in self._dead]
+        for message_id, event_ms in fresh:
+            self._dead.add(message_id)
+            if self._node.files is not None:
+                self._node.files.dead(message_id, event_ms, DEAD)
+        return len(fresh)
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _finish(self, message: _Message) -> None:
+        message.held.is_imported = True
+        message.held.release()
+        self._finished.append(([emitter.mark() for emitter in self._confirming], message))
+
+    @property
+    def _confirming(self) -> list[Emitter]:
+        return [each for each in (self._node.records, self._node.files, self._node.notified) if each is not None]
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="lagloss-queue", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.wait(TURN_S):
+            self.settle()
+            self._extend()
+
+    def settle(self) -> None:
+        """Delete the messages that are finished and whose beacons are acknowledged. Raises nothing."""
+        with self._deleting:
+            ready: list[_Message] = []
+            while self._finished and len(ready) < DELETED_AT_ONCE:
+                marks, message = self._finished[0]
+                if not all(each.acknowledged(mark) for each, mark in zip(self._confirming, marks, strict=True)):
+                    break
+                self._finished.popleft()
+                ready.append(message)
+            if ready:
+                self._delete(ready)
+        if len(ready) == DELETED_AT_ONCE:
+            self.settle()
+
+    def _delete(self, ready: list[_Message]) -> None:
+        entries = [{"Id": str(at), "ReceiptHandle": message.receipt} for at, message in enumerate(ready)]
+        try:
+            answer = self._sqs.delete_message_batch(QueueUrl=self._url, Entries=entries)
+            deleted = {int(each["Id"]) for each in answer.get("Successful", [])}
+        except Exception as error:
+            self._note(error)
+            deleted = set()
+        for at, message in enumerate(ready):
+            self._in_hand.pop(message.held, None)
+            if at not in deleted:  # it comes again, and is imported again
+                self.progress.give_up(message.held)
+                continue
+            for file in message.files:
+                if self._node.deleted is not None and file.identity is not None:
+                    with self._node.deleted.processing():
+                        self._node.deleted.taken_in(*file.identity)
+                        self._node.deleted.sent_out(*file.identity)
+            self.progress.drop(message.id, message.held)
+
+    def _extend(self) -> None:
+        """Keep the messages that are worked on invisible: from two thirds of the time on, for the whole time again."""
+        now_ms = time.time_ns() // 1_000_000
+        for _, held in self.progress.working():
+            message = self._in_hand.get(held)
+            if message is None or held.visible_at_ms - now_ms > self._visibility_s * 1000 / 3:
+                continue
+            try:
+                self._sqs.change_message_visibility(
+                    QueueUrl=self._url, ReceiptHandle=message.receipt, VisibilityTimeout=self._visibility_s
+                )
+                held.visible_at_ms = now_ms + self._visibility_s * 1000
+            except Exception as error:
+                self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        """Keep the error for `last_error`, and log it if it differs from the last one."""
+        text = f"{type(error).__name__}: {error}"
+        if text != self.last_error:
+            log.warning("lagloss: %s: %s", self.progress.queue, text)
+        self.last_error = text
+
+    def close(self) -> None:
+        """Delete what is finished, and stop the thread. The host's client stays open."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join(TURN_S + 1)
+        self.settle()

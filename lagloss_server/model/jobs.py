@@ -1,0 +1,46 @@
+"""Jobs of a pipeline: DAGs of Airflow whose runs each process a span of its event time."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from pydantic import AfterValidator, Field
+
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict
+
+MINUTE_MS: Final = 60_000
+DagId = Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=250)]
+"""As Airflow allows it, for DAGs and for tasks (`group.task`)."""
+
+
+def _whole_minutes(ms: int) -> int:
+    if ms <= 0 or ms % MINUTE_MS:
+        raise ValueError(f"expected whole minutes, found {ms}ms")
+    return ms
+
+
+class JobSpec(Strict):
+    """A DAG. `span`: the event time that a run without a data interval processes, up to its date, rounded down to a
+    multiple of the span; also how often a result is expected. `deadline`: how long after the end of its span a run is
+    to have succeeded. `node`: the node whose work it does. `task`: the task that does that work; a failure after
+    it is another matter than one of it."""
+
+    dag: DagId
+    span: Annotated[DurationMs, AfterValidator(_whole_minutes)] = 3_600_000
+    deadline: PositiveMs | None = None
+    node: Name | None = None
+    task: DagId | None = None
+
+    def span_of(self, due_ms: int, interval: tuple[int, int] | None) -> tuple[int, int]:
+        """Return from when to when a run processes event time (epoch s, whole minutes).
+
+        Args:
+            due_ms: its date: the end of its data interval, or when it was to run.
+            interval: its data interval in epoch ms. Airflow 3 gives cron schedules an empty one by default.
+        """
+        if interval is not None and interval[0] < interval[1]:
+            from_ms, to_ms = interval
+        else:
+            to_ms = due_ms // self.span * self.span
+            from_ms = to_ms - self.span
+        return from_ms // MINUTE_MS * 60, to_ms // MINUTE_MS * 60

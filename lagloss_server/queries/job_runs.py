@@ -1,0 +1,151 @@
+"""Runs of a pipeline's jobs, each beside the records of the hour that it processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from lagloss_server.errors import UnknownRun
+from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.window_result import Interval
+from lagloss_server.rules.rollup import Rollup
+from lagloss_server.rules.runs import DagRun, JobStats, stats_of, why_bad
+from lagloss_server.store.periods import series
+from lagloss_server.store.store import Store
+from lagloss_server.store.task_runs import read_runs
+
+MAX_SHOWN: Final = 200
+LATEST: Final = "latest"
+Span = tuple[int, int]
+"""Event time from and to, in epoch s."""
+
+
+@dataclass(frozen=True, slots=True)
+class HourRecords:
+    """Records of an hour: those that came `in`, those that were delivered, lost, late, seen twice, and changed on the
+    way. None: nothing is known of it. `closed` of its `minutes` have a result."""
+
+    minutes: int
+    closed: int
+    messages: int
+    delivered: int
+    lost: Interval
+    late: int
+    duplicated: int | None
+    corrupted: int | None
+
+    @classmethod
+    def of(cls, span: Span, total: Rollup) -> HourRecords:
+        counted = sum(there.counted for there in total.checkpoints.values())
+        checked = sum(of for _, of in total.checksums.values())
+        return cls(
+            minutes=(span[1] - span[0]) // 60,
+            closed=total.windows,
+            messages=total.messages,
+            delivered=total.delivered,
+            lost=Interval(total.lost_min, total.lost_max),
+            late=total.on_time_of - total.on_time,
+            duplicated=sum(there.duplicates for there in total.checkpoints.values()) if counted else None,
+            corrupted=sum(bad for bad, _ in total.checksums.values()) if checked else None,
+        )
+
+    def document(self) -> dict[str, Any]:
+        found = asdict(self)
+        return {"minutes": found.pop("minutes"), "closed": found.pop("closed"), "in": found.pop("messages")} | {
+            "out": found.pop("delivered"),
+            **found,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class HourRun:
+    """A run, the records of its hour (None: none of it is closed), and what is wrong with it."""
+
+    run: DagRun
+    hour: HourRecords | None
+    why: str | None
+
+    def document(self) -> dict[str, Any]:
+        return {**self.run.document(), "why": self.why, "records": None if self.hour is None else self.hour.document()}
+
+
+@dataclass(frozen=True, slots=True)
+class JobRuns:
+    """A job over a range: its statistics, and its runs, the newest first."""
+
+    stats: JobStats
+    runs: tuple[HourRun, ...]
+
+    @property
+    def job(self) -> JobSpec:
+        return self.stats.job
+
+    def document(self) -> dict[str, Any]:
+        return {**self.stats.document(), "list": [each.document() for each in self.runs]}
+
+
+def read_job_runs(
+    store: Store, pipeline: str, from_s: float, to_s: float, now_s: float, *, limit: int = MAX_SHOWN
+) -> list[JobRuns]:
+    """Return the jobs of a pipeline with their runs that are due with from <= due < to, the newest `limit` of each.
+
+    Raises:
+        UnknownPipeline: there is none of this name.
+    """
+    jobs = store.pipeline(pipeline).definition.spec.jobs
+    by_job = {job.dag: read_runs(store, pipeline, [job], from_s, to_s, limit=limit) for job in jobs}
+    hours = _records(store, pipeline, [run for runs in by_job.values() for run in runs])
+    return [
+        JobRuns(
+            stats_of(job, by_job[job.dag], min(now_s, to_s)),
+            tuple(_with_hour(job, run, hours) for run in reversed(by_job[job.dag])),
+        )
+        for job in jobs
+    ]
+
+
+def read_run(store: Store, pipeline: str, run_id: str = LATEST, dag: str | None = None) -> HourRun:
+    """Return one run, of this DAG if several have one of the name; `latest`: that which is due last.
+
+    Raises:
+        UnknownPipeline, UnknownRun: there is none of this name.
+    """
+    jobs = [job for job in store.pipeline(pipeline).definition.spec.jobs if dag in (None, job.dag)]
+    found = read_runs(store, pipeline, jobs, limit=1, run_id=None if run_id == LATEST else run_id)
+    if not found:
+        raise UnknownRun(pipeline=pipeline, run=run_id)
+    run = found[-1]
+    job = next(job for job in jobs if job.dag == run.dag)
+    return _with_hour(job, run, _records(store, pipeline, [run]))
+
+
+def _with_hour(job: JobSpec, run: DagRun, hours: Mapping[Span, HourRecords]) -> HourRun:
+    return HourRun(run, hours.get((run.from_s, run.to_s)), why_bad(job, run))
+
+
+def _records(store: Store, pipeline: str, runs: Iterable[DagRun]) -> dict[Span, HourRecords]:
+    """Return the records of the hours of these runs, of those that have a closed minute, in a few statements."""
+    spans = {(run.from_s, run.to_s) for run in runs}
+    found: dict[Span, HourRecords] = {}
+    for together in _neighbours(spans):
+        edges = sorted({edge for span in together for edge in span})
+        totals = {part: each.total for part, each in zip(pairwise(edges), series(store, pipeline, edges), strict=True)}
+        for span in together:
+            total = Rollup.merged(total for part, total in totals.items() if span[0] <= part[0] and part[1] <= span[1])
+            if total.windows:
+                found[span] = HourRecords.of(span, total)
+    return found
+
+
+def _neighbours(spans: Iterable[Span]) -> list[Sequence[Span]]:
+    """Return spans in groups without gaps: what lies between hours is not read."""
+    groups: list[list[Span]] = []
+    reach = 0
+    for span in sorted(spans):
+        if not groups or span[0] > reach:
+            groups.append([])
+        groups[-1].append(span)
+        reach = max(reach, span[1])
+    return list(groups)

@@ -1,0 +1,389 @@
+"""Runs of a job: what a DAG run and the tries of its tasks say of the hour that it processes.
+
+A try that was left running when its run ended died without a report: its end is not known, and its run's end stands in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from statistics import median
+from typing import Any, Final, Literal
+
+from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.window_result import rfc3339
+
+RunState = Literal["queued", "running", "success", "failed"]
+TryState = Literal["running", "success", "failed", "skipped", "upstream_failed"]
+ENDED: Final = ("success", "failed")
+BAD: Final = ("failed", "upstream_failed")
+UNMAPPED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTry:
+    """One try of a task; times in epoch ms. `number` 0: the task never began."""
+
+    task: str
+    number: int
+    state: TryState
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    map_index: int = UNMAPPED
+
+    @property
+    def label(self) -> str:
+        return self.task if self.map_index == UNMAPPED else f"{self.task}[{self.map_index}]"
+
+    @property
+    def duration_ms(self) -> int | None:
+        return None if self.started_ms is None or self.ended_ms is None else max(0, self.ended_ms - self.started_ms)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "map_index": None if self.map_index == UNMAPPED else self.map_index,
+            "try": self.number,
+            "state": self.state,
+            "started_at": _moment(self.started_ms),
+            "ended_at": _moment(self.ended_ms),
+            "duration_s": _seconds(self.duration_ms),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DagRun:
+    """One run of a DAG; times in epoch ms. `from_s`, `to_s`: the event time that it processes (epoch s). `failed_ms`:
+    when it first failed, even if it succeeded later. `tries`: in the order in which they began."""
+
+    dag: str
+    run_id: str
+    state: RunState
+    due_ms: int
+    from_s: int
+    to_s: int
+    started_ms: int | None = None
+    ended_ms: int | None = None
+    failed_ms: int | None = None
+    tries: tuple[TaskTry, ...] = ()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    @property
+    def duration_ms(self) -> int | None:
+        return None if self.started_ms is None or self.ended_ms is None else max(0, self.ended_ms - self.started_ms)
+
+    @property
+    def delay_ms(self) -> int | None:
+        """How long after the end of its hour it ended."""
+        return None if self.ended_ms is None else self.ended_ms - 1_000 * self.to_s
+
+    @property
+    def last_tries(self) -> list[TaskTry]:
+        """The newest try of each task."""
+        return list({(each.task, each.map_index): each for each in sorted(self.tries, key=_by_number)}.values())
+
+    @property
+    def bad_tasks(self) -> list[TaskTry]:
+        """Tasks that failed in the end, in the order in which they did; those that never began for it last."""
+        bad = [each for each in self.last_tries if each.state in BAD]
+        return sorted(bad, key=lambda each: (each.state != "failed", each.ended_ms or 0, each.label))
+
+    def as_of(self, now_ms: float) -> DagRun | None:
+        """Return the run as it was known then; None if it had not begun. What was reported later is left out, and so
+        is an earlier attempt of a run that was cleared."""
+        if self.started_ms is None or self.started_ms > now_ms:
+            return None
+        tries = tuple(
+            each if (each.ended_ms or 0) <= now_ms else replace(each, state="running", ended_ms=None)
+            for each in self.tries
+            if each.number and each.started_ms is not None and each.started_ms <= now_ms
+        )
+        failed_ms = self.failed_ms if self.failed_ms is not None and self.failed_ms <= now_ms else None
+        if self.ended_ms is not None and self.ended_ms <= now_ms:
+            return self
+        return replace(self, state="running", ended_ms=None, failed_ms=failed_ms, tries=tries)
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "dag": self.dag,
+            "run_id": self.run_id,
+            "state": self.state,
+            "from": rfc3339(self.from_s),
+            "to": rfc3339(self.to_s),
+            "due_at": _moment(self.due_ms),
+            "started_at": _moment(self.started_ms),
+            "ended_at": _moment(self.ended_ms),
+            "failed_at": _moment(self.failed_ms),
+            "duration_s": _seconds(self.duration_ms),
+            "delay_s": _seconds(self.delay_ms),
+            "tasks": [each.document() for each in self.tries],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """Failures that were repaired, and after how long; `open` ones were not."""
+
+    after_ms: tuple[int, ...] = ()
+    open: int = 0
+
+    @property
+    def mttr_s(self) -> float | None:
+        """The mean time to repair; None where nothing was repaired."""
+        return sum(self.after_ms) / len(self.after_ms) / 1_000 if self.after_ms else None
+
+    def document(self) -> dict[str, Any]:
+        return {"repaired": len(self.after_ms), "open": self.open, "mttr_s": self.mttr_s}
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStats:
+    """A task over several runs. `runs`: in which it ended; `succeeded`: of these, in the end; `retried`: with more than
+    one try. Durations are of successful tries, in s, oldest first."""
+
+    task: str
+    runs: int
+    succeeded: int
+    retried: int
+    durations_s: tuple[float, ...]
+    repairs: Repairs
+
+    @property
+    def median_s(self) -> float | None:
+        return median(self.durations_s) if self.durations_s else None
+
+    @property
+    def success_rate(self) -> float | None:
+        return self.succeeded / self.runs if self.runs else None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "task": self.task,
+            "runs": self.runs,
+            "succeeded": self.succeeded,
+            "success_rate": self.success_rate,
+            "retried": self.retried,
+            "median_s": self.median_s,
+            "max_s": max(self.durations_s, default=None),
+            **self.repairs.document(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobStats:
+    """A job over several runs; `tasks`, the slowest first. `in_time`: hours whose result was there by the deadline, of
+    the `judged` ones; None where no deadline is declared."""
+
+    job: JobSpec
+    runs: int
+    succeeded: int
+    durations_s: tuple[float, ...]
+    repairs: Repairs
+    tasks: tuple[TaskStats, ...] = field(default=())
+    in_time: int | None = None
+    judged: int = 0
+
+    @property
+    def success_rate(self) -> float | None:
+        return self.succeeded / self.runs if self.runs else None
+
+    @property
+    def median_s(self) -> float | None:
+        return median(self.durations_s) if self.durations_s else None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "dag": self.job.dag,
+            "node": self.job.node,
+            "runs": self.runs,
+            "succeeded": self.succeeded,
+            "success_rate": self.success_rate,
+            "median_s": self.median_s,
+            "deadline_s": None if self.job.deadline is None else self.job.deadline / 1_000,
+            "in_time": self.in_time,
+            "judged": self.judged,
+            **self.repairs.document(),
+            "tasks": [each.document() for each in self.tasks],
+        }
+
+
+def stats_of(job: JobSpec, runs: Sequence[DagRun], now_s: float) -> JobStats:
+    """Return what the runs of a job come to. Runs that have not ended count in no rate."""
+    ended = [run for run in sorted(runs, key=lambda run: run.due_ms) if run.has_ended]
+    judged = judged_hours(job, runs, now_s)
+    return JobStats(
+        job,
+        runs=len(ended),
+        succeeded=sum(run.state == "success" for run in ended),
+        durations_s=tuple(run.duration_ms / 1_000 for run in ended if run.state == "success" and run.duration_ms),
+        repairs=run_repairs(runs),
+        tasks=tuple(sorted(_task_stats(ended), key=lambda task: (-(task.median_s or 0), task.task))),
+        in_time=None if job.deadline is None else sum(judged.values()),
+        judged=len(judged),
+    )
+
+
+def run_repairs(runs: Iterable[DagRun]) -> Repairs:
+    """Return how long hours whose run failed were without a result: from the first failure to the first success after
+    it, of the same run when it was cleared or of another run over the same hour. A later hour repairs nothing."""
+    after, unrepaired = [], 0
+    for _, of_hour in groupby(sorted(runs, key=_by_hour), key=_by_hour):
+        these = list(of_hour)
+        failed_ms = min((run.failed_ms for run in these if run.failed_ms is not None), default=None)
+        if failed_ms is None:
+            continue
+        ends = [run.ended_ms for run in these if run.state == "success" and run.ended_ms is not None]
+        later = [end for end in ends if end >= failed_ms]
+        if later:
+            after.append(min(later) - failed_ms)
+        elif not ends:
+            unrepaired += 1
+    return Repairs(tuple(after), unrepaired)
+
+
+def _task_stats(ended: Sequence[DagRun]) -> list[TaskStats]:
+    """Return the statistics of each task that ran, mapped ones together."""
+    found: dict[str, list[tuple[DagRun, list[TaskTry]]]] = {}
+    for run in ended:
+        for task, tries in groupby(sorted(run.tries, key=lambda each: each.task), key=lambda each: each.task):
+            found.setdefault(task, []).append((run, list(tries)))
+    stats = []
+    for task, by_run in found.items():
+        last = [(run, [each for each in run.last_tries if each.task == task]) for run, _ in by_run]
+        began = [(run, tries) for run, tries in last if any(each.number for each in tries)]
+        if not began:
+            continue
+        repairs = [_task_repairs(tries) for _, tries in by_run]
+        stats.append(
+            TaskStats(
+                task,
+                runs=len(began),
+                succeeded=sum(all(each.state not in (*BAD, "running") for each in tries) for _, tries in began),
+                retried=sum(any(each.number > 1 for each in tries) for _, tries in began),
+                durations_s=tuple(
+                    each.duration_ms / 1_000
+                    for _, tries in last
+                    for each in tries
+                    if each.state == "success" and each.duration_ms is not None
+                ),
+                repairs=Repairs(tuple(ms for one in repairs for ms in one.after_ms), sum(one.open for one in repairs)),
+            )
+        )
+    return stats
+
+
+def _task_repairs(tries: Sequence[TaskTry]) -> Repairs:
+    """Return the time from the first failed try of a task in a run to its success, by the index of mapped ones."""
+    after, unrepaired = [], 0
+    for _, these in groupby(
+        sorted(tries, key=lambda each: (each.map_index, each.number)), key=lambda each: each.map_index
+    ):
+        of_index = list(these)
+        failed = [each.ended_ms for each in of_index if each.state == "failed" and each.ended_ms is not None]
+        good = [each.ended_ms for each in of_index if each.state == "success" and each.ended_ms is not None]
+        if failed and good and max(good) >= min(failed):
+            after.append(max(good) - min(failed))
+        elif failed and not good:
+            unrepaired += 1
+    return Repairs(tuple(after), unrepaired)
+
+
+def good_end_ms(runs: Iterable[DagRun], to_s: int) -> int | None:
+    """Return when the result of the hour that ends at `to_s` was first there: the first success of a run that reaches
+    up to it. None: it is not."""
+    ends = [run.ended_ms for run in runs if run.to_s == to_s and run.state == "success" and run.ended_ms is not None]
+    return min(ends, default=None)
+
+
+def expected_hours(job: JobSpec, runs: Iterable[DagRun], now_s: float) -> list[int]:
+    """Return the ends (epoch s) of the hours that a result is expected of: one after the other, from the first run's to
+    the last that is over. None before the first run is known."""
+    runs = list(runs)
+    ends = sorted({run.to_s for run in runs})
+    if not ends:
+        return []
+    step_s = hour_s(job, runs)
+    return sorted({*range(ends[0], int(now_s) + 1, step_s), *(end for end in ends if end <= now_s)})
+
+
+def hour_s(job: JobSpec, runs: Iterable[DagRun]) -> int:
+    """Return how long the hours of a job are: that of its newest run, or its span before there is one."""
+    newest = max(runs, key=lambda run: run.to_s, default=None)
+    return job.span // 1_000 if newest is None else newest.to_s - newest.from_s
+
+
+def judged_hours(job: JobSpec, runs: Sequence[DagRun], now_s: float) -> dict[int, bool]:
+    """Return whether the result was there by the deadline, of each expected hour whose deadline has passed or whose
+    result is there; by the end of the hour. Empty without a deadline."""
+    if job.deadline is None:
+        return {}
+    judged = {}
+    for to_s in expected_hours(job, runs, now_s):
+        good_ms, by_ms = good_end_ms(runs, to_s), 1_000 * to_s + job.deadline
+        if good_ms is not None:
+            judged[to_s] = good_ms <= by_ms
+        elif 1_000 * now_s > by_ms:
+            judged[to_s] = False
+    return judged
+
+
+def why_bad(job: JobSpec, run: DagRun) -> str | None:
+    """Return what is wrong with a run that ended: `publish failed after 2 tries although aggregate succeeded`; None of
+    a good one. A run whose tasks failed is bad even where its DAG says success."""
+    bad = run.bad_tasks
+    if not run.has_ended or (run.state == "success" and not bad):
+        return None
+    first = bad[0] if bad else None
+    if first is None:
+        text = f"{run.dag} failed, no task of it is known to have"
+    else:
+        tries = f" after {first.number} tries" if first.number > 1 else ""
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        text = f"{first.label}{more} failed{tries}"
+        own = [each for each in run.last_tries if each.task == job.task]
+        if own and first.task != job.task and all(each.state == "success" for each in own):
+            text += f" although {job.task} succeeded"
+    return f"{text}, and the run counts as a success" if run.state == "success" else text
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One try on a Gantt chart, as shares of the run's length."""
+
+    each: TaskTry
+    start: float
+    end: float
+
+
+def bars_of(run: DagRun, now_ms: float) -> list[Bar]:
+    """Return the tries of a run that began, from its start (0) to its end or now (1)."""
+    begun = [each for each in run.tries if each.started_ms is not None]
+    starts = [each.started_ms for each in begun if each.started_ms is not None]
+    first = min([*starts, *([run.started_ms] if run.started_ms is not None else [])], default=0)
+    until = run.ended_ms if run.ended_ms is not None else now_ms
+    last = max([until, *(each.ended_ms for each in begun if each.ended_ms is not None)], default=until)
+    length = max(1.0, last - first)
+    return [
+        Bar(each, ((each.started_ms or first) - first) / length, ((each.ended_ms or until) - first) / length)
+        for each in begun
+    ]
+
+
+def _by_number(each: TaskTry) -> tuple[str, int, int]:
+    return each.task, each.map_index, each.number
+
+
+def _by_hour(run: DagRun) -> tuple[str, int, int]:
+    return run.dag, run.from_s, run.to_s
+
+
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else rfc3339(ms / 1_000)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1_000

@@ -1,0 +1,134 @@
+"""Wholeness: whether all messages of a span of event time have come through a pipeline, or as far as one of its nodes.
+
+A job that reads what a node wrote asks this instead of sleeping: the span is whole once each of its windows is closed
+with complete evidence and no message of it is on its way there, be it pending, perhaps lost or overdue. Messages that
+are lost for certain are not waited for; more of them than the SLA allows make the span lossy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.window_result import losses_by_place, rfc3339
+from lagloss_server.rules.arithmetic import missing_places
+from lagloss_server.rules.facts import WindowFacts
+
+WholenessState = Literal["whole", "waiting", "lossy"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowState:
+    """A closed window: its document, and its facts."""
+
+    document: dict[str, Any]
+    facts: WindowFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Wholeness:
+    """Of [from, to) (epoch s), up to `node`, or the whole pipeline. `missing`: messages that are not there, the `lost`
+    ones among them; `incomplete`: nodes whose evidence is."""
+
+    pipeline: str
+    from_s: int
+    to_s: int
+    node: str | None
+    closed: int
+    messages: int
+    missing: int
+    lost: int
+    incomplete: tuple[str, ...]
+    max_loss: float
+
+    @property
+    def minutes(self) -> int:
+        return (self.to_s - self.from_s) // 60
+
+    @property
+    def state(self) -> WholenessState:
+        if self.closed < self.minutes or self.incomplete or self.missing > self.lost:
+            return "waiting"
+        return "lossy" if self.lost > self.max_loss * self.messages else "whole"
+
+    @property
+    def why(self) -> str:
+        """Return what is waited for, or was found."""
+        if self.closed < self.minutes:
+            return f"{self.minutes - self.closed} of {self.minutes} minutes are not closed"
+        if self.incomplete:
+            return f"evidence is incomplete at {', '.join(self.incomplete)}"
+        if self.missing > self.lost:
+            return f"{fmt.counted(self.missing - self.lost, 'message')} on the way"
+        return f"{fmt.count(self.lost)} of {fmt.counted(self.messages, 'message')} lost"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "from": rfc3339(self.from_s),
+            "to": rfc3339(self.to_s),
+            "node": self.node,
+            "state": self.state,
+            "why": self.why,
+            "minutes": self.minutes,
+            "closed": self.closed,
+            "messages": self.messages,
+            "missing": self.missing,
+            "lost": self.lost,
+        }
+
+
+def wholeness(
+    pipeline: str,
+    from_s: int,
+    to_s: int,
+    node: str | None,
+    windows: Iterable[tuple[Graph, WindowState]],
+    max_loss: float,
+) -> Wholeness:
+    """Judge the closed windows of a span, each with the graph in force at its start."""
+    closed = messages = missing = lost = 0
+    incomplete: dict[str, None] = {}
+    for graph, window in windows:
+        upto = frozenset(graph.nodes) if node is None else graph.leading_to(node)
+        places = [place for place in graph.places if _leads(graph, place, upto)]
+        closed += 1
+        messages += window.document["messages"]
+        missing += _missing(graph, window.facts, {place.label for place in places})
+        found = losses_by_place(window.document)
+        lost += sum(found[label][0] for label in {place.label for place in places} if label in found)
+        incomplete |= dict.fromkeys(name for name in _incomplete(graph, window.document) if name in upto)
+        if "failed" in window.document["reasons"]:
+            closed -= 1  # closing it failed: nothing is known
+    return Wholeness(
+        pipeline, from_s, to_s, node, closed, messages, missing, min(lost, missing), (*incomplete,), max_loss
+    )
+
+
+def _missing(graph: Graph, facts: WindowFacts, labels: set[str]) -> int:
+    return sum(
+        pattern.count
+        for pattern in facts.patterns
+        if any(place.label in labels for place in missing_places(graph, pattern.mask))
+    )
+
+
+def _incomplete(graph: Graph, document: dict[str, Any]) -> Iterator[str]:
+    """Yield the nodes whose evidence is waited for.
+
+    Where a process died it stays incomplete for good (rule 16), and what is missing there says what is waited for; only
+    at the first node it leaves unsure what there is.
+    """
+    for node in document["nodes"]:
+        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] != graph.first_node
+        if not node["complete"] and not has_crash and document["verdict"] != "idle":
+            yield node["name"]
+
+
+def _leads(graph: Graph, place: Place, upto: frozenset[str]) -> bool:
+    if place.kind == "retrier":
+        return any(user in upto for user in graph.users(place.name))
+    return place.node in upto

@@ -1,0 +1,1 @@
+"""The batch reference pipeline, `scores`: S3, SNS, SQS, importers, and a job each hour. docs/batch.md describes it."""

@@ -1,0 +1,156 @@
+"""The commands of the batch pipeline: a process of it, or an act on it. Settings are variables SCORES_…."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lagloss.errors import EXIT_USAGE, LaglossError
+from lagloss_server.settings import Settings as LaglossSettings
+from pipeline_under_test.batch.settings import BatchSettings
+from pipeline_under_test.batch.stop_flag import StopFlag
+from pipeline_under_test.batch.topology import IMPORTERS
+from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
+from pipeline_under_test.commands.options import AsJson, duration_s
+from pipeline_under_test.commands.signals import on_end
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+ImporterName = Annotated[str, typer.Argument(help=", ".join(IMPORTERS))]
+ForSeconds = Annotated[
+    float | None, typer.Option("--for", parser=duration_s, metavar="DURATION", help="by default for good")
+]
+
+
+def _stopped_by_signals() -> StopFlag:
+    stop = StopFlag()
+    on_end(stop.set)
+    return stop
+
+
+def _checked(importer: str) -> str:
+    if importer not in IMPORTERS:
+        fail(f"expected one of {', '.join(IMPORTERS)}, found {importer!r}", EXIT_USAGE)
+    return importer
+
+
+@app.command()
+def prepare() -> None:
+    """Create bucket, topic, queues and tables, as far as they are missing; print what there is."""
+    from pipeline_under_test.batch.aws import Aws, create
+    from pipeline_under_test.batch.schema import create_tables, open_database
+
+    settings = BatchSettings()
+    made = create(Aws.connect(settings), settings)
+    create_tables(open_database(settings.database_url))
+    say({"bucket": made.bucket, "topic": made.topic, "queues": made.queues, "dead": made.dead})
+
+
+@app.command()
+def landing() -> None:
+    """Make events and store them in files until asked to end."""
+    from pipeline_under_test.batch.landing import run
+
+    run(BatchSettings(), _stopped_by_signals())
+
+
+@app.command()
+def importer(name: ImporterName) -> None:
+    """Run one process of an importer until asked to end."""
+    from pipeline_under_test.batch.importer import run
+
+    run(BatchSettings(), _checked(name), _stopped_by_signals())
+
+
+@app.command()
+def fault(text: Annotated[str, typer.Argument(metavar="FAULT")], for_s: ForSeconds = None) -> None:
+    """Inject a fault; see `pipeline_under_test.batch.faults` for how it is written."""
+    from pipeline_under_test.batch.faults import injections, parse
+    from pipeline_under_test.faults import BadFault
+
+    try:
+        asked = parse(text)
+    except BadFault as problem:
+        fail(str(problem), EXIT_USAGE)
+    made = injections(BatchSettings()).add(asked, for_s)
+    say({"fault": asked.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
+
+
+@app.command(name="end-faults")
+def end_faults() -> None:
+    """End all faults."""
+    from pipeline_under_test.batch.faults import injections
+
+    injections(BatchSettings()).end_all()
+
+
+@app.command()
+def redrive(name: ImporterName) -> None:
+    """Move an importer's dead letters back into its queue."""
+    from pipeline_under_test.batch.aws import Aws, Infrastructure
+    from pipeline_under_test.batch.operations import redrive as moved
+
+    importer, settings = _checked(name), BatchSettings()
+    aws = Aws.connect(settings)
+    with settings.ledger_of("operator") as ledger:
+        moved(aws, Infrastructure.find(aws, settings), importer, ledger)
+
+
+@app.command()
+def verdict() -> None:
+    """Compare the ledger with lagloss's windows, for records and for files: exit 0 if they agree, 1 if not."""
+    from pipeline_under_test.batch.aws import Aws, Infrastructure
+    from pipeline_under_test.batch.operations import bury
+    from pipeline_under_test.batch.verdict import verdicts_of
+
+    settings = BatchSettings()
+    aws = Aws.connect(settings)
+    with settings.ledger_of("operator") as ledger:
+        bury(aws, Infrastructure.find(aws, settings), ledger)
+    found = verdicts_of(settings, LaglossSettings.load())
+    say([each.document() for each in found])
+    if not all(each.agrees for each in found):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command()
+def demo(
+    minutes: Annotated[float | None, typer.Option(min=1, help="of load; by default 6")] = None, as_json: AsJson = False
+) -> None:
+    """Run everything on this machine with some faults, and compare: exit 0 if measured = injected, 1 if not."""
+    from pipeline_under_test.batch.demo import run
+
+    raise typer.Exit(run(minutes, as_json=as_json))
+
+
+@app.command()
+def scenario(
+    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+) -> None:
+    """Run scenarios, each on servers of its own; exit 1 if one does not end as it expects."""
+    from lagloss_server.ops.up import signals_interrupt
+    from pipeline_under_test.batch.scenario import batch_scenarios, load_batch_scenario
+    from pipeline_under_test.batch.scenarios import run_batch_scenarios
+
+    if every == bool(files):
+        fail("expected FILE... or --all", EXIT_USAGE)
+    scenarios = [load_batch_scenario(path) for path in files or batch_scenarios()]
+    with signals_interrupt():
+        outcomes = [each.document() for each in run_batch_scenarios(scenarios, lambda line: typer.echo(line, err=True))]
+    say(outcomes)
+    if not all(outcome["ok"] for outcome in outcomes):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+def main() -> None:
+    """Run a command, and exit with its code."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    try:
+        app()
+    except LaglossError as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(problem.exit_code)

@@ -1,0 +1,70 @@
+"""The verdict on the hourly job: the hours and failures of the ledger beside the runs that lagloss knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from lagloss_server.rules.runs import DagRun
+from pipeline_under_test.batch.hourly.faults import TASKS
+from pipeline_under_test.batch.ledger import Fact
+from pipeline_under_test.batch.schema import COUNTED, EVENT, PUBLICATION
+
+FailedTry = tuple[int, str, int]
+"""Hour (epoch s), task, number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrueRuns:
+    """Hours that are to be processed, and the tries of tasks that were made to fail."""
+
+    hours: frozenset[int]
+    failed: frozenset[FailedTry]
+
+    @classmethod
+    def of(cls, facts: Iterable[Fact]) -> TrueRuns:
+        hours, failed = set(), set()
+        for fact in facts:
+            if fact["kind"] == "expected":
+                hours.add(fact["hour"])
+            elif fact["kind"] == "fault" and fact.get("node") in TASKS:
+                failed.add((fact["hour"], fact["node"], fact["number"]))
+        return cls(frozenset(hours), frozenset(failed))
+
+
+def run_differences(truth: TrueRuns, runs: Iterable[DagRun], published: Mapping[int, int]) -> Iterator[str]:
+    """Yield where lagloss's runs are not those of the ledger, and hours whose publication (events by hour) is not
+    there."""
+    by_hour = {run.from_s: run for run in runs}
+    for hour in sorted(truth.hours):
+        run = by_hour.get(hour)
+        if run is None or run.state != "success":
+            yield f"expected a successful run of hour {hour}, found {run.state if run else 'none'}"
+        if hour not in published:
+            yield f"expected hour {hour} to be published"
+    measured = {
+        (run.from_s, each.task, each.number) for run in by_hour.values() for each in run.tries if each.state == "failed"
+    }
+    for hour, task, number in sorted(truth.failed ^ measured):
+        where = "the ledger" if (hour, task, number) in truth.failed else "lagloss"
+        yield f"try {number} of {task} of hour {hour} failed only in {where}"
+
+
+def published_hours(connection: Connection) -> dict[int, int]:
+    """Return the events in each publication."""
+    return {row.hour: row.events for row in connection.execute(select(PUBLICATION.c.hour, PUBLICATION.c.events))}
+
+
+def late_hours(connection: Connection) -> set[int]:
+    """Return the hours with events that are imported and not aggregated, of those that are published."""
+    waiting = ~select(COUNTED.c.id).where(COUNTED.c.id == EVENT.c.id).exists()
+    computed = EVENT.c.hour.in_(select(PUBLICATION.c.hour))
+    return set(connection.execute(select(EVENT.c.hour).where(waiting, computed).distinct()).scalars())
+
+
+def count_waiting(connection: Connection) -> int:
+    """Return how many imported events are not aggregated."""
+    waiting = ~select(COUNTED.c.id).where(COUNTED.c.id == EVENT.c.id).exists()
+    return int(connection.execute(select(func.count()).select_from(EVENT).where(waiting)).scalar_one())

@@ -1,0 +1,127 @@
+"""Landing and importers as processes on LocalStack, PostgreSQL and Kafka: rows, beacons and ledger say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lagloss.wire.format import hash_id
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from pipeline_under_test.batch.aws import create
+from pipeline_under_test.batch.operations import dead_files
+from pipeline_under_test.batch.topology import DB_IMPORT, DONE_NODES, IMPORTERS, INDEX_IMPORT, files_pipeline
+from tests.support.batch_pipeline import BatchPipeline, batch_pipeline
+from tests.support.closers import wait_until
+from tests.support.pipeline_beacons import Beacons, read_beacons
+
+FILES = 12
+"""Files that a test waits for."""
+
+
+@pytest.fixture
+def batch(
+    kafka: EmbeddedKafka, localstack: EmbeddedLocalStack, postgres: EmbeddedPostgres, tmp_path: Path
+) -> Iterator[BatchPipeline]:
+    with batch_pipeline(kafka.bootstrap, localstack, postgres, tmp_path, {DB_IMPORT: 2}) as made:
+        yield made
+
+
+def landed_ids(batch: BatchPipeline) -> set[str]:
+    stored = {fact["attempt"] for fact in batch.facts("landed")}
+    return {name for fact in batch.facts("landing") if fact["attempt"] in stored for name in fact["ids"]}
+
+
+def run(batch: BatchPipeline, *faults: str, files: int = FILES) -> None:
+    """Land so many files under these faults, and wait until nothing is in the queues any more."""
+    batch.inject(*faults)
+    batch.start_landing()
+    batch.await_facts(len(batch.facts("landed")) + files, "landed")
+    batch.stop_landing()
+    batch.await_drained()
+
+
+def beacons_of(batch: BatchPipeline) -> tuple[Beacons, Beacons]:
+    """What the emitters have sent by now, of records and of files; importers flush each second."""
+    name, bootstrap = batch.settings.pipeline, batch.env["LAGLOSS_KAFKA_BOOTSTRAP"]
+    files = files_pipeline(name)
+    done = {hash_id(fact["file"]) for fact in batch.facts("writing")}
+
+    def is_whole() -> bool:
+        found = read_beacons(bootstrap, files).ids
+        return all(done <= found[f"{node}.out"] for node in DONE_NODES.values())
+
+    wait_until(is_whole, 30, "for the beacons of files")
+    return read_beacons(bootstrap, name), read_beacons(bootstrap, files)
+
+
+def test_every_event_that_landed_is_in_both_sinks_and_out_at_both_importers(batch: BatchPipeline) -> None:
+    run(batch)
+    ids = landed_ids(batch)
+    assert len(ids) >= 100
+    assert batch.rows("event") == batch.rows("search_entry") == len(ids)
+    records, files = beacons_of(batch)
+    hashes = {hash_id(name) for name in ids}
+    for importer in IMPORTERS:
+        assert records.ids[f"landing.out:{importer}"] == records.ids[f"{importer}.in"] == hashes
+        assert records.ids[f"{importer}.out"] == hashes
+    stored = {hash_id(fact["file"]) for fact in batch.facts("landed")}
+    places = ("landing.in", "db-queue.in", "db-import.in", "db-import.out", "db-done.out", "index-done.out")
+    assert {place: files.ids[place] for place in places} == dict.fromkeys(places, stored)
+
+
+@pytest.mark.slow
+def test_importers_that_are_killed_before_or_after_a_write_lose_nothing(batch: BatchPipeline) -> None:
+    run(batch, "kill:db-import:before:0.2", "kill:db-import:after:0.2", files=20)
+    ids = landed_ids(batch)
+    kinds = {fact["fault"].split(":")[2] for fact in batch.facts("fault")}
+    assert kinds == {"before", "after"}
+    assert batch.rows("event") == batch.rows("search_entry") == len(ids)
+    assert batch.groups[DB_IMPORT].restarts > 0
+    assert not dead_files(batch.aws, batch.infrastructure.dead[DB_IMPORT])
+
+
+@pytest.mark.slow
+def test_an_importer_that_stands_still_for_too_long_writes_twice_and_the_rows_are_single(batch: BatchPipeline) -> None:
+    run(batch, "double-write:db-import:0.2", files=20)
+    assert batch.facts("fault")
+    hit = {fact["file"] for fact in batch.facts("fault")}
+    writes = [fact["file"] for fact in batch.facts("writing") if fact["node"] == DB_IMPORT]
+    assert any(writes.count(name) > 1 for name in hit)
+    assert batch.rows("event") == len(landed_ids(batch))
+
+
+def test_a_queue_that_is_away_makes_its_importer_late_and_not_the_other(batch: BatchPipeline) -> None:
+    batch.inject("away:db-import")
+    batch.start_landing()
+    batch.await_facts(FILES, "landed")
+    batch.stop_landing()
+    number = len(landed_ids(batch))
+    wait_until(lambda: batch.rows("search_entry") == number, 60, "for the index")
+    assert batch.rows("event") < number
+    batch.inject()
+    batch.await_drained()
+    assert batch.rows("event") == number
+
+
+def test_dead_files_come_back_by_the_move_task_once_the_sink_takes_them(batch: BatchPipeline) -> None:
+    run(batch, "fail:db-import:0.4")
+    dead = dead_files(batch.aws, batch.infrastructure.dead[DB_IMPORT])
+    assert set(dead) == {fact["file"] for fact in batch.facts("failed") if fact["last"]}
+    assert dead
+    assert batch.rows("event") < batch.rows("search_entry")
+    batch.inject()
+    batch.command("redrive", DB_IMPORT)
+    wait_until(lambda: batch.rows("event") == len(landed_ids(batch)), 60, "for the redrive")
+
+
+def test_infrastructure_that_is_there_is_created_no_second_time(batch: BatchPipeline) -> None:
+    assert create(batch.aws, batch.settings) == batch.infrastructure
+    run(batch, files=3)
+    assert batch.rows("event") == len(landed_ids(batch))
+    writes = [(fact["node"], fact["file"]) for fact in batch.facts("writing")]
+    assert len(writes) == len(set(writes)), "one subscription for each queue"
+    assert {node for node, _ in writes} == {DB_IMPORT, INDEX_IMPORT}
