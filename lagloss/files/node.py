@@ -46,7 +46,8 @@ class FileNode:
         files: the pipeline of files; by default none is measured.
         queue: the node of that pipeline which stands for the queue before this one: its `in` is when the notification
             got into the queue, its `out` when a process of this node received it.
-        deleted: the node of that pipeline behind this one, which a file reaches when its message is deleted.
+        deleted: the node of that pipeline behind this one, which a file reaches when all that it takes to delete its
+            message is acknowledged.
         first: True at the node that stores the files: the first of the pipeline of files and, unless `emitter` says
             otherwise, of that of records.
         event_time: finds a file's event time in its key, so that all nodes take the same one; a file without is not
@@ -177,7 +178,7 @@ class FileNode:
             flushed = [each.flush(max(0.0, deadline - time.monotonic())) for each in self.emitters]
             finished &= all(flushed)
         for queue in self._queues:
-            queue.close()
+            queue.close(max(0.0, deadline - time.monotonic()))
             finished &= queue.progress.is_settled
         own = self.emitters if self._is_own else self.emitters[1:]
         closed = [each.close(finished=finished) for each in own]

@@ -32,9 +32,15 @@ NOTIFIED_WITHIN_S: Final = 900.0
 CLOCK_S: Final = 5
 DELETED_AT_ONCE: Final = 10
 """As SQS allows."""
+LAST_TRY_FLUSH_S: Final = 5.0
+"""Longest wait of a host for Kafka, in the last try that a message has."""
 DEAD: Final = "maxReceiveCount"
 """The reason of a file that is found in a dead-letter queue."""
 _ATTRIBUTES: Final = ["VisibilityTimeout", "DelaySeconds", "ReceiveMessageWaitTimeSeconds", "RedrivePolicy"]
+
+
+_Marks = list[tuple[Emitter, int]]
+"""What has to be acknowledged before a message goes on."""
 
 
 @dataclass(slots=True, eq=False)
@@ -107,8 +113,9 @@ class QueuedFile:
 class NodeQueue:
     """A client of SQS that sends the beacons of the files it receives; made by `FileNode.queue`.
 
-    A message is deleted once all of its files are imported and their beacons are acknowledged, by a thread of the
-    queue's own, which also keeps messages invisible while they are worked on. So a crash makes duplicates, never holes.
+    A message is deleted once all of its files are imported and their beacons are acknowledged, those of the node
+    `deleted` included, by a thread of the queue's own, which also keeps messages invisible while they are worked on. So
+    a crash makes duplicates, never holes.
 
     Args:
         notified_within_s: longest time from an object's landing until its notification is in the queue. Until then a
@@ -144,7 +151,8 @@ class NodeQueue:
             node.deleted.follow(QueueLanes(self.progress, f"{node.deleted.node}.in", until_deleted=True))
         self._unreadable = Count()
         self._in_hand: dict[Held, _Message] = {}
-        self._finished: deque[tuple[list[int], _Message]] = deque()
+        self._imported: deque[tuple[_Marks, _Message]] = deque()
+        self._deletable: deque[tuple[_Marks, _Message]] = deque()
         self._deleting = threading.Lock()
         self._dead: set[str] = set()
         self._ended = threading.Event()
@@ -240,6 +248,10 @@ class NodeQueue:
     def delete(self, file: QueuedFile) -> None:
         """Report the file and its records as imported, and delete its message once this is acknowledged: what the end
         of `importing` does."""
+        if self._is_last_try(file.message):
+            # A kill from here on takes the message to the dead-letter queue: it will not come again for its last stage.
+            for emitter, _ in self._report_deleted(file):
+                emitter.flush(LAST_TRY_FLUSH_S)
         file.exit("out", self._to)
         self._over(file.message)
 
@@ -304,11 +316,8 @@ class NodeQueue:
     def _finish(self, message: _Message) -> None:
         message.held.is_imported = True
         message.held.release()
-        self._finished.append(([emitter.mark() for emitter in self._confirming], message))
-
-    @property
-    def _confirming(self) -> list[Emitter]:
-        return [each for each in (self._node.records, self._node.files, self._node.notified) if each is not None]
+        confirming = (self._node.records, self._node.files, self._node.notified)
+        self._imported.append(([(each, each.mark()) for each in confirming if each is not None], message))
 
     def _start(self) -> None:
         if self._thread is None:
@@ -321,19 +330,27 @@ class NodeQueue:
             self._extend()
 
     def settle(self) -> None:
-        """Delete the messages that are finished and whose beacons are acknowledged. Raises nothing."""
+        """Report the messages whose imports are acknowledged as deleted, and delete them once this is, too. Raises
+        nothing."""
         with self._deleting:
-            ready: list[_Message] = []
-            while self._finished and len(ready) < DELETED_AT_ONCE:
-                marks, message = self._finished[0]
-                if not all(each.acknowledged(mark) for each, mark in zip(self._confirming, marks, strict=True)):
-                    break
-                self._finished.popleft()
-                ready.append(message)
-            if ready:
-                self._delete(ready)
-        if len(ready) == DELETED_AT_ONCE:
-            self.settle()
+            for message in _acknowledged(self._imported):
+                is_reported = self._is_last_try(message)
+                marks = [] if is_reported else [mark for file in message.files for mark in self._report_deleted(file)]
+                self._deletable.append((marks, message))
+            ready = list(_acknowledged(self._deletable))
+            for at in range(0, len(ready), DELETED_AT_ONCE):
+                self._delete(ready[at : at + DELETED_AT_ONCE])
+
+    def _report_deleted(self, file: QueuedFile) -> _Marks:
+        """Report the last stage of a file, before it is so: a process that dies in between is no hole then."""
+        deleted = self._node.deleted
+        if deleted is None or file.identity is None:
+            return []
+        with deleted.processing():
+            deleted.taken_in(*file.identity)
+            deleted.sent_out(*file.identity)
+        deleted.request_flush()
+        return [(deleted, deleted.mark())]
 
     def _delete(self, ready: list[_Message]) -> None:
         entries = [{"Id": str(at), "ReceiptHandle": message.receipt} for at, message in enumerate(ready)]
@@ -348,11 +365,6 @@ class NodeQueue:
             if at not in deleted:  # it comes again, and is imported again
                 self.progress.give_up(message.held)
                 continue
-            for file in message.files:
-                if self._node.deleted is not None and file.identity is not None:
-                    with self._node.deleted.processing():
-                        self._node.deleted.taken_in(*file.identity)
-                        self._node.deleted.sent_out(*file.identity)
             self.progress.drop(message.id, message.held)
 
     def _extend(self) -> None:
@@ -377,9 +389,18 @@ class NodeQueue:
             log.warning("lagloss: %s: %s", self.progress.queue, text)
         self.last_error = text
 
-    def close(self) -> None:
-        """Delete what is finished, and stop the thread. The host's client stays open."""
+    def close(self, timeout_s: float) -> None:
+        """Stop the thread, and delete what is finished, waiting so long for beacons. The host's client stays open."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join(TURN_S + 1)
         self.settle()
+        if self._deletable and self._node.deleted is not None:
+            self._node.deleted.flush(timeout_s)
+            self.settle()
+
+
+def _acknowledged(waiting: deque[tuple[_Marks, _Message]]) -> Iterator[_Message]:
+    """Take the messages off the head of `waiting` whose beacons are acknowledged."""
+    while waiting and all(emitter.acknowledged(mark) for emitter, mark in waiting[0][0]):
+        yield waiting.popleft()[1]

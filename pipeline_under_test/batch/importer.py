@@ -151,23 +151,10 @@ class Importer:
         if fault is None:
             return
         self._ledger.write("fault", fault=fault.text, node=self._name, file=file.stored.message_id)
-        self._settle()
         if kind == "double-write":
             stand_still(self._settings.visibility_s + SLACK_S)
         else:
             os.kill(os.getpid(), signal.SIGKILL)
-
-    def _settle(self) -> None:
-        """Delete what is imported, and send the beacons of that.
-
-        A process that dies between a deletion and its beacon leaves a file that never reached the node `deleted`; one
-        that dies before the deletion, at the last try, a file that is both imported and dead. Neither is this fault.
-        """
-        for emitter in self._node.emitters:
-            emitter.flush()
-        self.queue.settle()
-        for emitter in self._node.emitters:
-            emitter.flush()
 
     def _resist(self, file: QueuedFile) -> None:
         """Let the sink be slow, or refuse, if a fault says so."""

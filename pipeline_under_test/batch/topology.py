@@ -29,7 +29,7 @@ TASK: Final = "aggregate"
 QUEUE_NODES: Final[Mapping[str, str]] = {DB_IMPORT: "db-queue", INDEX_IMPORT: "index-queue"}
 """The node of the pipeline of files that stands for the queue before each importer."""
 DONE_NODES: Final[Mapping[str, str]] = {DB_IMPORT: "db-done", INDEX_IMPORT: "index-done"}
-"""The node of the pipeline of files that a file reaches when its message is deleted."""
+"""The node of the pipeline of files that a file reaches when its message is about to be deleted."""
 
 NOTIFIED_SUFFIX: Final = ".avro"
 """S3 notifies of the objects whose keys end so."""

@@ -74,6 +74,13 @@ def import_all(queue: NodeQueue, *, fails: bool = False) -> int:
     return len(files)
 
 
+def settle(node: FileNode, queue: NodeQueue) -> None:
+    """Have all that is imported deleted: its beacons acknowledged, then those of the last stage."""
+    for _ in range(2):
+        assert all(each.flush() for each in node.emitters)
+        queue.settle()
+
+
 # -- landing --------------------------------------------------------------------------------------------------------
 
 
@@ -166,9 +173,37 @@ def test_nothing_is_deleted_while_beacons_are_not_acknowledged(
     queue.settle()
     assert sqs.deleted == []
     log.down = False
-    assert all(each.flush() for each in node.emitters)
-    queue.settle()
+    settle(node, queue)
     assert sqs.deleted == ["m0"]
+
+
+def test_a_file_has_reached_its_last_stage_before_its_message_is_deleted(
+    node: FileNode, sqs: FakeQueue, log: MemoryOutlet
+) -> None:
+    queue = node.queue(sqs, URL)
+    import_all(queue)
+    assert all(each.flush() for each in node.emitters)
+    log.down = True
+    queue.settle()
+    assert sqs.deleted == []  # killed now, the file comes again
+    log.down = False
+    settle(node, queue)
+    assert sqs.deleted == ["m0"]
+    assert beacons(log)["scores-files db-done.in"] == 1
+
+
+def test_a_file_imported_at_its_last_try_is_at_its_last_stage_before_it_is_out(
+    node: FileNode, sqs: FakeQueue, log: MemoryOutlet
+) -> None:
+    queue = node.queue(sqs, URL)
+    sqs.receive_message(QueueUrl=URL, VisibilityTimeout=1)
+    sqs.now_ms += 2_000
+    assert import_all(queue) == 1
+    # killed now, the message ends in the dead-letter queue, and its file is not missing behind its import
+    assert beacons(log)["scores-files db-done.out"] == 1
+    node.close()
+    assert sqs.deleted == ["m0"]
+    assert beacons(log)["scores-files db-done.out"] == beacons(log)["scores-files db.out"] == 1
 
 
 def test_a_try_that_fails_leaves_the_file_in_hand_and_the_last_one_is_dead_with_its_reason(
@@ -211,8 +246,7 @@ def test_a_message_of_several_files_is_deleted_with_the_last_of_them(node: FileN
     for file, expected in ((first, []), (second, ["m0"])):
         with queue.importing(file):
             pass
-        assert all(each.flush() for each in node.emitters)
-        queue.settle()
+        settle(node, queue)
         assert sqs.deleted == expected
 
 
@@ -222,8 +256,7 @@ def test_a_test_event_is_deleted_and_what_is_no_notification_is_left_to_the_redr
     sqs.send("hello")
     queue = node.queue(sqs, URL)
     assert queue.receive(WaitTimeSeconds=1, MaxNumberOfMessages=10) == []
-    assert all(each.flush() for each in node.emitters)
-    queue.settle()
+    settle(node, queue)
     assert sqs.deleted == ["m0"]
     assert queue.unreadable == 1
     for _ in range(2):
@@ -273,14 +306,12 @@ def test_a_message_that_could_not_be_deleted_comes_again(node: FileNode, sqs: Fa
     queue = node.queue(sqs, URL)
     sqs.failing = True
     import_all(queue)
-    assert all(each.flush() for each in node.emitters)
-    queue.settle()
+    settle(node, queue)
     assert not queue.progress.is_settled
     sqs.failing = False
     sqs.now_ms += 31_000
     import_all(queue)
-    assert all(each.flush() for each in node.emitters)
-    queue.settle()
+    settle(node, queue)
     assert sqs.deleted == ["m0"]
 
 
@@ -363,8 +394,7 @@ def test_a_node_that_found_its_queue_empty_closes_and_its_lanes_are_reported(
 ) -> None:
     queue = node.queue(sqs, URL, notified_within_s=60)
     import_all(queue)
-    assert all(each.flush() for each in node.emitters)
-    queue.settle()
+    settle(node, queue)
     before_ms = time.time_ns() // 1_000_000
     import_all(queue)
     node.close()

@@ -57,9 +57,10 @@ class ImporterInMemory:
         """Import until nothing is visible any more, whatever is in hand having become visible again."""
         while self.queue.messages:
             self.importer.step()
-            for emitter in self.node.emitters:
-                emitter.flush()
-            self.importer.queue.settle()
+            for _ in range(2):  # what is imported, then that it may be deleted
+                for emitter in self.node.emitters:
+                    emitter.flush()
+                self.importer.queue.settle()
             self.queue.now_ms += 61_000
 
     def redrive(self) -> None:
