@@ -37,11 +37,12 @@ def store_failed_run(store: Store, pipeline: str, to_s: int) -> None:
     store.apply(
         Definition.model_validate(definition.model_copy(update={"spec": spec}).model_dump(by_alias=True, mode="json"))
     )
-    due_ms = _ms(to_s, 0)
-    reports = [RunReport("scores", "r-1", due_ms, run=StateAt("failed", _ms(to_s, 10), due_ms, _ms(to_s, 10)))]
+    due_ms, hour = _ms(to_s, 0), (_ms(to_s, -60), _ms(to_s, 0))
+    ended = StateAt("failed", _ms(to_s, 10), due_ms, _ms(to_s, 10))
+    reports = [RunReport("scores", "r-1", due_ms, hour, run=ended)]
     for task, number, state, begin, end in TRIES:
         event = StateAt(state, _ms(to_s, end or begin), _ms(to_s, begin), None if end is None else _ms(to_s, end))
-        reports.append(RunReport("scores", "r-1", due_ms, task=task, try_number=number, task_event=event))
+        reports.append(RunReport("scores", "r-1", due_ms, hour, task=task, try_number=number, task_event=event))
     with store.engine.begin() as connection:
         record(connection, [(pipeline, report) for report in reports])
 

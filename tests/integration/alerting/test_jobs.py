@@ -26,14 +26,15 @@ def test_a_failed_publication_is_an_incident_until_the_hour_is_published(store: 
     assert "publish failed after 2 tries although spark succeeded; the hour " in incident.detail["text"]
     assert "none of its windows is closed" in incident.detail["text"]
     due_ms, now_ms = 1_000 * to_s, int(1_000 * time.time())
+    hour = (due_ms - 3_600_000, due_ms)
     again = StateAt("success", now_ms, now_ms - 60_000, now_ms)
     published = StateAt("success", now_ms, now_ms - 60_000, now_ms)
     with store.engine.begin() as connection:
         record(
             connection,
             [
-                ("chain", RunReport("scores", "r-1", due_ms, run=again)),
-                ("chain", RunReport("scores", "r-1", due_ms, task="publish", try_number=3, task_event=published)),
+                ("chain", RunReport("scores", "r-1", due_ms, hour, run=again)),
+                ("chain", RunReport("scores", "r-1", due_ms, hour, task="publish", try_number=3, task_event=published)),
             ],
         )
     view = ViewCache(store).view(store.pipeline("chain"), time.time() + 60)  # a minute that was a breach stays one

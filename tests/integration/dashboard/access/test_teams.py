@@ -438,7 +438,9 @@ def test_no_callback_tells_a_member_of_another_teams_pipeline_or_acts_on_it(url:
             assert answer.status_code in (200, 204), f"{where}: {answer.status_code} {answer.text}"
             if found := secrets_in(answer):
                 told[where] = found
-        assert {where: found for where, found in told.items() if "backtest-pipeline.data" not in where} == {}
+        # a link leads on from the address that was asked for
+        known = ("backtest-pipeline.data", "url.href@")
+        assert {where: found for where, found in told.items() if not any(each in where for each in known)} == {}
     assert state_of(world.store) == before
     learned: set[str] = set()
     with user(url, "bill", "blue") as bill:
