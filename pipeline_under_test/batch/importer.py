@@ -151,10 +151,28 @@ class Importer:
         if fault is None:
             return
         self._ledger.write("fault", fault=fault.text, node=self._name, file=file.stored.message_id)
+        self._settle()
         if kind == "double-write":
             stand_still(self._settings.visibility_s + SLACK_S)
         else:
+            self._ledger.write(
+                "failed",
+                node=self._name,
+                file=file.stored.message_id,
+                reason=kind,
+                taken_in=True,
+                wrote=False,
+                last=False,
+            )
             os.kill(os.getpid(), signal.SIGKILL)
+
+    def _settle(self) -> None:
+        """Have the beacons so far acknowledged, and what is imported deleted: what of it a kill takes along, the ledger
+        could not say."""
+        for _ in range(2):
+            for emitter in self._node.emitters:
+                emitter.flush()
+            self.queue.settle()
 
     def _resist(self, file: QueuedFile) -> None:
         """Let the sink be slow, or refuse, if a fault says so."""
