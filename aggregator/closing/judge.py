@@ -110,7 +110,7 @@ def close(
         missing=_name_missing(graph, facts, evidence),
         basis=known.reports.basis,
         judged_at=known.now_ms,
-        deadline=_deadline(graph, result, evidence),
+        deadline=_deadline(graph, result, facts, evidence),
         history=is_history(evidence),
         log_start=_log_start(known.reports.ranges[pipeline, window_start_s]),
         is_read=is_read,
@@ -155,11 +155,13 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
     return [missing for _, missing in sorted(named, key=lambda entry: (entry[0], drawn[entry[1].id.id_hash]))]
 
 
-def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | None:
+def _deadline(graph: Graph, result: WindowResult, facts: WindowFacts, evidence: Evidence) -> int | None:
     """Return when to judge again though no tally changes (epoch ms): progress and emitters' states may have moved on,
     or maxWait have passed. The older the window, the less often."""
-    unsure = result.verdict == "unknown" or any(
-        reason in ("pending", "overdue") or reason.startswith("evidence:") for reason in result.reasons
+    unsure = (
+        result.verdict == "unknown"
+        or any(reason in ("pending", "overdue") or reason.startswith("evidence:") for reason in result.reasons)
+        or _waits_elsewhere(graph, result, facts, evidence)
     )
     if not unsure:
         return None
@@ -170,6 +172,14 @@ def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | N
         if overdue > evidence.now_ms:
             moment = min(moment, overdue)
     return moment
+
+
+def _waits_elsewhere(graph: Graph, result: WindowResult, facts: WindowFacts, evidence: Evidence) -> bool:
+    """Return whether messages that are lost at one place may still come at another, or be lost there, too."""
+    if result.lost is None or result.lost.max == 0:
+        return False
+    ahead = horizon(graph, evidence)
+    return any(judge_pattern(graph, pattern, ahead, frozenset()).waiting for pattern in facts.patterns)
 
 
 def is_history(evidence: Evidence) -> bool:

@@ -182,7 +182,8 @@ def is_before(pattern: Pattern, cut: float) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """Fate of a pattern's messages, and the places of their loss, certain or possible."""
+    """Fate of a pattern's messages, the places of their loss, certain or possible, and those that have not overtaken
+    them yet."""
 
     fate: Fate
     certain: frozenset[Place] = frozenset()
@@ -231,7 +232,8 @@ def _judge_missing(
     if not behind:
         return Judged(_waiting(pattern, ahead), waiting=frozenset(missing))
     certain = frozenset(place for place in behind if place.node not in incomplete)
-    return Judged(Fate.LOST if certain else Fate.PERHAPS, certain, frozenset(behind) - certain)
+    lost_at = frozenset(behind)
+    return Judged(Fate.LOST if certain else Fate.PERHAPS, certain, lost_at - certain, frozenset(missing) - lost_at)
 
 
 def _waiting(pattern: Pattern, ahead: ProgressCuts) -> Fate:
