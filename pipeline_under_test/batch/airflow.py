@@ -9,6 +9,7 @@ if the wheel were installed.
 from __future__ import annotations
 
 import json
+import math
 import os
 import secrets
 import shutil
@@ -53,12 +54,20 @@ class EmbeddedAirflow:
         dags: the files that define its DAGs.
         variables: more of its environment, and so of its tasks': those of the collector, for example.
         port: of its page and API; 0: any free one.
+        address: what the page listens on.
     """
 
     def __init__(
-        self, data_dir: Path, database_url: str, dags: Sequence[Path], variables: Mapping[str, str], port: int = 0
+        self,
+        data_dir: Path,
+        database_url: str,
+        dags: Sequence[Path],
+        variables: Mapping[str, str],
+        port: int = 0,
+        address: str = LOOPBACK,
     ) -> None:
         self.data_dir = data_dir.absolute()
+        self.address = address
         self.port = port
         self._wanted_port = port
         self._database_url = database_url
@@ -108,7 +117,7 @@ class EmbeddedAirflow:
         self._variables |= variables or {}
         program, environment = ENVIRONMENT.ensure().with_name("airflow"), self._environment()
         for name, words in COMPONENTS.items():
-            address = ("--host", LOOPBACK, "--port", str(self.port)) if name == "api-server" else ()
+            address = ("--host", self.address, "--port", str(self.port)) if name == "api-server" else ()
             self._running[name] = spawn([program, *words, *address], self.data_dir / f"{name}.log", env=environment)
 
     def await_ready(self, timeout_s: float = 180, meanwhile: Callable[[], None] = lambda: None) -> None:
@@ -121,7 +130,7 @@ class EmbeddedAirflow:
         try:
             with httpx2.Client(base_url=self.url, timeout=5) as client:
                 while not _is_healthy(client):
-                    self._check_starting(deadline)
+                    self.check(deadline)
                     meanwhile()
                     time.sleep(LOOK_EVERY_S)
         except BaseException:
@@ -199,7 +208,8 @@ class EmbeddedAirflow:
             log.write_text(done.stdout + done.stderr)
             raise ServerNotReady(server="Airflow", detail=log_tail(log), log=log)
 
-    def _check_starting(self, deadline: float) -> None:
+    def check(self, deadline: float = math.inf) -> None:
+        """Raise ServerNotReady if one of its processes has ended, or the deadline of the monotonic clock is over."""
         for name, process in self._running.items():
             if process.poll() is not None or time.monotonic() > deadline:
                 log = self.data_dir / f"{name}.log"

@@ -6,6 +6,7 @@ import logging
 import sys
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -39,14 +40,30 @@ def _checked(importer: str) -> str:
 
 @app.command()
 def prepare() -> None:
-    """Create bucket, topic, queues and tables, as far as they are missing; print what there is."""
-    from pipeline_under_test.batch.aws import Aws, create
-    from pipeline_under_test.batch.schema import create_tables, open_database
+    """Create bucket, topic, queues, database and tables, as far as they are missing, define both pipelines for lagloss,
+    and print what there is."""
+    from pipeline_under_test.batch.aws import Aws
+    from pipeline_under_test.batch.stack import create_database
+    from pipeline_under_test.batch.stack import prepare as prepared
 
-    settings = BatchSettings()
-    made = create(Aws.connect(settings), settings)
-    create_tables(open_database(settings.database_url))
+    settings, lagloss_url = BatchSettings(), LaglossSettings.load().require_database()
+    create_database(lagloss_url, urlsplit(settings.database_url).path.lstrip("/"))
+    made = prepared(Aws.connect(settings), settings, lagloss_url)
     say({"bucket": made.bucket, "topic": made.topic, "queues": made.queues, "dead": made.dead})
+
+
+@app.command()
+def airflow(port: Annotated[int, typer.Option(help="of its page and API")] = 8080) -> None:
+    """Run Airflow with the hourly job until asked to end; its user is `admin`, the password is in
+    `airflow/password.secret` of the data directory. Its tasks need LAGLOSS_COLLECTOR_URL and
+    LAGLOSS_KAFKA_BOOTSTRAP."""
+    from pipeline_under_test.batch.stack import airflow_of
+
+    settings, stop = BatchSettings(), _stopped_by_signals()
+    address = LaglossSettings.load().bind_address
+    with airflow_of(settings, settings.data_dir / "airflow", {}, port, address) as running:
+        while not stop.wait(1):
+            running.check()
 
 
 @app.command()

@@ -19,7 +19,7 @@ import psycopg
 
 from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
-from lagloss_server.ops.processes import PACKAGES, launcher, log_tail, rotate
+from lagloss_server.ops.processes import LOOPBACK, PACKAGES, launcher, log_tail, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.ops.up import ServiceStack
 from lagloss_server.settings import Settings
@@ -148,11 +148,16 @@ class BatchStack:
             }
         )
         exits.enter_context(_variables(self.settings.variables))
-        self._prepare()
+        self.aws = Aws.connect(self.settings)
         exits.callback(self.aws.close)
+        self.infrastructure = prepare(self.aws, self.settings, database)
         self._say("making Airflow's tables")
-        airflow_url = create_database(database, "airflow")
-        self.airflow = EmbeddedAirflow(data_dir / "airflow", airflow_url, [DAG_FILE], self._airflow_variables())
+        reached = {
+            "LAGLOSS_COLLECTOR_URL": self.lagloss.collector_url,
+            "LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka(),
+            "SCORES_RETRY_S": str(self._sizes.retry_s),
+        }
+        self.airflow = airflow_of(self.settings, data_dir / "airflow", reached)
         self.airflow.prepare()
         self._services = [
             self._service(f"{importer}-{number}", "importer", importer)
@@ -170,31 +175,32 @@ class BatchStack:
         span_s = self.settings.span_s
         return math.ceil((time.time() + LEAD_S) / span_s) * span_s
 
-    def _prepare(self) -> None:
-        """Make bucket, topic, queues and tables, and define both pipelines for lagloss."""
-        aws = Aws.connect(self.settings)
-        self.infrastructure: Infrastructure = create(aws, self.settings)
-        self.aws = aws
-        engine = open_database(self.settings.database_url)
-        create_tables(engine)
-        engine.dispose()
-        store = Store(self.lagloss.require_database())
-        for definition in definitions(self.settings.span_s, self.infrastructure.queues, self.settings.pipeline):
-            store.apply(definition)
-        store.close()
-
     def _service(self, name: str, *command: str) -> Service:
         env = {"LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka()}
         return Service(name, MODULE, self.settings.log_dir / f"{name}.log", env, None, command)
 
-    def _airflow_variables(self) -> dict[str, str]:
-        return {
-            "LAGLOSS_COLLECTOR_URL": self.lagloss.collector_url,
-            "LAGLOSS_KAFKA_BOOTSTRAP": self.lagloss.require_kafka(),
-            "SCORES_STEP": step_command(f"{MODULE}.hourly"),
-            "SCORES_RETRY_S": str(self._sizes.retry_s),
-            "SCORES_WHEN_LOSSY": "run",
-        }
+
+def prepare(aws: Aws, settings: BatchSettings, lagloss_url: str) -> Infrastructure:
+    """Create bucket, topic, queues and tables, as far as they are missing, define both pipelines in lagloss's database,
+    and return what there is."""
+    infrastructure = create(aws, settings)
+    engine = open_database(settings.database_url)
+    create_tables(engine)
+    engine.dispose()
+    store = Store(lagloss_url)
+    for definition in definitions(settings.span_s, infrastructure.queues, settings.pipeline):
+        store.apply(definition)
+    store.close()
+    return infrastructure
+
+
+def airflow_of(
+    settings: BatchSettings, data_dir: Path, variables: Mapping[str, str], port: int = 0, address: str = LOOPBACK
+) -> EmbeddedAirflow:
+    """Return the Airflow of the hourly job, with a database beside the pipeline's own; see `EmbeddedAirflow`."""
+    database_url = create_database(settings.database_url, "airflow")
+    steps = {"SCORES_STEP": step_command(f"{MODULE}.hourly"), "SCORES_WHEN_LOSSY": "run"}
+    return EmbeddedAirflow(data_dir, database_url, [DAG_FILE], {**steps, **variables}, port, address)
 
 
 def step_command(module: str) -> str:

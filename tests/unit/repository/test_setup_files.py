@@ -15,6 +15,8 @@ import yaml
 import lagloss
 from lagloss_server.database_url import connection_options
 from lagloss_server.settings import Settings
+from pipeline_under_test.batch.cli import app as batch_commands
+from pipeline_under_test.batch.settings import ENV_PREFIX, BatchSettings
 
 ROOT = Path(__file__).parents[3]
 TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -157,18 +159,40 @@ def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
     assert {"aggregator", "alerting", "dashboard", "collector", "postgres"} <= set(compose["services"])
 
 
-def test_the_compose_file_follows_the_compose_specification() -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
-    done = subprocess.run([*command, "docker-compose.yml"], cwd=ROOT, capture_output=True, text=True, check=False)
+COMPOSE_FILES = ("docker-compose.yml", "docker-compose.batch.yml")
+
+
+@pytest.mark.parametrize("file", COMPOSE_FILES)
+def test_the_compose_files_follow_the_compose_specification(file: str) -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", file]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
 
 
-def test_the_compose_file_names_only_services_and_volumes_that_it_declares() -> None:
-    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    for name, service in compose["services"].items():
-        assert set(service.get("depends_on", ())) <= set(compose["services"]), name
-        mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
-        assert {mount for mount in mounts if "/" not in mount} <= set(compose["volumes"]), name
+def test_the_compose_files_name_only_services_volumes_and_secrets_that_they_declare() -> None:
+    files = [yaml.safe_load((ROOT / file).read_text()) for file in COMPOSE_FILES]
+    for number, compose in enumerate(files, start=1):
+        declared = {part: {name for each in files[:number] for name in each.get(part, ())} for part in compose}
+        for name, service in compose["services"].items():
+            assert set(service.get("depends_on", ())) <= declared["services"], name
+            mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
+            assert {mount for mount in mounts if "/" not in mount} <= declared["volumes"], name
+            assert set(service.get("secrets", ())) <= {"postgres-password"}, name
+
+
+def test_the_batch_pipeline_in_containers_runs_commands_that_there_are_with_settings_that_there_are() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.batch.yml").read_text())["services"]
+    commands = {command.name or command.callback.__name__ for command in batch_commands.registered_commands}
+    settings = {f"{ENV_PREFIX}{name}".upper() for name in BatchSettings.model_fields}
+    ours = {name: service for name, service in services.items() if service.get("image") == "lagloss-batch"}
+    assert ours.keys() == {"batch-prepare", "landing", "db-import", "index-import", "airflow"}
+    stages = re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE)
+    for name, service in ours.items():
+        assert service["command"][0] in commands, name
+        assert {each for each in service["environment"] if each.startswith(ENV_PREFIX)} <= settings, name
+        assert service["build"]["target"] in stages
+        assert (service["read_only"], service["cap_drop"]) == (True, ["ALL"])
+    assert set(services["aggregator"]["environment"]) <= set(services["landing"]["environment"])
 
 
 def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_stage_of_the_image() -> None:
