@@ -8,6 +8,7 @@ from benchmarks import blame, closing, importing, intake, live, looks, overview,
 
 ALL = {
     "closing": closing.run,
+    "hour": closing.run_hour,
     "sizes": sizes.run,
     "pipelines": pipelines.run,
     "live": live.run,

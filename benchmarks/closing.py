@@ -27,6 +27,8 @@ from lagloss_server.queries.beacon_log import BeaconLog
 WINDOW_S = (int(time.time()) - 4 * 3_600) // 60 * 60
 """Recent: blocks of windows older than 7 days are set aside."""
 ROUNDS = 5
+FLUSHES_OF_FILES = 33
+"""Of a window's records at each checkpoint: some 5,000 records each, as of 15 files imported within a second."""
 
 
 def run(messages_a_second: int = 20_000, partitions: int = 8) -> None:
@@ -51,6 +53,21 @@ def run(messages_a_second: int = 20_000, partitions: int = 8) -> None:
             ]
             _compare(reader, ranges, mixed, later, "closing, ids out of order:")
             _small(spark, kafka.bootstrap, partitions)
+        finally:
+            spark.stop()
+
+
+def run_hour(messages: int = 10_000_000, partitions: int = 8) -> None:
+    """Print both rates for the windows of an hour that a job has imported at once, as the closer reads them."""
+    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
+        create_topics(kafka.bootstrap, partitions)
+        starts = [WINDOW_S + 60 * minute for minute in range(60)]
+        sent = send(kafka.bootstrap, starts, messages // 3_600, partitions, steps=FLUSHES_OF_FILES)
+        print(f"an hour: {sent.messages:,} messages, {sent.beacons:,} beacons, {sent.blocks:,} blocks")
+        spark = start_session("local[2]", "4g", Path(folder) / "spark")
+        try:
+            reader = BlockReader(spark, kafka.bootstrap, BEACONS, partitions)
+            _compare(reader, everything(kafka.bootstrap), sent, starts, "closing an hour:          ")
         finally:
             spark.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +15,13 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from pipeline_under_test.batch.aws import create
 from pipeline_under_test.batch.operations import dead_files
 from pipeline_under_test.batch.topology import DB_IMPORT, DONE_NODES, IMPORTERS, INDEX_IMPORT, files_pipeline
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import packaged
+from pipeline_under_test.schema_topic import SchemaTopic
+from pipeline_under_test.topology import CONN_GA, topic_of
 from tests.support.batch_pipeline import BatchPipeline, batch_pipeline
 from tests.support.closers import wait_until
+from tests.support.event_topics import idle_pipeline, put
 from tests.support.pipeline_beacons import Beacons, read_beacons
 
 FILES = 12
@@ -71,6 +77,28 @@ def test_every_event_that_landed_is_in_both_sinks_and_out_at_both_importers(batc
     stored = {hash_id(fact["file"]) for fact in batch.facts("landed")}
     places = ("landing.in", "db-queue.in", "db-import.in", "db-import.out", "db-done.out", "index-done.out")
     assert {place: files.ids[place] for place in places} == dict.fromkeys(places, stored)
+
+
+def test_events_of_the_streams_last_topic_land_under_their_ids_and_once(
+    kafka: EmbeddedKafka, localstack: EmbeddedLocalStack, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    stream = idle_pipeline(kafka.bootstrap, tmp_path / "stream")
+    SchemaTopic(stream.bootstrap, stream.pipeline).publish(packaged())
+    body = packaged().encode({"url": "https://shop.example/cart", "kind": "Click"})
+    now_ms = time.time_ns() // 1_000_000
+    events = [Event(f"{stream.pipeline}-{number}", now_ms, body) for number in range(200)]
+    taken = {"stream_node": CONN_GA, "stream_pipeline": stream.pipeline}
+    with batch_pipeline(kafka.bootstrap, localstack, postgres, tmp_path / "batch", **taken) as batch:
+        for half in (events[:120], events[120:]):  # landing goes on where it stopped
+            put(stream, topic_of(stream.pipeline, CONN_GA), half)
+            before = batch.rows("event")
+            batch.start_landing()
+            wait_until(lambda: batch.rows("event") == before + len(half), 60, "for the rows")  # noqa: B023 (called here)
+            batch.stop_landing()
+        ids = [name for fact in batch.facts("landing") for name in fact["ids"]]
+        assert sorted(ids) == sorted(event.id for event in events)
+        records, _ = beacons_of(batch)
+        assert records.ids["landing.in"] == records.ids["db-import.out"] == {hash_id(event.id) for event in events}
 
 
 @pytest.mark.slow
