@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.types import BinaryType, DataType, LongType, StringType, TimestampType
@@ -136,25 +137,14 @@ def observe_partition(
 ) -> Generator[pa.RecordBatch, None, None]:
     """Send the beacons of one task's batches; yield each batch, unchanged, after its beacons are with the emitter."""
     emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
-    observe, payload_of = _observer(emitter, observation), _payloads(observation.payload_column)
+    is_plain = observation.trace_column is None and observation.payload_column is None
+    observe = _observe_columns if is_plain else _observe_rows
     try:
         for batch in batches:
-            skipped = 0
-            ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
-            traces, payloads = (
-                batch.column(name) if name else pa.nulls(len(batch))
-                for name in (observation.trace_column, observation.payload_column)
-            )
-            rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
-            for message_id, event_time, traceparent, payload in rows:
-                if message_id is None or event_time is None:
-                    skipped += 1
-                elif traceparent is not None:
-                    emitter.taken_in(message_id, event_time, traceparent=traceparent, **payload_of(payload))
-                elif payload is not None:
-                    observe(message_id, event_time, **payload_of(payload))
-                else:
-                    observe(message_id, event_time)
+            ids, times = batch.column(observation.id_column), batch.column(observation.time_column)
+            is_known = pc.and_(pc.is_valid(ids), pc.is_valid(times))
+            observe(emitter, observation, batch.filter(is_known))
+            skipped = len(batch) - (pc.sum(is_known).as_py() or 0)
             if skipped and observation.skipped is not None:
                 observation.skipped.add(skipped)
             yield batch
@@ -162,16 +152,38 @@ def observe_partition(
         emitter.close(CLOSE_S)
 
 
+def _observe_columns(emitter: Emitter, observation: SparkObservation, batch: pa.RecordBatch) -> None:
+    reason = observation.reason if observation.kind in ("filtered", "dead") else None
+    ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
+    to = observation.to if observation.kind == "out" else None
+    emitter.observe_all(observation.kind, ids, times, to=to, reason=reason)
+
+
+def _observe_rows(emitter: Emitter, observation: SparkObservation, batch: pa.RecordBatch) -> None:
+    """Send beacons with traces or checksums, which each row has of its own."""
+    observe, payload_of = _observer(emitter, observation), _payloads(observation.payload_column)
+    ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
+    traces, payloads = (
+        batch.column(name) if name else pa.nulls(len(batch))
+        for name in (observation.trace_column, observation.payload_column)
+    )
+    rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
+    for message_id, event_time, traceparent, payload in rows:
+        if traceparent is not None:
+            emitter.taken_in(message_id, event_time, traceparent=traceparent, **payload_of(payload))
+        elif payload is not None:
+            observe(message_id, event_time, **payload_of(payload))
+        else:
+            observe(message_id, event_time)
+
+
 def _payloads(column: str | None) -> Callable[[str | bytes | None], Payload]:
     return Checksums().of if column is not None else lambda _: Payload()
 
 
 def _observer(emitter: Emitter, observation: SparkObservation) -> Callable[..., bool]:
-    if observation.kind == "in":
-        return emitter.taken_in
-    if observation.kind == "out":
-        return partial(emitter.sent_out, to=observation.to)
-    return partial(emitter.filtered if observation.kind == "filtered" else emitter.dead, reason=observation.reason)
+    """Return what sends the beacon of a row with a trace or a checksum: kinds without either are sent as columns."""
+    return emitter.taken_in if observation.kind == "in" else partial(emitter.sent_out, to=observation.to)
 
 
 def _epoch_ms(times: pa.Array) -> pa.Array:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -99,6 +100,18 @@ def test_a_spark_task_passes_its_rows_on_unchanged_and_closes_its_emitter(as_giv
     assert decode_report(log.values(REPORTS)[-1]).closed
     lags = [lag for value in log.values(BEACONS) for lag in decode_block(value).lag_ms.tolist()]
     assert max(map(abs, lags)) < 60_000
+
+
+def test_a_spark_task_counts_rows_without_id_or_time_and_sends_the_others_on_their_way() -> None:
+    log, skipped = MemoryOutlet(), Counter[str]()
+    rows = [pa.RecordBatch.from_pydict({"id": ["a", None, "b"], "time": [NOW_MS, NOW_MS, None]})]
+    counted = SimpleNamespace(add=lambda number: skipped.update(rows=number))
+    observation = SparkObservation(
+        "orders", "load", "out", "id", "time", None, "ga", skipped=counted, options={"outlet": lambda: log}
+    )
+    assert list(observe_partition(observation, rows)) == rows
+    assert counts(log) == {"load.out:ga": 1}
+    assert skipped == {"rows": 2}
 
 
 def test_a_spark_task_that_is_stopped_in_between_closes_its_emitter() -> None:
