@@ -46,11 +46,11 @@ experiments: setup ## measure what safe answers, round trips, retries and scalin
 # Hundreds of processes are started: without files of compiled code each would compile all of it anew.
 test unit: export PYTHONDONTWRITEBYTECODE :=
 # File by file, those with the longest tests (acceptance, integration) first: neither process has a long one left alone.
-TWO_PROCESSES := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+PROCESSES := --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(TWO_PROCESSES)
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
 .PHONY: test-tools
 test-tools: ## install the programs outside Python that some tests need (as root, or by sudo)
@@ -58,7 +58,7 @@ test-tools: ## install the programs outside Python that some tests need (as root
 
 .PHONY: unit
 unit: $(VENV)/.development ## run the tests that need no server (a minute or two)
-	@$(BIN)/python -m pytest -q -m "not servers" $(TWO_PROCESSES)
+	@$(BIN)/python -m pytest -q -m "not servers" $(PROCESSES)
 
 .PHONY: lint
 lint: $(VENV)/.development ## check format, lint, types and layers
