@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -64,18 +64,15 @@ def read_measured(store: Store, log: BeaconLog, pipeline: str, window: WindowDoc
 def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
     """Return presence by the blocks, and lagloss's verdict on messages with something missing.
 
-    A window keeps the verdict on 1,000 of them. Those beyond are taken as lost where it has more losses than it
-    has names, else as waiting.
+    A window keeps the verdict on 1,000 of them. Those beyond are taken as lost, or perhaps lost, where it has more of
+    those than it has names, else as waiting.
     """
     presence = Presence(found)
     graph = found.graph
     incomplete = presence.select(only="missing")
     verdicts = {message.id_hash: message for message in missing}
-    named = sum(verdict.kind == CERTAIN for verdict in verdicts.values())
-    lost_at, waiting = _missing(presence, incomplete.tolist(), verdicts, window["lost"]["min"] > named)
-    unsure = _lost_at_crashes(verdicts.values(), unsure_places(window))
-    for place, ids in unsure.items():
-        lost_at[place] |= ids
+    others = _fate_of_others(window, Counter(verdict.kind for verdict in verdicts.values()))
+    lost_at, perhaps, waiting = _missing(presence, incomplete.tolist(), verdicts, others, unsure_places(window))
     outcomes: dict[str, frozenset[int]] = {"messages": frozenset(presence.ids.tolist())}
     outcomes |= {"lost": frozenset().union(*lost_at.values()), "pending": frozenset(waiting)}
     settled: frozenset[int] = frozenset(presence.ids[incomplete].tolist())
@@ -92,7 +89,7 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
         return found.names(np.array([id_hash], np.uint64))[0]
 
     by_place = {place: frozenset(ids) for place, ids in lost_at.items()}
-    return Measured(window, outcomes, by_place, duplicates, name, len(set().union(*unsure.values())))
+    return Measured(window, outcomes, by_place, duplicates, name, len(perhaps))
 
 
 def unsure_places(window: WindowDocument) -> frozenset[str]:
@@ -102,34 +99,40 @@ def unsure_places(window: WindowDocument) -> frozenset[str]:
     return frozenset({f"node {node}" for node in crashed} | links)
 
 
-def _lost_at_crashes(verdicts: Iterable[MissingMessage], unsure: Collection[str]) -> dict[str, set[int]]:
-    """Return the messages that are lost perhaps, by these places."""
-    found: dict[str, set[int]] = defaultdict(set)
-    for verdict in verdicts:
-        for place in verdict.places:
-            if verdict.kind == PERHAPS and place in unsure:
-                found[place].add(verdict.id_hash)
-    return found
+def _fate_of_others(window: WindowDocument, named: Mapping[str, int]) -> str:
+    """Return the kind of the missing messages beyond those that the window names; `named`: how many, by kind."""
+    lost = window["lost"]
+    if lost["min"] > named.get(CERTAIN, 0):
+        return CERTAIN
+    return PERHAPS if lost["max"] > sum(named.values()) - named.get(PENDING, 0) else PENDING
 
 
 def _missing(
-    presence: Presence, rows: Iterable[int], verdicts: Mapping[int, MissingMessage], others_are_lost: bool
-) -> tuple[dict[str, set[int]], set[int]]:
-    """Return, of the messages in these rows, those lost for certain, by place, and those that may still come.
-    `others_are_lost`: the fate of those without a verdict."""
+    presence: Presence,
+    rows: Iterable[int],
+    verdicts: Mapping[int, MissingMessage],
+    others: str,
+    unsure: Collection[str],
+) -> tuple[dict[str, set[int]], set[int], set[int]]:
+    """Return, of the messages in these rows, those that are lost, by place; those of them that are so perhaps, at an
+    unsure place; and those that may still come. `others`: the kind of those without a verdict."""
     which, places = presence.missing_of
     lost_at: dict[str, set[int]] = defaultdict(set)
+    perhaps: set[int] = set()
     waiting: set[int] = set()
     for row in rows:
         id_hash = int(presence.ids[row])
         verdict = verdicts.get(id_hash)
-        kind = verdict.kind if verdict else CERTAIN if others_are_lost else PENDING
+        kind = verdict.kind if verdict else others
+        at = set(verdict.places if verdict else (place.label for place in places[which[row]]))
         if kind in STILL_WAITING:
             waiting.add(id_hash)
-        elif kind == CERTAIN:
-            for place in verdict.places if verdict else (place.label for place in places[which[row]]):
-                lost_at[place].add(id_hash)
-    return lost_at, waiting
+            continue
+        if kind == PERHAPS and (at := at.intersection(unsure)):
+            perhaps.add(id_hash)
+        for place in at:
+            lost_at[place].add(id_hash)
+    return lost_at, perhaps, waiting
 
 
 def _duplicates(presence: Presence, checkpoint: str) -> dict[int, int]:

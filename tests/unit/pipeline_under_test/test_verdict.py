@@ -183,8 +183,9 @@ def test_what_is_lost_perhaps_at_a_node_that_died_is_lost_to_the_ledger_and_else
     kinds = ["lost for one vendor", "delivered to both", "lost for one vendor"]
     interval = {"min": 0, "max": 2}
     unsure = {"lost": interval, "nodes": [{"name": "conn-ga", "lost": interval}]}
-    died = measured_of(kinds, unsure | {"reasons": ["crash:conn-ga"]}, lost="perhaps")
-    assert verdict_on(truth_of(kinds), died).differences == ()
+    for keeps_names in (True, False):
+        died = measured_of(kinds, unsure | {"reasons": ["crash:conn-ga"]}, lost="perhaps", keeps_names=keeps_names)
+        assert verdict_on(truth_of(kinds), died).differences == ()
     more = measured_of(kinds, unsure | {"reasons": ["crash:conn-ga"], "lost": {"min": 0, "max": 3}}, lost="perhaps")
     assert told(verdict_on(truth_of(kinds), more)).keys() == {"number of pending"}
     alive = measured_of(kinds, unsure, lost="perhaps")
