@@ -22,9 +22,10 @@ _TASKS: Final = 6
 
 def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -> go.Figure:
     """Draw runs in the order given, oldest first: the durations of the slowest tasks' tries on top of one another, a
-    line of the whole run, and a mark over what failed."""
+    line of the whole run where it was not run again, and a mark over what failed."""
     of = palette(dark)
-    highest_ms = max((run.duration_ms or 0 for run in runs), default=0)
+    spent = [[each.duration_ms or 0 for each in run.tries] for run in runs]
+    highest_ms = max((max(run.duration_ms or 0, sum(tries)) for run, tries in zip(runs, spent, strict=True)), default=0)
     unit_ms, unit = lag_unit(highest_ms)
     at = [zone.clock(run.to_s, date=True) for run in runs]
     drawing = Drawing()
@@ -38,12 +39,12 @@ def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -
                 name=safe(task.task),
                 marker={
                     "color": NODE_HUES[index],
-                    "pattern": {"shape": _SHAPES[index], "fgcolor": of.ground, "size": 5},
+                    "pattern": {"shape": _SHAPES[index], "fillmode": "overlay", "fgcolor": of.ground, "size": 5},
                 },
                 hovertemplate="%{x}: %{customdata}",
             )
         )
-    whole = [None if run.duration_ms is None else run.duration_ms / unit_ms for run in runs]
+    whole = [None if run.duration_ms is None or run.is_rerun else run.duration_ms / unit_ms for run in runs]
     drawing.add_trace(
         scatter(
             x=at,

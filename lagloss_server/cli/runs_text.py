@@ -51,7 +51,7 @@ def runs_table(runs: Iterable[HourRun]) -> Table:
             hour_of(each),
             run.run_id,
             f"{SIGNS[run.state]} {run.state}",
-            fmt.duration(run.duration_ms),
+            run.duration_words,
             fmt.duration(run.delay_ms),
             *record_cells(each.hour),
             each.why or "",
@@ -88,7 +88,7 @@ def gantt_lines(of: HourRun, now_ms: float, columns: int) -> Iterator[str]:
     """Yield a run as a Gantt chart: a line for each try of a task, its bar within the run's time."""
     run = of.run
     why = f": {of.why}" if of.why else ""
-    took = f" after {fmt.duration(run.duration_ms)}" if run.has_ended else ""
+    took = f" after {run.duration_words}" if run.has_ended else ""
     yield f"{run.dag} {run.run_id}, hour {hour_of(of)}: {run.state}{took}{why}"
     if of.hour is not None:
         names = ("in", "out", "lost", "late", "twice", "corrupted")

@@ -11,6 +11,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, Final, Literal
 
+from lagloss_server import format as fmt
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.window_result import rfc3339
 
@@ -75,6 +76,18 @@ class DagRun:
     @property
     def duration_ms(self) -> int | None:
         return None if self.started_ms is None or self.ended_ms is None else max(0, self.ended_ms - self.started_ms)
+
+    @property
+    def is_rerun(self) -> bool:
+        """True if it was cleared and run again: Airflow's times, and `duration_ms`, are those of the last attempt."""
+        ends = [each.ended_ms for each in self.tries if each.ended_ms is not None]
+        return self.started_ms is not None and bool(ends) and min(ends) < self.started_ms
+
+    @property
+    def duration_words(self) -> str:
+        """Return how long it took, as people read it: `24.5 s`, or `1.1 s (again)` of a rerun."""
+        took = fmt.duration(self.duration_ms)
+        return f"{took} (again)" if self.is_rerun and self.has_ended else took
 
     @property
     def delay_ms(self) -> int | None:
@@ -219,7 +232,9 @@ def stats_of(job: JobSpec, runs: Sequence[DagRun], now_s: float) -> JobStats:
         job,
         runs=len(ended),
         succeeded=sum(run.state == "success" for run in ended),
-        durations_s=tuple(run.duration_ms / 1_000 for run in ended if run.state == "success" and run.duration_ms),
+        durations_s=tuple(
+            run.duration_ms / 1_000 for run in ended if run.state == "success" and run.duration_ms and not run.is_rerun
+        ),
         repairs=run_repairs(runs),
         tasks=tuple(sorted(_task_stats(ended), key=lambda task: (-(task.median_s or 0), task.task))),
         in_time=None if job.deadline is None else sum(judged.values()),

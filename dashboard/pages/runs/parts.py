@@ -36,7 +36,7 @@ def run_part(of: HourRun, here: Address, now_s: float, dark: bool) -> Part:
     """Draw one run: what became of it, its hour, and its tasks as a Gantt chart and as a table."""
     run = of.run
     figure = run_gantt(run, 1_000 * now_s, here.zone, dark)
-    took = f" after {fmt.duration(run.duration_ms)}" if run.has_ended else ""
+    took = f" after {run.duration_words}" if run.has_ended else ""
     hour = ["hour ", _hour(of, here), f", {run.run_id}"]
     chart = dcc.Graph(id="runs-gantt", figure=figure, config=_CONFIG, style={"height": figure.layout.height})
     heads = ("Task", "Try", "State", "Began", "Took")
@@ -172,7 +172,7 @@ def _run(of: HourRun, here: Address) -> list[Part]:
         _hour(of, here),
         dmc.Anchor(run.run_id, href=here.asking(dag=run.dag, run=run.run_id).href, inherit=True, className="breaks"),
         badge(*STATES[run.state], size="sm"),
-        fmt.duration(run.duration_ms),
+        run.duration_words,
         fmt.duration(run.delay_ms),
         *_records(of),
         html.Span(of.why or "", className="breaks"),

@@ -59,6 +59,15 @@ def test_a_run_processes_its_data_interval_or_the_whole_span_before_it(
     assert JOB.span_of(60_000 * due_min, interval) == (60 * span_min[0], 60 * span_min[1])
 
 
+def test_a_run_that_was_cleared_took_what_its_last_attempt_did_and_counts_in_no_median() -> None:
+    tries = [attempt("aggregate", 1, "success", 0, 9), attempt("publish", 4, "success", 30, 31)]
+    cleared = replace(run(12, "success", 31, *tries), started_ms=tries[1].started_ms)
+    assert (cleared.is_rerun, cleared.duration_words) == (True, "1 min (again)")
+    whole = run(13, "success", 10, attempt("aggregate", 1, "success", 0, 10, 13 * HOUR_S))
+    assert (whole.is_rerun, whole.duration_words) == (False, "10 min")
+    assert stats_of(JOB, [cleared, whole], 14 * HOUR_S).median_s == 600
+
+
 def test_a_run_that_failed_after_its_job_says_so() -> None:
     tries = [
         attempt("aggregate", 1, "success", 0, 3),
@@ -115,7 +124,8 @@ def test_tasks_are_ranked_by_their_median_duration_and_have_their_own_repairs() 
         attempt("load", 2, "success", 5, 6),
         attempt("aggregate", 1, "success", 6, 9),
     ]
-    once = [attempt("load", 1, "success", 0, 1), attempt("aggregate", 1, "success", 1, 6)]
+    one_s = 13 * HOUR_S
+    once = [attempt("load", 1, "success", 0, 1, one_s), attempt("aggregate", 1, "success", 1, 6, one_s)]
     stats = stats_of(JOB, [run(12, "success", 9, *twice), run(13, "success", 6, *once), run(14, "running", None)], 0)
     assert (stats.runs, stats.succeeded, stats.median_s) == (2, 2, 450)
     assert [(task.task, task.median_s) for task in stats.tasks] == [("aggregate", 240), ("load", 60)]
