@@ -163,9 +163,11 @@ def test_a_run_whose_publication_fails_is_failed_although_spark_succeeded_until_
     world: HourlyWorld,
 ) -> None:
     failed = world.await_run(world.first, "failed")
-    tries = [(each.task, each.number, each.state) for each in failed.tries]
-    expected = [(task, 1, "success") for task in ("whole", "aggregate", "load", "check")]
-    assert tries == [*expected, *(("publish", number, "failed") for number in (1, 2, 3))]
+    # a task that Airflow could not begin on a busy machine is tried again: what became of each is what counts
+    ended = {each.task: each.state for each in failed.last_tries}
+    assert ended == dict.fromkeys(("whole", "aggregate", "load", "check"), "success") | {"publish": "failed"}
+    tries = [(each.number, each.state) for each in failed.tries if each.task == "publish"]
+    assert tries == [(1, "failed"), (2, "failed"), (3, "failed")]
     assert "although aggregate succeeded" in str(why_bad(JOB, failed))
     assert world.scores(world.first) == {"autumn": (30, 30.0, 0.75), "winter": (10, 10.0, 0.25)}
     assert world.publication(world.first) is None
@@ -176,7 +178,8 @@ def test_a_run_whose_publication_fails_is_failed_although_spark_succeeded_until_
     world.api.rerun(failed.run_id, only_failed=True)
     repaired = world.await_run(world.first, "success")
     assert repaired.failed_ms is not None
-    assert [each.number for each in repaired.tries if each.task == "aggregate"] == [1]
+    before, after = ([each for each in run.tries if each.task == "aggregate"] for run in (failed, repaired))
+    assert before == after, "what had succeeded is not done again"
     assert world.publication(world.first) is not None
 
 

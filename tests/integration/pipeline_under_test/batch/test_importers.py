@@ -79,6 +79,7 @@ def test_every_event_that_landed_is_in_both_sinks_and_out_at_both_importers(batc
     assert {place: files.ids[place] for place in places} == dict.fromkeys(places, stored)
 
 
+@pytest.mark.slow
 def test_events_of_the_streams_last_topic_land_under_their_ids_and_once(
     kafka: EmbeddedKafka, localstack: EmbeddedLocalStack, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
@@ -122,6 +123,7 @@ def test_an_importer_that_stands_still_for_too_long_writes_twice_and_the_rows_ar
     assert batch.rows("event") == len(landed_ids(batch))
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_away_makes_its_importer_late_and_not_the_other(batch: BatchPipeline) -> None:
     batch.inject("away:db-import")
     batch.start_landing()
@@ -135,6 +137,7 @@ def test_a_queue_that_is_away_makes_its_importer_late_and_not_the_other(batch: B
     assert batch.rows("event") == number
 
 
+@pytest.mark.slow
 def test_dead_files_come_back_by_the_move_task_once_the_sink_takes_them(batch: BatchPipeline) -> None:
     run(batch, "fail:db-import:0.4")
     dead = dead_files(batch.aws, batch.infrastructure.dead[DB_IMPORT])
