@@ -21,6 +21,8 @@ from lagloss.checksums import Checksums, Payload
 from lagloss.sdk.emitter import Emitter
 
 Kind = Literal["in", "out", "filtered", "dead"]
+ObserveBatch = Callable[[pa.RecordBatch, pa.Array, pa.Array], None]
+"""Sends the beacons of a batch, whose ids and event times (epoch ms) are known."""
 CLOSE_S: Final = 10.0
 """Longest wait for the broker at the end of a task."""
 
@@ -138,12 +140,13 @@ def observe_partition(
     """Send the beacons of one task's batches; yield each batch, unchanged, after its beacons are with the emitter."""
     emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
     is_plain = observation.trace_column is None and observation.payload_column is None
-    observe = _observe_columns if is_plain else _observe_rows
+    observe = (_columns_observer if is_plain else _rows_observer)(emitter, observation)
     try:
         for batch in batches:
             ids, times = batch.column(observation.id_column), batch.column(observation.time_column)
             is_known = pc.and_(pc.is_valid(ids), pc.is_valid(times))
-            observe(emitter, observation, batch.filter(is_known))
+            known = batch.filter(is_known)
+            observe(known, known.column(observation.id_column), _epoch_ms(known.column(observation.time_column)))
             skipped = len(batch) - (pc.sum(is_known).as_py() or 0)
             if skipped and observation.skipped is not None:
                 observation.skipped.add(skipped)
@@ -152,29 +155,35 @@ def observe_partition(
         emitter.close(CLOSE_S)
 
 
-def _observe_columns(emitter: Emitter, observation: SparkObservation, batch: pa.RecordBatch) -> None:
+def _columns_observer(emitter: Emitter, observation: SparkObservation) -> ObserveBatch:
     reason = observation.reason if observation.kind in ("filtered", "dead") else None
-    ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
     to = observation.to if observation.kind == "out" else None
-    emitter.observe_all(observation.kind, ids, times, to=to, reason=reason)
+
+    def observe(_: pa.RecordBatch, ids: pa.Array, times: pa.Array) -> None:
+        emitter.observe_all(observation.kind, ids, times, to=to, reason=reason)
+
+    return observe
 
 
-def _observe_rows(emitter: Emitter, observation: SparkObservation, batch: pa.RecordBatch) -> None:
+def _rows_observer(emitter: Emitter, observation: SparkObservation) -> ObserveBatch:
     """Send beacons with traces or checksums, which each row has of its own."""
-    observe, payload_of = _observer(emitter, observation), _payloads(observation.payload_column)
-    ids, times = batch.column(observation.id_column), _epoch_ms(batch.column(observation.time_column))
-    traces, payloads = (
-        batch.column(name) if name else pa.nulls(len(batch))
-        for name in (observation.trace_column, observation.payload_column)
-    )
-    rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
-    for message_id, event_time, traceparent, payload in rows:
-        if traceparent is not None:
-            emitter.taken_in(message_id, event_time, traceparent=traceparent, **payload_of(payload))
-        elif payload is not None:
-            observe(message_id, event_time, **payload_of(payload))
-        else:
-            observe(message_id, event_time)
+    observe_one, payload_of = _observer(emitter, observation), _payloads(observation.payload_column)
+
+    def observe(batch: pa.RecordBatch, ids: pa.Array, times: pa.Array) -> None:
+        traces, payloads = (
+            batch.column(name) if name else pa.nulls(len(batch))
+            for name in (observation.trace_column, observation.payload_column)
+        )
+        rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
+        for message_id, event_time, traceparent, payload in rows:
+            if traceparent is not None:
+                emitter.taken_in(message_id, event_time, traceparent=traceparent, **payload_of(payload))
+            elif payload is not None:
+                observe_one(message_id, event_time, **payload_of(payload))
+            else:
+                observe_one(message_id, event_time)
+
+    return observe
 
 
 def _payloads(column: str | None) -> Callable[[str | bytes | None], Payload]:

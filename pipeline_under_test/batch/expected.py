@@ -16,10 +16,9 @@ from pipeline_under_test.batch.topology import (
     INDEX_IMPORT,
     LANDING,
     QUEUE_NODES,
-    place_of_link,
-    place_of_node,
 )
 from pipeline_under_test.ledger import WINDOW_MS, LedgerEntry
+from pipeline_under_test.topology import place_of_link, place_of_node
 from pipeline_under_test.truth.expected import TrueWindow, Truth
 
 DELIVERIES: Final = frozenset({f"{INDEX_IMPORT}.out", *(f"{node}.out" for node in DONE_NODES.values())})

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, get_args
 from urllib.parse import quote_plus
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -32,24 +32,14 @@ from pipeline_under_test.batch.topology import (
     hour_of,
 )
 from pipeline_under_test.faults import Fault
-from pipeline_under_test.faults.grammar import FileKind
+from pipeline_under_test.faults.grammar import StoredFileKind
 
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 AGAIN_S: Final = 1.0
 """Pause before a file that S3 did not take is stored again."""
-FAULTS: Final[tuple[FileKind, ...]] = (
-    "lose-notification",
-    "duplicate-notification",
-    "truncate",
-    "corrupt-file",
-    "unknown-schema",
-    "empty",
-    "enlarge",
-    "overwrite",
-    "late",
-)
+FAULTS: Final[tuple[StoredFileKind, ...]] = get_args(StoredFileKind)
 
 
 def landing_node(settings: BatchSettings, **options: Any) -> FileNode:

@@ -65,17 +65,6 @@ def dead_queue_of(pipeline: str, importer: str) -> str:
 
 FILES: Final = files_pipeline(PIPELINE)
 BUCKET: Final = bucket_of(PIPELINE)
-TOPIC: Final = topic_of(PIPELINE)
-QUEUES: Final[Mapping[str, str]] = {importer: queue_of(PIPELINE, importer) for importer in IMPORTERS}
-DLQS: Final[Mapping[str, str]] = {importer: dead_queue_of(PIPELINE, importer) for importer in IMPORTERS}
-
-
-def place_of_link(sender: str, receiver: str) -> str:
-    return f"link {sender}->{receiver}"
-
-
-def place_of_node(node: str) -> str:
-    return f"node {node}"
 
 
 def hour_of(event_ms: float, span_s: int) -> int:

@@ -49,7 +49,7 @@ EventKind = Literal[
     "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison", "refuse"
 ]
 ServerKind = Literal["crash", "stall", "stop", "restart", "skew", "broker-kill", "broker-restart", "receiver", "burst"]
-FileKind = Literal[
+StoredFileKind = Literal[
     "lose-notification",
     "duplicate-notification",
     "truncate",
@@ -59,13 +59,9 @@ FileKind = Literal[
     "enlarge",
     "overwrite",
     "late",
-    "bad-record",
-    "kill-before",
-    "kill-after",
-    "double-write",
-    "fail",
-    "queue-away",
 ]
+"""Faults of one file of the batch pipeline as it is stored, in the order in which they are tried."""
+FileKind = StoredFileKind | Literal["bad-record", "kill-before", "kill-after", "double-write", "fail", "queue-away"]
 """Faults of the batch pipeline: see `pipeline_under_test.batch.faults`."""
 Kind = EventKind | ServerKind | FileKind
 GROUPS: Final = (*NODES, SHADOW)
