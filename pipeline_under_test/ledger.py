@@ -47,20 +47,18 @@ class LedgerEntry:
     reason: str = ""
 
 
-class Ledger:
-    """The ledger file of this process: `DIRECTORY/NAME-STARTED-PID.jsonl`."""
+class DurableFile:
+    """A file that one process appends whole lines to, in single writes: other threads may do so, too."""
 
-    def __init__(self, directory: Path, name: str) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.path = directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl"
-        self._file: IO[bytes] = self.path.open("ab", buffering=0)
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path: Final = path
+        self._file: IO[bytes] = path.open("ab", buffering=0)
 
-    def write(self, entries: Iterable[LedgerEntry]) -> None:
-        """Append these facts, and return once they are on disk."""
-        text = "".join(_line(entry) for entry in entries)
-        if text:
-            self._file.write(text.encode())
-            os.fdatasync(self._file.fileno())
+    def append(self, text: str) -> None:
+        """Append this text, and return once it is on disk."""
+        self._file.write(text.encode())
+        os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()
@@ -72,6 +70,18 @@ class Ledger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Ledger(DurableFile):
+    """The ledger file of this process: `DIRECTORY/NAME-STARTED-PID.jsonl`."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        super().__init__(directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl")
+
+    def write(self, entries: Iterable[LedgerEntry]) -> None:
+        """Append these facts, and return once they are on disk."""
+        if text := "".join(_line(entry) for entry in entries):
+            self.append(text)
 
 
 def _line(entry: LedgerEntry) -> str:

@@ -24,14 +24,13 @@ kind           facts
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any, Final, Literal, Self
+from typing import Any, Literal
 
 from pipeline_under_test.file_tail import FollowedFile
+from pipeline_under_test.ledger import DurableFile
 
 Kind = Literal[
     "landing", "landed", "fault", "received", "writing", "failed", "buried", "redriven", "expected", "aggregated"
@@ -40,30 +39,13 @@ Fact = dict[str, Any]
 """A line: `kind`, `at_ms`, and the facts of its kind."""
 
 
-class FactLedger:
-    """A file of the ledger, for one process; thread-safe as far as single lines go."""
-
-    def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.path: Final = path
-        self._file: IO[bytes] = path.open("ab", buffering=0)
+class FactLedger(DurableFile):
+    """A file of the ledger, for one process."""
 
     def write(self, kind: Kind, **facts: Any) -> None:
         """Append a fact, and return once it is on disk."""
-        line = json.dumps({"kind": kind, "at_ms": time.time_ns() // 1_000_000, **facts}, separators=(",", ":"))
-        self._file.write(line.encode() + b"\n")
-        os.fdatasync(self._file.fileno())
-
-    def close(self) -> None:
-        self._file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        line = {"kind": kind, "at_ms": time.time_ns() // 1_000_000, **facts}
+        self.append(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def read_ledger(directory: Path) -> Iterator[Fact]:
