@@ -1,0 +1,140 @@
+"""The service: runs a thread per tap that definitions want, and closes the taps that none wants any more."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+from confluent_kafka import KafkaException
+from sqlalchemy.exc import DBAPIError
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.errors import BadSetting
+from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss_server.store.migrate import demand_newest
+from lagloss_server.store.store import Store
+from taps.commit_log import open_commits
+from taps.extraction.extractor import Extractor
+from taps.kernel import BlockMaker, Blocks
+from taps.metrics import TapMetrics
+from taps.plan import Plan
+from taps.runner import TapRunner
+from taps.store import RunningTap, TapStore
+from taps.topic_reader import TopicReader
+from taps.wanted import wanted_taps
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 1.0
+"""Between two looks for changed definitions."""
+END_S: Final = 15.0
+MAX_PAUSE_S: Final = 30.0
+
+
+class LocalEngine:
+    """Reads plans in this process."""
+
+    limit = 100_000
+
+    def __init__(self, reader: TopicReader, maker: BlockMaker) -> None:
+        self._reader = reader
+        self._maker = maker
+
+    def blocks(self, plan: Plan) -> Blocks:
+        return self._maker.make(plan, self._reader.read(plan.spans))
+
+
+@dataclass(slots=True)
+class _Thread:
+    runner: TapRunner
+    thread: threading.Thread
+
+
+class TapService:
+    """All taps of one process; `run` returns when `stop` is set."""
+
+    def __init__(self, bootstrap: str, database_url: str) -> None:
+        self.metrics = TapMetrics()
+        self.trouble: str | None = "starting"
+        """Why no tap is looked after right now, for /healthz."""
+        self._bootstrap = bootstrap
+        self._database_url = database_url
+        self._threads: dict[bytes, _Thread] = {}
+        self._failed: dict[bytes, str] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after taps until `stop`; wait with growing pauses while PostgreSQL is away."""
+        store = Store(self._database_url)
+        taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+        pause_s = LOOK_S
+        changes = -1
+        try:
+            while not stop.is_set():
+                try:
+                    demand_newest(store.engine)
+                    seen = store.count_changes()
+                    if seen != changes or self._has_ended():
+                        self._follow(wanted_taps(store.versions()), taps)
+                        changes = seen
+                    self.trouble, pause_s = None, LOOK_S
+                except DBAPIError as error:
+                    self.trouble = f"waits for PostgreSQL: {error.orig}"
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                self.metrics.running.set(len(self._threads))
+                stop.wait(pause_s)
+        finally:
+            self._end()
+            store.close()
+
+    def _has_ended(self) -> bool:
+        return any(not found.thread.is_alive() for found in self._threads.values())
+
+    def _follow(self, wanted: dict[bytes, RunningTap], taps: TapStore) -> None:
+        """Run what is wanted and close what is not."""
+        stored = taps.stored()
+        for emitter, found in list(self._threads.items()):
+            if not found.thread.is_alive():
+                del self._threads[emitter]
+            elif emitter not in wanted:
+                found.runner.stop(close=True)
+        for emitter, running in {**stored, **wanted}.items():
+            if emitter not in self._threads:
+                self._start(running, taps, close=emitter not in wanted)
+
+    def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
+        try:
+            runner = self._runner(running, taps)
+        except (BadSetting, KafkaException) as error:
+            log.warning("tap cannot run", tap=running.tap.source, trouble=str(error))
+            return
+        if close:
+            runner.stop(close=True)
+        thread = threading.Thread(target=runner.run, name=f"tap-{running.tap.node}", daemon=True)
+        self._threads[running.emitter] = _Thread(runner, thread)
+        thread.start()
+
+    def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:
+        tap = running.tap
+        cluster: Cluster = KafkaConnection.named(tap.cluster) if tap.cluster else self._bootstrap
+        reader = TopicReader(cluster, tap.topic)
+        maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, None))
+        return TapRunner(
+            running,
+            taps,
+            KafkaOutlet(self._bootstrap),
+            reader,
+            LocalEngine(reader, maker),
+            lambda: open_commits(cluster, tap.group or "", tap.topic),
+            self.metrics,
+        )
+
+    def _end(self) -> None:
+        for found in self._threads.values():
+            found.runner.stop()
+        for found in self._threads.values():
+            found.thread.join(END_S)
