@@ -1,7 +1,7 @@
 """A walk over Avro's binary encoding by a program, compiled: it says of each record whether it is one, and finds parts.
 
 Records come from elsewhere, so it is strict and bounded: nothing is read beyond a record's end, a record ends where its
-encoding does, texts are UTF-8, a block has no more items than bytes, and nesting and work have an end.
+encoding does, texts are UTF-8, and nesting and work have an end.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ def _walk(
                         size, at = _varint(data, at, end)
                         if size < 0:
                             at = -1
-                    if at < 0 or items < 0 or items > end - at:
+                    if at < 0 or items < 0:
                         at = -1
                         break
                     if items == 0:

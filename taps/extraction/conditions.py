@@ -52,7 +52,8 @@ def _equal(column: PartColumn, value: Scalar) -> Mask:
         case None:
             return np.equal(column.kinds, kinds.NULL)
         case bool():
-            return np.logical_and(column.kinds == kinds.BOOL, column.numbers == value)
+            equal: Mask = (column.kinds == kinds.BOOL) & (column.numbers == value)
+            return equal
         case str():
             return _is_text(column, value)
         case _:
@@ -70,7 +71,8 @@ def _is_number(column: PartColumn, value: float) -> Mask:
     if whole is None:
         return found
     if -(2**63) <= whole < 2**63:
-        return np.logical_or(found, np.isin(column.kinds, _INTEGERS) & (column.numbers == whole))
+        found |= np.isin(column.kinds, _INTEGERS) & (column.numbers == whole)
+        return found
     return found | _is_span(column, kinds.LARGE_INT, str(whole).encode())
 
 

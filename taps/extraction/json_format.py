@@ -9,6 +9,7 @@ from typing import Any, Final, NoReturn
 import numpy as np
 
 from lagloss_server.model.expressions import Path
+from taps.extraction import kinds
 from taps.extraction.columns import I64, ByteColumn, PartTable
 from taps.extraction.json_walk import find_in_json
 from taps.extraction.trie import FlatTrie, PathNode
@@ -26,7 +27,11 @@ class JsonFinder:
     def find(self, column: ByteColumn, rows: I64, table: PartTable) -> I64:
         """Put the parts of these rows into the table, and return the rows that are no JSON."""
         wanted = column if rows.size == len(column) else column.only(rows)
-        unsure = rows[~find_in_json(wanted, self._trie, table)[rows]]
+        sure = find_in_json(wanted, self._trie, table)
+        for part, row in np.argwhere((table.kinds == kinds.RAW) & sure).tolist():
+            start = table.starts[part, row]
+            table.put(part, row, json.loads(column.data[start : start + table.sizes[part, row]].tobytes()))
+        unsure = rows[~sure[rows]]
         broken = [row for row in unsure.tolist() if not self.find_slowly(column.at(row), row, table)]
         return np.array(broken, np.int64)
 

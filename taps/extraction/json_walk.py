@@ -1,7 +1,8 @@
 """A walk over JSON texts that finds the values at some paths, compiled: no object is made of anything else.
 
-It takes only what it is sure of, a valid text (RFC 8259) in which each path is met once at most and leads to a value of
-plain form. All other records it leaves to Python's json, which is the judge of what is JSON (json_format.py).
+It takes only what it is sure of, a valid text (RFC 8259) in which each path is met once at most. All other records it
+leaves to Python's json, which is the judge of what is JSON (json_format.py), and so it does with texts that have escapes
+and with numbers that take more than a division.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ from taps.extraction.trie import FlatTrie
 U64 = npt.NDArray[np.uint64]
 MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 300
-"""Of a number that no path leads to. Python refuses integers of more than 4,300."""
-EXACT_DIGITS: Final = 15
-"""A decimal of so many digits, and a power of ten up to 22, are float64 without rounding, and so is their quotient
-rounded once, as it should be."""
+"""Of a number: Python refuses integers of more than 4,300."""
+EXACT: Final = 2**53
+"""Integers up to this, and powers of ten up to 22, are float64 without rounding, so their quotient is rounded once."""
 
 _POWERS: Final = 10.0 ** np.arange(23)
-_ABSENT, _NULL, _BOOL, _INT = kinds.ABSENT, kinds.NULL, kinds.BOOL, kinds.INT
+_NULL, _BOOL, _INT, _RAW = kinds.NULL, kinds.BOOL, kinds.INT, kinds.RAW
 _FLOAT, _TEXT, _OTHER = kinds.FLOAT, kinds.TEXT, kinds.OTHER
 
 
@@ -125,7 +125,7 @@ def _digits(data: U8, at: Int, end: Int) -> Int:
 
 @compiled_bare
 def _number(data: U8, at: Int, end: Int, powers: Any) -> tuple[Int, Int, Int, float]:
-    """Return where a number ends, -1 if it is none; its kind, ABSENT if its value is left to others; its value as an
+    """Return where a number ends, -1 if it is none; its kind, RAW if its value is left to others; its value as an
     integer and as a float."""
     start = at
     negative = data[at] == 0x2D
@@ -155,14 +155,14 @@ def _number(data: U8, at: Int, end: Int, powers: Any) -> tuple[Int, Int, Int, fl
             return -1, 0, 0, 0.0
     if at - start > MAX_DIGITS:
         return -1, 0, 0, 0.0
-    if exponent or whole + fraction > (EXACT_DIGITS if fraction else 18):
-        return at, _ABSENT, 0, 0.0
+    if exponent or whole + fraction > 18:
+        return at, _RAW, 0, 0.0
     value: Int = 0
     for each in range(first, at):
         if data[each] != 0x2E:
             value = value * 10 + np.int64(data[each] - 0x30)
-    if value == 0 and negative:
-        return at, _ABSENT, 0, 0.0
+    if (value == 0 and negative) or (fraction and value > EXACT):
+        return at, _RAW, 0, 0.0
     if negative:
         value = -value
     if fraction:
@@ -245,11 +245,10 @@ def _walk(
                     good = False
                     break
                 if part >= 0:
-                    if not plain:
-                        good = False
-                        break
-                    found_kinds[part, row] = _TEXT
+                    found_kinds[part, row] = _TEXT if plain else _RAW
                     places[part, row], sizes[part, row] = start, at - start
+                    if not plain:
+                        places[part, row], sizes[part, row] = start - 1, at - start + 2
                 at += 1
             elif byte == 0x7B or byte == 0x5B:
                 if depth == MAX_DEPTH:
@@ -267,12 +266,14 @@ def _walk(
                 else:
                     opened = True
             elif byte == 0x2D or 0x30 <= byte <= 0x39:
+                start = at
                 at, kind, whole, real = _number(data, at, end, powers)
-                if at < 0 or (part >= 0 and kind == _ABSENT):
+                if at < 0:
                     good = False
                     break
                 if part >= 0:
                     found_kinds[part, row] = kind
+                    places[part, row], sizes[part, row] = start, at - start
                     if kind == _FLOAT:
                         reals[part, row] = real
                     else:

@@ -30,3 +30,5 @@ MOMENT: Final = 13
 """A timestamp without a number of its own: the number counts ns since the epoch."""
 OTHER: Final = 14
 """An object, an array, or what has no form as id or time."""
+RAW: Final = 15
+"""A span of a JSON text or number that the compiled walk leaves to Python's json; in no finished column."""
