@@ -1,8 +1,8 @@
 """A walk over JSON texts that finds the values at some paths, compiled: no object is made of anything else.
 
 It takes only what it is sure of, a valid text (RFC 8259) in which each path is met once at most. All other records it
-leaves to Python's json, which is the judge of what is JSON (json_format.py), and so it does with texts that have escapes
-and with numbers that take more than a division.
+leaves to Python's json, which is the judge of what is JSON (json_format.py), and so it does with strings that have
+escapes and with numbers that take more than a division.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def _number(data: U8, at: Int, end: Int, powers: Any) -> tuple[Int, Int, Int, fl
             return -1, 0, 0, 0.0
     if at - start > MAX_DIGITS:
         return -1, 0, 0, 0.0
-    if exponent or whole + fraction > 18:
+    if exponent or whole + fraction > 18 + (fraction == 0 and data[first] < 0x39):  # int64 has 19 digits, up to 922…
         return at, _RAW, 0, 0.0
     value: Int = 0
     for each in range(first, at):

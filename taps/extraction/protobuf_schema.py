@@ -115,7 +115,8 @@ class ProtobufFile:
             if not 0 <= index < len(level):
                 raise BadProtobufSchema("there is no such message")
             found = level[index]
-            level = list(found.nested_types)
+            # as Confluent's Java client counts: without the messages that protoc makes of a map's entries
+            level = [each for each in found.nested_types if not each.GetOptions().map_entry]
         return found
 
     @classmethod

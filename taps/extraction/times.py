@@ -86,7 +86,7 @@ def _of_digits(data: U8, at: Int, end: Int, unit: Int) -> tuple[bool, float]:
     dot = at
     while dot < end and data[dot] != 0x2E:
         dot += 1
-    if dot == at or dot - at > _MAX_DIGITS:
+    if dot == at or dot - at > _MAX_DIGITS + (data[at] < 0x39):  # a 19th digit fits unless the first is a 9
         return False, 0.0
     value = _digits(data, at, dot - at)
     if value < 0:
