@@ -78,10 +78,11 @@ def guess(
     columns, _ = FormatReader(value_paths, form, schema, message, registry).read(values)
     parts.update({RecordPart("value", path): found for path, found in zip(value_paths, columns, strict=True)})
     key_paths = _paths(keys, "auto", None, None, registry)
-    if key_paths != [()]:  # of a key that is plain text, `key` says all
+    if key_paths == [()]:  # plain text
+        parts[RecordPart("key")] = PartColumn.of_bytes(keys)
+    else:
         columns, _ = FormatReader(key_paths, "auto", None, None, registry).read(keys)
         parts.update({RecordPart("key", path): found for path, found in zip(key_paths, columns, strict=True)})
-    parts[RecordPart("key")] = PartColumn.of_bytes(keys)
     names = Counter(name for row in records.headers for name in {name for name, _ in row or ()})
     for name, _ in names.most_common(50):
         found = [dict(row or ()).get(name) for row in records.headers]
