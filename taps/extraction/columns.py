@@ -18,6 +18,7 @@ Int = Any
 """A machine integer: in Python of any kind, compiled an int64."""
 
 _I64_MAX: Final = 2**63 - 1
+_NOTHING: Final = np.frombuffer(b"", np.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,9 @@ class ByteColumn:
         starts = bounds[:-1].copy()
         if values.null_count:
             starts[values.is_null().to_numpy(zero_copy_only=False)] = -1
-        return cls(np.frombuffer(data or b"", np.uint8)[first:last], starts, bounds[1:])
+        found = np.frombuffer(data or b"", np.uint8)[first:last]
+        found.flags.writeable = False  # as all others are: loops are compiled for each kind of array
+        return cls(found, starts, bounds[1:])
 
     def __len__(self) -> int:
         return self.starts.size
@@ -95,7 +98,7 @@ class PartColumn:
         """Return timestamps as parts."""
         n = timestamps_ms.size
         empty = np.zeros(n, np.int64)
-        return cls(np.zeros(0, np.uint8), np.full(n, kinds.MILLIS, np.int8), timestamps_ms, empty, empty)
+        return cls(_NOTHING, np.full(n, kinds.MILLIS, np.int8), timestamps_ms, empty, empty)
 
 
 @dataclass(slots=True)
@@ -160,7 +163,10 @@ class PartTable:
 
     def columns(self) -> list[PartColumn]:
         """Return the finished parts."""
-        data = np.concatenate([self.data, np.frombuffer(self._beside, np.uint8)]) if self._beside else self.data
+        data = self.data
+        if self._beside:
+            data = np.concatenate([data, np.frombuffer(self._beside, np.uint8)])
+            data.flags.writeable = False  # as above
         return [
             PartColumn(data, self.kinds[part], self.numbers[part], self.starts[part], self.sizes[part])
             for part in range(len(self.kinds))

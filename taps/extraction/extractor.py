@@ -75,7 +75,7 @@ class Extractor:
             parts.update(zip(self._keys, columns, strict=True))
         for part in self._others:
             if part.source == "timestamp":
-                parts[part] = PartColumn.of_millis(np.ascontiguousarray(records.timestamp_ms, np.int64))
+                parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
             elif part.source == "header":
                 parts[part] = PartColumn.of_bytes(ByteColumn.of(_header(records.headers, part.name)))
             elif keys is not None:
