@@ -125,6 +125,12 @@ class RegistryConnection:
                 raise BadSetting(variable=f"{PREFIX}CERTIFICATE_LOCATION", problem=f"cannot be used: {error}") from None
         return context
 
+    def printable(self) -> dict[str, str]:
+        """Return the fields that are set by their variables' names in small letters, secrets blanked."""
+        given = {"URL": self.url} | {name: str(getattr(self, ours)) for name, ours in FIELDS.items()}
+        shown = {name: "***" if name in SECRETS else value for name, value in given.items() if value}
+        return {f"schema_registry_{name.lower()}": value for name, value in shown.items()}
+
     def __str__(self) -> str:
         return self.url
 
@@ -182,6 +188,18 @@ class SchemaRegistry:
             return None
         found = self._known[schema_id] = self._whole(f"/schemas/ids/{schema_id}", answer)
         return found
+
+    def kinds(self) -> list[str]:
+        """Return the types of schemas that the registry takes.
+
+        Raises:
+            RegistryUnreachable, RegistryRefuses, BadSetting: as `schema`.
+        """
+        place = "/schemas/types"
+        status, body = self._get(place)
+        if status != 200 or not isinstance(body, list):
+            raise self._odd(place, f"the status {status}" if status != 200 else "something that is no list")
+        return [str(each) for each in body]
 
     def close(self) -> None:
         """Close its connections, which the next question opens anew."""
@@ -245,21 +263,9 @@ class SchemaRegistry:
     def _ask(self, place: str, optional: bool = False) -> dict[str, Any] | None:
         """Return the answer to a question for a schema, None if there is none, or, where it is `optional`, if the
         registry does not know such questions."""
-        try:
-            answer = self._client.get(self.connection.url + place)
-        except httpx2.HTTPError as error:
-            detail = str(error) or type(error).__name__
-            raise RegistryUnreachable(url=self.connection.url, detail=detail) from error
-        status = answer.status_code
-        try:
-            body = answer.json()
-        except ValueError:
-            body = None
+        status, body = self._get(place)
         if status == 404 and isinstance(body, dict) and "error_code" in body:
             return None
-        if status in (401, 403):
-            detail = f"it answers {status} for {place}"
-            raise RegistryRefuses(url=self.connection.url, who=self.connection.who, detail=detail)
         if optional and 400 <= status < 500 and status != 429:
             return None
         if status != 200:
@@ -267,6 +273,21 @@ class SchemaRegistry:
         if not isinstance(body, dict) or not isinstance(body.get("schema"), str):
             raise self._odd(place, "something that is no schema")
         return body
+
+    def _get(self, place: str) -> tuple[int, Any]:
+        """Return the status and the document of an answer, None for what is no JSON."""
+        try:
+            answer = self._client.get(self.connection.url + place)
+        except httpx2.HTTPError as error:
+            detail = str(error) or type(error).__name__
+            raise RegistryUnreachable(url=self.connection.url, detail=detail) from error
+        if answer.status_code in (401, 403):
+            detail = f"it answers {answer.status_code} for {place}"
+            raise RegistryRefuses(url=self.connection.url, who=self.connection.who, detail=detail)
+        try:
+            return answer.status_code, answer.json()
+        except ValueError:
+            return answer.status_code, None
 
     def _odd(self, place: str, found: str) -> RegistryUnreachable:
         return RegistryUnreachable(url=self.connection.url, detail=f"it answers {place} with {found}")

@@ -167,6 +167,23 @@ def test_credentials_go_along_and_a_refusal_names_them_but_no_secret(server: Reg
     assert server.authorization == [f"Basic {encoded}", "Bearer tok-secret", None]
 
 
+def test_the_types_that_it_takes_are_asked_for(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.answers["/schemas/types"] = 200, ["JSON", "AVRO"]
+    assert registry.kinds() == ["JSON", "AVRO"]
+    for answer in ((404, b"<html>"), (200, {})):
+        server.answers["/schemas/types"] = answer
+        with pytest.raises(RegistryUnreachable, match="it answers /schemas/types with"):
+            registry.kinds()
+
+
+def test_a_connection_prints_what_is_set_without_its_secrets() -> None:
+    shown = RegistryConnection("http://r", "ann", "geheim", key_password="x").printable()
+    assert shown == {
+        "schema_registry_url": "http://r", "schema_registry_username": "ann", "schema_registry_password": "***",
+        "schema_registry_key_password": "***",
+    }  # fmt: skip
+
+
 def test_it_travels_to_other_processes_and_asks_there_for_itself(
     server: RegistryServer, registry: SchemaRegistry
 ) -> None:
