@@ -43,6 +43,9 @@ MAX_MISSES: Final = 100
 """Unknown ids within that time, after which others are taken as unknown, too: records that are not what they seem have
 a new one each."""
 MAX_REFERENCES: Final = 200
+NOT_FOUND: Final = (40401, 40402, 40403)
+"""Error codes of a registry that does not know a subject, a version or a schema. Another 404 says that the URL is wrong:
+Apicurio answers so, with an error code of 404, where its path is left out."""
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 SchemaKind = Literal["AVRO", "JSON", "PROTOBUF"]
@@ -264,7 +267,7 @@ class SchemaRegistry:
         """Return the answer to a question for a schema, None if there is none, or, where it is `optional`, if the
         registry does not know such questions."""
         status, body = self._get(place)
-        if status == 404 and isinstance(body, dict) and "error_code" in body:
+        if status == 404 and isinstance(body, dict) and body.get("error_code") in NOT_FOUND:
             return None
         if optional and 400 <= status < 500 and status != 429:
             return None

@@ -125,7 +125,7 @@ def test_protobuf_comes_compiled_where_the_registry_can_do_so(server: RegistrySe
         ((503, b"<html>"), "the status 503"),
         ((429, {}), "the status 429"),
         ((404, b"<html>no such page</html>"), "the status 404"),
-        ((404, {"detail": "Not Found"}), "the status 404"),
+        ((404, {"detail": "NotFoundException: RESTEASY003210: …", "error_code": 404}), "the status 404"),  # Apicurio's
         ((200, b"<html>"), "something that is no schema"),
         ((200, []), "something that is no schema"),
         ((200, {"schema": 7}), "something that is no schema"),
