@@ -44,8 +44,8 @@ MAX_MISSES: Final = 100
 a new one each."""
 MAX_REFERENCES: Final = 200
 NOT_FOUND: Final = (40401, 40402, 40403)
-"""Error codes of a registry that does not know a subject, a version or a schema. Another 404 says that the URL is wrong:
-Apicurio answers so, with an error code of 404, where its path is left out."""
+"""Error codes of a registry that does not know a subject, a version or a schema. Another 404 says that the URL is
+wrong: Apicurio answers so, with an error code of 404, where its path is left out."""
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 
 SchemaKind = Literal["AVRO", "JSON", "PROTOBUF"]

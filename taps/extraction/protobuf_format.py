@@ -1,4 +1,4 @@
-"""Protobuf records: their parts by Google's library.
+"""Protobuf records: their parts by the compiled walk, or else by Google's library, which judges what is a message.
 
 Proto3 does not write a field without presence that has its default, so such a field is there: 0, "" or the first name
 of an enum. A field with presence (`optional`, in a `oneof`, a message) that is not set is not there.
@@ -14,9 +14,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from lagloss_server.model.expressions import Path
+from taps.extraction import kinds
 from taps.extraction.columns import I64, ByteColumn, PartTable
+from taps.extraction.protobuf_walk import TIMESTAMP, ProtobufProgram, field_of, find_in_protobuf
 
-_TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
@@ -38,9 +39,18 @@ class ProtobufFinder:
     def __init__(self, descriptor: Any, paths: Sequence[Path]) -> None:
         self._message = GetMessageClass(descriptor)
         self._steps = [_steps(descriptor, path) for path in paths]
+        self._program = ProtobufProgram.of(descriptor, paths)
 
     def find(self, column: ByteColumn, rows: I64, table: PartTable) -> I64:
         """Put the parts of these rows into the table, and return the rows that are no such message."""
+        if self._program is None:
+            return self.find_slowly(column, rows, table)
+        unsure = rows[~find_in_protobuf(column, rows, self._program, table)]
+        table.kinds[:, unsure] = kinds.ABSENT
+        return self.find_slowly(column, unsure, table)
+
+    def find_slowly(self, column: ByteColumn, rows: I64, table: PartTable) -> I64:
+        """Do the same by the library alone, message by message."""
         parse = self._message.FromString
         broken = []
         for row in rows.tolist():
@@ -62,7 +72,7 @@ def message_paths(descriptor: Any, above: Path = ()) -> Iterator[Path]:
         if field.is_repeated:
             continue
         inner = field.message_type
-        if inner is None or inner.full_name == _TIMESTAMP or inner.full_name in _WRAPPERS:
+        if inner is None or inner.full_name == TIMESTAMP or inner.full_name in _WRAPPERS:
             yield path
         elif len(path) < MAX_LISTED_DEPTH:
             yield from message_paths(inner, path)
@@ -107,7 +117,7 @@ def _steps(descriptor: Any, path: Path) -> list[Step] | None:
             continue
         if _is_repeated(at):
             return None
-        found = at.fields_by_name.get(name) or next((each for each in at.fields if each.json_name == name), None)
+        found = field_of(at, name)
         if found is None:
             return None
         steps.append(_member(found))
@@ -161,7 +171,7 @@ def _ending(at: Any, field: Any) -> Step:
     if _is_repeated(at):
         return lambda _: ()
     if at is not None:
-        if at.full_name == _TIMESTAMP:
+        if at.full_name == TIMESTAMP:
             return _Moment
         if at.full_name in _WRAPPERS:
             return lambda message: message.value

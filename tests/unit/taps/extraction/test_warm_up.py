@@ -14,7 +14,8 @@ from lagloss_server.net.schema_registry import RegisteredSchema
 from taps.extraction import Extractor, Records
 from taps.extraction.warm_up import warm_up
 from tests.unit.taps.extraction.test_avro import ORDER, order, sized, zigzag
-from tests.unit.taps.extraction.test_extractor import AVRO, FakeRegistry, document, extraction, wired
+from tests.unit.taps.extraction.test_extractor import AVRO, FakeRegistry, document, extraction, records, wired
+from tests.unit.taps.extraction.test_protobuf import PROTO
 
 
 def compilations() -> dict[str, int]:
@@ -51,4 +52,6 @@ def test_nothing_is_compiled_after_warming_up() -> None:
     for id_ in ("$.id", "$.state", "$.tags.a"):
         spec = extraction(id_, "timestamp", format="avro", schema=json.dumps(ORDER))
         Extractor(spec).extract(Records(times[:3], keys[:3], orders, headers[:3]))
+    spec = extraction("$.order_id", "$.created_at", format="protobuf", schema=PROTO, message="Order")
+    Extractor(spec).extract(records([b"\x0a\1a", b"", b"\0", None]))
     assert compilations() == before
