@@ -11,9 +11,10 @@ from lagloss_server.model.expressions import RecordPart, Source
 from taps.extraction.columns import I8, ByteColumn, PartColumn
 from taps.extraction.conditions import FALSE, UNKNOWN, judge
 from taps.extraction.formats import FormatReader, Schemas
+from taps.extraction.headers import header_column
 from taps.extraction.ids import measure_ids, write_ids
 from taps.extraction.reasons import CODES, REASONS, Reason
-from taps.extraction.spec import Extracted, Extraction, Headers, Records
+from taps.extraction.spec import Extracted, Extraction, Records
 from taps.extraction.times import read_times
 
 
@@ -77,7 +78,7 @@ class Extractor:
             if part.source == "timestamp":
                 parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
             elif part.source == "header":
-                parts[part] = PartColumn.of_bytes(ByteColumn.of(_header(records.headers, part.name)))
+                parts[part] = PartColumn.of_bytes(header_column(records.headers, part.name))
             elif keys is not None:
                 parts[part] = PartColumn.of_bytes(keys)
         return parts, codes
@@ -98,18 +99,6 @@ class _Found:
 
 def _paths(parts: Sequence[RecordPart]) -> list[tuple[str | int, ...]]:
     return [part.path or () for part in parts]
-
-
-def _header(headers: Sequence[Headers | None], name: str) -> list[bytes | None]:
-    """Return the last header of this name of each record: what Kafka's own clients take where there are several."""
-    found: list[bytes | None] = []
-    for row in headers:
-        value = None
-        for key, each in row or ():
-            if key == name:
-                value = each
-        found.append(value)
-    return found
 
 
 def _count(codes: I8) -> dict[Reason, tuple[int, int]]:

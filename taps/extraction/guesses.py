@@ -17,6 +17,7 @@ from taps.extraction import kinds
 from taps.extraction.avro_program import BadAvroSchema, avro_paths
 from taps.extraction.columns import I64, ByteColumn, PartColumn
 from taps.extraction.formats import FormatReader, Schemas, wire_schema_ids
+from taps.extraction.headers import header_column
 from taps.extraction.ids import measure_ids, write_ids
 from taps.extraction.protobuf_format import message_paths
 from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
@@ -24,6 +25,7 @@ from taps.extraction.spec import Format, Records
 from taps.extraction.times import read_times
 
 MAX_PATHS: Final = 500
+MAX_HEADERS: Final = 50
 MAX_DEPTH: Final = 5
 NEAR_MS: Final = 7 * 86_400_000.0
 """An event time is that near to the time of its record, or it is a date of something else."""
@@ -65,7 +67,7 @@ def guess(
     message: str | None = None,
     registry: Schemas | None = None,
 ) -> Guesses:
-    """Guess from a sample of a topic's records; a thousand are enough.
+    """Guess from a sample of a topic's records, with headers as lists; a thousand are enough.
 
     Raises:
         BadTapSchema, ProtobufCompilerMissing, RegistryUnreachable: as an `Extractor`.
@@ -84,9 +86,8 @@ def guess(
         columns, _ = FormatReader(key_paths, "auto", None, None, registry).read(keys)
         parts.update({RecordPart("key", path): found for path, found in zip(key_paths, columns, strict=True)})
     names = Counter(name for row in records.headers for name in {name for name, _ in row or ()})
-    for name, _ in names.most_common(50):
-        found = [dict(row or ()).get(name) for row in records.headers]
-        parts[RecordPart("header", name=name)] = PartColumn.of_bytes(ByteColumn.of(found))
+    for name, _ in names.most_common(MAX_HEADERS):
+        parts[RecordPart("header", name=name)] = PartColumn.of_bytes(header_column(records.headers, name))
     written = {write_part(part): column for part, column in parts.items()}
     written = {expression: column for expression, column in written.items() if 0 < len(expression) <= MAX_LENGTH}
     times = _times(written, np.asarray(records.timestamp_ms, np.int64))

@@ -22,7 +22,8 @@ Headers = Sequence[tuple[str, bytes | None]]
 class Records:
     """Records of one topic, of any partitions, a row each. `timestamp_ms`: the record's own, ms since the epoch.
 
-    `keys` and `values` may be Arrow arrays of type binary or large_binary, which are then read in place.
+    `keys` and `values` may be Arrow arrays of type binary or large_binary, and `headers` one of lists of structs (key,
+    value), as Spark's Kafka source has them; they are then read in place.
     """
 
     timestamp_ms: npt.NDArray[np.int64]

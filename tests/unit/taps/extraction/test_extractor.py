@@ -61,7 +61,9 @@ def records(
     values: Sequence[bytes | None], keys: Sequence[bytes | None] | None = None, headers: Sequence[Any] | None = None
 ) -> Records:
     n = len(values)
-    return Records(np.arange(n) + AT_MS, keys or [None] * n, values, headers or [None] * n)
+    return Records(
+        np.arange(n) + AT_MS, [None] * n if keys is None else keys, values, [None] * n if headers is None else headers
+    )
 
 
 def document(**fields: Any) -> bytes:
@@ -125,6 +127,21 @@ def test_the_last_of_several_headers_counts() -> None:
     found = extract(extraction("header:id", "timestamp"), records([b""] * 5, headers=headers))
     assert found.ids == [b"b"]
     assert found.unreadable == {"no_id": (3, 1), "bad_id": (1, 4)}
+
+
+some_headers = st.one_of(
+    st.none(), st.lists(st.tuples(st.sampled_from(["id", "x", "ü"]), st.none() | st.binary(max_size=3)), max_size=4)
+)
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+
+
+@given(st.lists(some_headers, min_size=2, max_size=8))
+def test_headers_of_an_arrow_column_are_those_of_a_list(rows: list[Any]) -> None:
+    structs = [None if row is None else [{"key": key, "value": value} for key, value in row] for row in rows]
+    for column, expected in ((pa.array(structs, HEADERS), rows), (pa.array(structs, HEADERS)[1:], rows[1:])):
+        spec = extraction("header:id", "timestamp")
+        found, wanted = (extract(spec, records([b""] * len(expected), headers=each)) for each in (column, expected))
+        assert (found.ids, found.unreadable) == (wanted.ids, wanted.unreadable)
 
 
 def test_keys_are_text_or_have_fields_of_their_own() -> None:
