@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-from lagloss_server.model.expressions import RecordPart, Source
+from lagloss_server.model.expressions import RecordPart
 from taps.extraction.columns import I8, ByteColumn, PartColumn
 from taps.extraction.conditions import FALSE, UNKNOWN, judge
 from taps.extraction.formats import FormatReader, Schemas
 from taps.extraction.headers import header_column
 from taps.extraction.ids import measure_ids, write_ids
-from taps.extraction.reasons import CODES, REASONS, Reason
+from taps.extraction.reasons import CODES, Reason
 from taps.extraction.spec import Extracted, Extraction, Records
 from taps.extraction.times import read_times
+
+_LEFT_OUT: Final = -1
+"""Beside the codes of reasons: a row that the condition leaves out."""
 
 
 class Extractor:
@@ -42,59 +47,58 @@ class Extractor:
         Raises:
             RegistryUnreachable: a schema is wanted that the registry cannot be asked for.
         """
-        found = _Found(self, records)
-        extraction = self._extraction
-        ids = [found.parts[part] for part in extraction.id.parts]
-        sizes, codes = measure_ids(ids)
-        times, time_codes = read_times(found.parts[extraction.event_time.part], extraction.event_time.unit)
-        codes = np.where(codes, codes, time_codes)
-        for source in {part.source for part in (*extraction.id.parts, extraction.event_time.part)}:
-            if source in found.codes:
-                codes = np.where(found.codes[source], found.codes[source], codes)
+        extraction, read = self._extraction, self._read(records)
+        ids = [read.parts[part] for part in extraction.id.parts]
+        sizes, id_codes = measure_ids(ids)
+        times, time_codes = read_times(read.parts[extraction.event_time.part], extraction.event_time.unit)
+        wanted = (*extraction.id.parts, extraction.event_time.part)
+        codes = _first([*(read.codes[part] for part in wanted), id_codes, time_codes])
         left_out = 0
         if extraction.where is not None:
-            truth = judge(extraction.where.test, found.parts, found.unread)
-            for unread in found.codes.values():
-                codes = np.where((truth == UNKNOWN) & (unread > 0), unread, codes)
-            codes[truth == FALSE] = -1
+            truth = judge(extraction.where.test, read.parts, {part: each > 0 for part, each in read.codes.items()})
+            undecided = _first([read.codes[part] for part in extraction.where.parts()])
+            codes = np.where(truth == UNKNOWN, undecided, codes)
+            codes[truth == FALSE] = _LEFT_OUT
             left_out = int(np.count_nonzero(truth == FALSE))
         rows = np.flatnonzero(codes == 0)
         return Extracted(rows, write_ids(ids, sizes, rows), times[rows], left_out, _unreadable(codes))
 
-    def read_parts(self, records: Records) -> tuple[dict[RecordPart, PartColumn], dict[Source, I8]]:
-        """Return each part of these records, and by source why a row of it cannot be read: a code of `CODES`, or 0."""
+    def _read(self, records: Records) -> _Read:
         parts: dict[RecordPart, PartColumn] = {}
-        codes: dict[Source, I8] = {}
-        keys = ByteColumn.of(records.keys) if any(part.source == "key" for part in self._extraction.parts()) else None
+        codes: dict[RecordPart, I8] = dict.fromkeys(self._others, np.zeros(len(records), np.int8))
+        wants_keys = any(part.source == "key" for part in (*self._keys, *self._others))
+        keys = ByteColumn.of(records.keys if wants_keys else ())
         if self._values:
             values = ByteColumn.of(records.values)
-            columns, codes["value"] = self._value_reader.read(values)
-            codes["value"][values.is_null] = CODES["no_value"]
+            columns, unread = self._value_reader.read(values)
+            unread[values.is_null] = CODES["no_value"]
             parts.update(zip(self._values, columns, strict=True))
-        if self._keys and keys is not None:
-            columns, codes["key"] = self._key_reader.read(keys)
+            codes.update(dict.fromkeys(self._values, unread))
+        if self._keys:
+            columns, unread = self._key_reader.read(keys)
             parts.update(zip(self._keys, columns, strict=True))
+            codes.update(dict.fromkeys(self._keys, unread))
         for part in self._others:
             if part.source == "timestamp":
                 parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
             elif part.source == "header":
                 parts[part] = PartColumn.of_bytes(header_column(records.headers, part.name))
-            elif keys is not None:
+            else:
                 parts[part] = PartColumn.of_bytes(keys)
-        return parts, codes
+        return _Read(parts, codes)
 
 
-class _Found:
-    """The parts of some records, and where they could not be read."""
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The parts of some records; and of each part why a row of it could not be read: a code of `CODES`, or 0."""
 
-    def __init__(self, extractor: Extractor, records: Records) -> None:
-        self.parts, self.codes = extractor.read_parts(records)
-        none = np.zeros(len(records), np.bool_)
-        sources = {source: codes > 0 for source, codes in self.codes.items()}
-        self.unread: Mapping[RecordPart, npt.NDArray[np.bool_]] = {
-            part: none if part.source == "key" and part.path is None else sources.get(part.source, none)
-            for part in self.parts
-        }
+    parts: Mapping[RecordPart, PartColumn]
+    codes: Mapping[RecordPart, I8]
+
+
+def _first(codes: Sequence[I8]) -> I8:
+    """Return of each row the first code that is not 0."""
+    return reduce(lambda before, after: np.where(before, before, after), codes)
 
 
 def _paths(parts: Sequence[RecordPart]) -> list[tuple[str | int, ...]]:

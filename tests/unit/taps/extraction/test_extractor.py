@@ -167,6 +167,19 @@ def test_a_condition_on_a_value_that_cannot_be_read_leaves_it_unreadable() -> No
     assert found.unreadable == {"not_json": (1, 1), "no_value": (1, 3)}
 
 
+def test_a_key_as_it_is_can_be_read_where_its_fields_cannot() -> None:
+    spec = extraction("key", "timestamp", where="not key:$.x == 1 or header:ok == 'yes'")
+    found = extract(spec, records([None] * 3, [b"{broken", b"{}", b"{broken"], [[("ok", b"yes")], None, None]))
+    assert (found.ids, found.unreadable) == ([b"{broken", b"{}"], {"not_json": (1, 2)})
+
+
+def test_of_several_reasons_the_first_counts_in_the_order_of_the_expressions() -> None:
+    found = extract(extraction("key:$.id", "$.at"), records([None, b"{"], [b"{", b'{"id": 1}']))
+    assert found.unreadable == {"not_json": (2, 0)}
+    found = extract(extraction("$.id", "key:$.at"), records([None, b"{}"], [b"{", b"{"]))
+    assert found.unreadable == {"no_value": (1, 0), "not_json": (1, 1)}
+
+
 def test_plain_text_is_a_value_of_one_field() -> None:
     values = [b"order-1", b"", b"\xff", b'{"not": "read"}', None]
     found = extract(extraction("$", "timestamp", format="text"), records(values))
