@@ -8,6 +8,7 @@ from functools import reduce
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from lagloss_server.model.expressions import RecordPart
 from taps.extraction.columns import I8, ByteColumn, PartColumn
@@ -15,7 +16,7 @@ from taps.extraction.conditions import FALSE, UNKNOWN, judge
 from taps.extraction.formats import FormatReader, Schemas
 from taps.extraction.headers import header_column
 from taps.extraction.ids import measure_ids, write_ids
-from taps.extraction.reasons import CODES, Reason
+from taps.extraction.reasons import CODES, REASONS, Reason
 from taps.extraction.spec import Extracted, Extraction, Records
 from taps.extraction.times import read_times
 

@@ -87,9 +87,8 @@ def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_coun
 
 def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -> None:
     planner = GroupPlanner(lambda *_: False)
-    behind = planner.plan(
-        FIRST, Look(10, {0: PartitionLog(4, 9, 9), 1: PartitionLog(0, 0, 0)}), NewCommits(9, 1, {}), 100
-    )
+    logs = {0: PartitionLog(4, 9, 9), 1: PartitionLog(0, 0, 0)}
+    behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {}), 100)
     assert (behind.spans, behind.gone, behind.positions[0], behind.until_ms[0]) == ((), {}, 0, 0)
     passed = planner.plan(behind, Look(20, logs), NewCommits(19, 2, {0: [Mark(6, 15)]}), 100)
     assert [(span.start, span.end, span.marks) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
