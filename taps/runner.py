@@ -18,6 +18,7 @@ from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
+from lagloss_server.errors import RegistryUnreachable
 from taps.commit_log import CommitReader
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
@@ -100,7 +101,7 @@ class TapRunner:
                 except NotOwned:
                     self._forget()
                     self._stop.wait(CLAIM_S)
-                except (KafkaException, DBAPIError, OSError) as error:
+                except (KafkaException, DBAPIError, OSError, RegistryUnreachable) as error:
                     self._wait_for(error, pause_s)
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 except Exception as error:  # a fault of ours: of this tap alone, and never worth a wrong number
