@@ -188,7 +188,7 @@ class _Proposal:
         return ordered
 
     def _choose_writer(self, hop: Hop) -> str:
-        """Return the group that writes the topic after a hop; a label of our own where no group reads the one before."""
+        """Return the group that writes the topic after a hop; a label of our own where none reads the one before."""
         readers = self._readers[hop.before]
         if not readers:
             return f"writer of {hop.after}"
