@@ -45,8 +45,13 @@ REPORT_BITS: Final = 20
 class Engine(Protocol):
     """Carries out plans: reads their records, and makes the blocks."""
 
-    limit: int
-    """Offsets that a plan can hold."""
+    @property
+    def limit(self) -> int:
+        """Return how many offsets a plan can hold."""
+
+    @property
+    def is_spread(self) -> bool:
+        """Return what plans that are made for it say by that name."""
 
     def blocks(self, plan: TapPlan) -> Blocks:
         """Return the blocks of a plan. Raises KafkaException."""
@@ -191,6 +196,7 @@ class TapRunner:
             last,
             partitions=partitions or last.partitions,
             sample=self._outlet.sample(self._running.tap.pipeline),
+            is_spread=self._engine.is_spread,
         )
         commits = None
         if self._commits is not None:
@@ -222,7 +228,9 @@ class TapRunner:
             thinned=made.thinned,
             progress=self._progress(plan),
         )
-        if self._shipper.ship(flush, until=self._until, meanwhile=self._go_on_owning) is None:
+        if made.positions is not None:
+            self._shipper.account_for(flush, made.positions)
+        elif self._shipper.ship(flush, until=self._until, meanwhile=self._go_on_owning) is None:
             return
         self._unsaved = self._account.changed()
         self._shipper.report_seq = plan.number << REPORT_BITS

@@ -32,10 +32,10 @@ from lagloss_server.store.schema.taps import TapRow
 from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
 from taps.extraction import Extractor
 from taps.kernel import SEQ_BITS, BlockMaker
+from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 from taps.runner import REPORT_BITS, TapRunner
-from taps.service import LocalEngine
 from taps.store import NotOwned, RunningTap, TapStore
 from taps.topic_reader import TopicReader
 
@@ -268,8 +268,7 @@ class History:
         outlet.saboteur = saboteur
         store = FragileStore(self.engine, uuid.uuid4().hex, saboteur)
         maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
-        engine = LocalEngine(reader, maker)
-        engine.limit = LIMIT
+        engine = LocalEngine(reader, maker, LIMIT)
         commits = GroupCommits(self.bootstrap, self.group, self.topic) if kind == "group" else None
         runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics())
         return Runner(runner, saboteur, reader, [commits.close] if commits else [])

@@ -13,13 +13,14 @@ import yaml
 from kubernetes_validate import validate
 
 import lagloss
-from aggregator.kernel.session import defaults_in, is_local, session_conf
+from aggregator.kernel.session import AGGREGATOR
 from alerting.config import load_alerting
 from dashboard.login.checking import check_binding
 from dashboard.reports.schedule.file import load_reports
 from lagloss.broker.connection import PREFIX, PROPERTIES, KafkaConnection
 from lagloss.broker.connection import SECRETS as KAFKA_SECRETS
 from lagloss_server.database_url import SECRET_OPTIONS, connection_options
+from lagloss_server.ops.spark_session import defaults_in, is_local, session_conf
 from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from tests.programs import need
 from tests.support.manifests import (
@@ -290,6 +291,7 @@ def test_the_aggregators_spark_is_set_up_where_its_master_is(
     pod = workloads(manifests)["aggregator"]
     env = pod.started_in(tmp_path, manifests)
     conf = session_conf(
+        AGGREGATOR,
         env["LAGLOSS_SPARK_MASTER"],
         env["LAGLOSS_SPARK_DRIVER_MEMORY"],
         tmp_path,
