@@ -39,6 +39,11 @@ class NodeSpec(Strict):
         """The consumer group or queue of which the consumer lag is to be watched."""
         return self.group or self.queue
 
+    @property
+    def has_group(self) -> bool:
+        """Whether a Kafka consumer group's lag is to be watched, and not a queue's."""
+        return self.input is not None and self.queue is None
+
 
 def retriers_of(nodes: Sequence[NodeSpec]) -> tuple[str, ...]:
     """Names of the nodes that others hand messages back to, in the order they are first named."""

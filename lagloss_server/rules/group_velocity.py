@@ -30,12 +30,13 @@ STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 @dataclass(frozen=True, slots=True)
 class OffsetReading:
     """Offsets of a partition at a moment (epoch ms): committed by the group (None: nothing), and those that the log
-    holds, [start, end)."""
+    holds, [start, end). `is_done`: no record waits, whatever lies before the end: markers of transactions."""
 
     at_ms: int
     committed: int | None
     start: int
     end: int
+    is_done: bool = False
 
     @property
     def next(self) -> int:
@@ -45,7 +46,7 @@ class OffsetReading:
 
     @property
     def lag(self) -> int:
-        return max(0, self.end - self.next)
+        return 0 if self.is_done else max(0, self.end - self.next)
 
     def is_reset_of(self, before: OffsetReading) -> bool:
         """Return whether offsets went backwards since an earlier reading."""
@@ -66,6 +67,9 @@ class Velocity:
         if self.commits_per_s is None or self.appends_per_s is None:
             return None
         return self.commits_per_s - self.appends_per_s
+
+
+UNKNOWN_VELOCITY: Final = Velocity()
 
 
 def recent(readings: Sequence[OffsetReading]) -> Sequence[OffsetReading]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -117,6 +118,7 @@ def test_a_partition_of_which_nothing_is_committed_has_a_velocity_of_nothing() -
         (steady(0, 10, 0), 0, "ok"),  # something waited at some time of the span for the first time
         (steady(0, 0, 0, [0]), 0, "ok"),
         ([], 1, None),
+        ([replace(reading, is_done=True) for reading in steady(0, 0, 2)], 1, "ok"),  # markers of transactions
     ],
 )
 def test_a_status_is_that_of_burrow(
