@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -55,10 +55,14 @@ class PartitionHistory:
 
 
 class GroupProgress:
-    """Histories of all partitions that groups read, continued from the table after a start. Used by one thread."""
+    """Histories of all partitions that groups read. Used by one thread.
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    Args:
+        earlier: returns the histories of a pipeline that are stored; called once for each, to go on after a start.
+    """
+
+    def __init__(self, earlier: Callable[[str], Mapping[PartitionKey, PartitionHistory]]) -> None:
+        self._earlier = earlier
         self._histories: dict[PartitionKey, PartitionHistory] = {}
         self._read: set[str] = set()
 
@@ -101,9 +105,9 @@ class GroupProgress:
         return found if lag.at is None else _with_retention(found, lag.at, now)
 
     def _continue(self, pipelines: set[str]) -> None:
-        """Read the newest five minutes there are of pipelines that are new here."""
+        """Go on with the stored histories of pipelines that are new here."""
         for pipeline in sorted(pipelines - self._read):
-            self._histories |= read_histories(self._engine, pipeline)
+            self._histories |= self._earlier(pipeline)
             self._read.add(pipeline)
 
 

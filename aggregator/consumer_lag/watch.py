@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -14,7 +15,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from aggregator.consumer_lag.lag import ConsumerLags
-from aggregator.consumer_lag.progress import GroupProgress
+from aggregator.consumer_lag.progress import GroupProgress, read_histories
 from aggregator.consumer_lag.queues import QueueLags
 from aggregator.consumer_lag.rows import keep, keep_groups
 from aggregator.metrics import AggregatorMetrics
@@ -61,7 +62,7 @@ class ConsumerLagWatch:
         self._groups = groups
         self._metrics = metrics
         self._failures = failures
-        self._progress = GroupProgress(engine)
+        self._progress = GroupProgress(partial(read_histories, engine))
         self._troubles: Mapping[str, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
