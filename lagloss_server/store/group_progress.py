@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.rules.group_progress import NOW_S, GroupNow, GroupPartition, PartitionNow, newest
-from lagloss_server.rules.group_velocity import Velocity
+from lagloss_server.rules.group_velocity import STATUSES, Velocity
 from lagloss_server.store.schema.core import ConsumerGroupRow, ConsumerLagRow
 
 
@@ -72,7 +72,7 @@ def _read(connection: Connection, pipeline: str, from_s: int, to_s: int) -> Iter
             log_start=start,
             log_end=end,
             velocity=Velocity(commits, appends),
-            status=status,
+            status=status if status in STATUSES else None,  # a newer aggregator may know others
             kept_by=kept_by,
             deletes_ms=deletes_ms,
             loss_ms=loss_ms,

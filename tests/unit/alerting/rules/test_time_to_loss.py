@@ -97,6 +97,9 @@ def test_without_limits_that_are_known_there_is_no_evidence() -> None:
     for partitions in ((), (partition(kept_by=None),)):
         found = rule.assess(seen(with_groups(), *partitions))
         assert (found.breaches, list(found.good)) == ({}, [])
+    is_stuck, keeps_up = (partition(1, kept_by=None, status=status) for status in ("stalled", "ok"))
+    assert not rule.assess(seen(with_groups(), partition(), is_stuck)).good
+    assert rule.assess(seen(with_groups(), partition(), keeps_up)).good
     assert rule.assess(seen(with_groups(), partition(kept_by="none"))).good
     assert rule.assess(seen(with_groups(), replace(partition(kept_by=None), lag=0))).good
 
