@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import delete
 
 from aggregator.consumer_lag.rows import keep, keep_groups
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
@@ -15,6 +16,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.rules.group_velocity import Status, Velocity
 from lagloss_server.store.partitions import ensure_days
+from lagloss_server.store.schema.core import ConsumerGroupRow, ConsumerLagRow
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, serious_faults, serving, sticks_out
 from tests.support.window_documents import CHAIN, chain, document, store_window
@@ -39,24 +41,32 @@ def lag(
 
 
 @pytest.fixture(scope="module")
-def url(module_database_url: str) -> Iterator[str]:
+def served(module_database_url: str) -> Iterator[str]:
     store, now_s = Store(module_database_url), time.time()
     store.apply(parse_definition(GROUPED), now_ms=int(1_000 * (now_s - 7_200)))
     with store.engine.begin() as connection:
-        ensure_days(connection, [int(now_s)])
         start_s = int(now_s) // 60 * 60 - 240
         store_window(connection, document(chain(), start_s), start_s)
-        lags = [
-            *(lag(MID, at, "stalled", 0.0, is_at_risk=at < 3) for at in range(7)),
-            lag(SNK, 0, "ok", 12.5, deleted=1),
-        ]
-        keep(connection, int(1_000 * now_s), lags)
-        described = {MID: GroupDescription("Stable", 2, 7), SNK: GroupDescription("PreparingRebalance", 1, 0)}
-        keep_groups(connection, int(1_000 * (now_s - 3_600)), described)
-        keep_groups(connection, int(1_000 * now_s), described)
     store.close()
     with serving(module_database_url) as url:
         yield url
+
+
+@pytest.fixture
+def url(module_database_url: str, served: str) -> str:
+    """With readings of now: those of two minutes ago are not shown."""
+    store, now_s = Store(module_database_url), time.time()
+    lags = [*(lag(MID, at, "stalled", 0.0, is_at_risk=at < 3) for at in range(7)), lag(SNK, 0, "ok", 12.5, deleted=1)]
+    described = {MID: GroupDescription("Stable", 2, 7), SNK: GroupDescription("PreparingRebalance", 1, 0)}
+    with store.engine.begin() as connection:
+        ensure_days(connection, [int(now_s)])
+        connection.execute(delete(ConsumerLagRow))
+        connection.execute(delete(ConsumerGroupRow))
+        keep(connection, int(1_000 * now_s), lags)
+        keep_groups(connection, int(1_000 * (now_s - 3_600)), described)
+        keep_groups(connection, int(1_000 * now_s), described)
+    store.close()
+    return served
 
 
 def opened(page: Page, url: str) -> Page:
