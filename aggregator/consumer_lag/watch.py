@@ -35,7 +35,7 @@ CLOSE_S: Final = 1.0
 
 
 @dataclass
-class Found:
+class RoundFindings:
     """Findings of a round."""
 
     lags: list[PartitionLag] = field(default_factory=list)
@@ -86,7 +86,7 @@ class ConsumerLagWatch:
         by_cluster: dict[str, list[NodeGroup]] = {}
         for group in self._wanted():
             by_cluster.setdefault(group.cluster, []).append(group)
-        found = Found()
+        found = RoundFindings()
         troubles: dict[str, str] = {}
         for cluster, groups in by_cluster.items():
             try:
@@ -111,7 +111,7 @@ class ConsumerLagWatch:
         self._progress.forget({group.pipeline for group in groups})
         return [group for group in groups if _item(group) not in waiting]
 
-    def _read(self, lags: Lags, groups: Collection[NodeGroup], found: Found) -> int:
+    def _read(self, lags: Lags, groups: Collection[NodeGroup], found: RoundFindings) -> int:
         """Read, judge and store the lags of these groups, and add them to what was found."""
         asked_ms, read = lags.read(groups)
         described = lags.describe(groups)
