@@ -7,6 +7,7 @@ from typing import Any
 
 from dashboard.queries.annotations import Happenings, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
+from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
 from dashboard.queries.sla_periods import Terms, terms_of
@@ -24,6 +25,7 @@ class Panels:
     stored: StoredPipeline
     series: Series
     consumer_lag: ConsumerLag
+    groups: list[ConsumerGroup]
     terms: Terms
     happenings: Happenings
     fresh: Freshness
@@ -65,6 +67,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         stored=stored,
         series=series,
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
+        groups=read_consumer_groups(store, stored, span, now_s),
         terms=terms_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,

@@ -48,6 +48,11 @@ class NodeSpec(Strict):
         spec = self.taps.get("in")
         return getattr(spec, name) if isinstance(spec, TapSpec) else None
 
+    @property
+    def has_group(self) -> bool:
+        """Whether a Kafka consumer group's lag is to be watched, and not a queue's."""
+        return self.input is not None and self.queue is None
+
 
 def retriers_of(nodes: Sequence[NodeSpec]) -> tuple[str, ...]:
     """Names of the nodes that others hand messages back to, in the order they are first named."""
