@@ -21,6 +21,7 @@ from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.pipeline.shares import shares_box
+from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
@@ -70,6 +71,7 @@ class PipelineId(StrEnum):
     WORST = "pipeline-worst"
     REASONS = "pipeline-reasons"
     QUALITY = "pipeline-quality"
+    TAPS = "pipeline-taps"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -122,6 +124,7 @@ def _content(name: str) -> Part:
                 gutter="sm",
             ),
             html.Div(id=PipelineId.QUALITY),
+            html.Div(id=PipelineId.TAPS),
             _nodes(),
         ],
         gap="sm",
@@ -207,6 +210,7 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
         shares_box(panels, here),
         pipeline_parts.worst_table(panels, here),
         quality_panel(panels.series.quality, name, here),
+        taps_panel(panels.taps, here, now_s),
     ]
 
 
@@ -257,6 +261,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) 
         "worst": pipeline_parts.worst_table(panels, here),
         "reasons": pipeline_parts.reasons_box(series.total),
         "quality": quality_panel(series.quality, panels.stored.name, here),
+        "taps": taps_panel(panels.taps, here, now_s),
     }
 
 
@@ -281,6 +286,7 @@ _OUTPUTS: Final = {
     "worst": Output(PipelineId.WORST, "children"),
     "reasons": Output(PipelineId.REASONS, "children"),
     "quality": Output(PipelineId.QUALITY, "children"),
+    "taps": Output(PipelineId.TAPS, "children"),
 }
 
 
