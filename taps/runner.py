@@ -99,6 +99,7 @@ class TapRunner:
                     self._stop.wait(self.turn())
                     pause_s = TURN_S
                 except NotOwned:
+                    self._metrics.left(self._running.tap)
                     self._forget()
                     self._stop.wait(CLAIM_S)
                 except (KafkaException, DBAPIError, OSError) as error:
@@ -287,6 +288,7 @@ class TapRunner:
             self._store.forget(self._running.emitter)
 
     def _end(self) -> None:
+        self._metrics.left(self._running.tap)
         try:
             if self._plan is not None:
                 self._store.release(self._running.emitter)
