@@ -119,7 +119,16 @@ class Health:
             yield HealthProblem(missing, "Name some in the alerting file.")
 
     def _of_taps(self) -> Iterator[HealthProblem]:
-        not_run = [tap for tap in self.taps if tap.state in (TapState.NOT_RUN, TapState.NOT_BEGUN)]
+        not_begun = [tap for tap in self.taps if tap.state is TapState.NOT_BEGUN]
+        if not_begun:
+            yield HealthProblem(
+                f"{_many(len(not_begun), 'tap has', 'taps have')} not begun, that of {_named(not_begun[0])} among "
+                "them.",
+                "See that the tap service runs (lagloss up starts it, or python -m taps) and that the topic is there: "
+                "lagloss doctor looks for it, and logs/taps.log says what is waited for.",
+                "blind",
+            )
+        not_run = [tap for tap in self.taps if tap.state is TapState.NOT_RUN]
         if not_run:
             yield HealthProblem(
                 f"{_many(len(not_run), 'tap is', 'taps are')} read by no process, that of {_named(not_run[0])} among "

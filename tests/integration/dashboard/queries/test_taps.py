@@ -48,9 +48,7 @@ def test_a_tap_without_a_row_is_shown_as_not_begun(store: Store, definition: Def
     topic, group = read(store, definition)
     assert (topic.checkpoints, topic.state, topic.since_s) == (["shop.in", "shop.out"], TapState.NOT_BEGUN, None)
     assert (group.checkpoints, group.tap.source) == (["store.in", "store.out"], "group sink of topic orders")
-    assert any(
-        "2 taps are read by no process, that of topic orders for shop of tapped" in what for what in problems(store)
-    )
+    assert any("2 taps have not begun, that of topic orders for shop of tapped" in what for what in problems(store))
 
 
 def test_counts_and_the_newest_example_of_each_reason_are_those_of_the_tap(
