@@ -113,7 +113,7 @@ class TapStatus:
 
 def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> list[TapStatus]:
     """Return the taps of these pipelines, in the order of the definitions, and of the flow in each."""
-    wanted = [tap for definition in definitions for tap in definition.taps]
+    wanted = [tap for definition in definitions for tap in _in_order(definition)]
     if not wanted:
         return []
     names = sorted({tap.pipeline for tap in wanted})
@@ -143,6 +143,13 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
             one = UnreadableRecords(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
             reasons.setdefault(found.emitter, []).append(one)
     return [_status(tap, stored.get(tap), reasons, now_s) for tap in wanted]
+
+
+def _in_order(definition: Definition) -> list[Tap]:
+    """Return the taps of a definition, of each node what it takes in before what it sends out."""
+    taps = definition.taps
+    rank = {node: at for at, node in enumerate(dict.fromkeys(tap.node for tap in taps))}
+    return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
 
 
 def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableRecords]], now_s: float) -> TapStatus:

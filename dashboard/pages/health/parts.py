@@ -161,7 +161,7 @@ def _taps(health: Health, here: Address) -> Light:
     for tap in sorted(health.taps, key=lambda tap: (not tap.is_bad, not tap.unreadable)):
         cells: list[Light | None] = [
             link(tap.tap.pipeline, here.to(links.pipeline(tap.tap.pipeline)).href),
-            ", ".join(tap.checkpoints),
+            tap.tap.node,
             tap.tap.source,
             _status(tap.is_bad, tap.state, tap.state),
             _at(tap.through_s, here.zone, health.now_s),
@@ -169,7 +169,7 @@ def _taps(health: Health, here: Address) -> Light:
             tap.trouble or fmt.NOTHING,
         ]
         rows.append((tap.is_bad, cells))
-    columns = ("pipeline", "checkpoints", "source", "state", "read through", "not readable", "waits for")
+    columns = ("pipeline", "node", "source", "state", "read through", "not readable", "waits for")
     return _table(columns, rows, "No definition has any.")
 
 

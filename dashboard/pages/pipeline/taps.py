@@ -38,6 +38,7 @@ def taps_panel(taps: Sequence[TapStatus], here: Address, now_s: float) -> Part |
         verticalSpacing=4,
         horizontalSpacing=12,
         fz="sm",
+        miw=860,
     )
     about = "Beacons made of a topic's records, and of a consumer group's commits; counts are since the tap began."
     if any(tap.commits == "polled" for tap in taps):

@@ -122,6 +122,13 @@ def test_a_tap_that_has_read_nothing_is_behind_from_a_minute_after_its_first_win
     ]
 
 
+def test_taps_are_in_the_order_of_the_flow_and_of_a_node_what_it_takes_in_comes_first(store: Store) -> None:
+    out = "out: {topic: shipped, id: $.id, eventTime: $.at}"
+    more = TAPPED.replace("{in: {group: sink}}}", f"{{in: {{group: sink}}, {out}}}}}")
+    found = read(store, parse_definition(more))
+    assert [tap.checkpoints for tap in found] == [["shop.in", "shop.out"], ["store.in"], ["store.out"]]
+
+
 def test_of_a_tap_that_was_dropped_and_is_wanted_again_the_newest_is_shown(
     store: Store, definition: Definition
 ) -> None:
