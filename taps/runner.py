@@ -211,6 +211,8 @@ class TapRunner:
         kind = self._commits.kind if self._commits else ""
         self._store.advance(self._running.emitter, plan, self._unsaved, self._counts, kind)
         self._unsaved = []
+        # by that, too: else an idle tap, which stores a plan each 10 s, would seem to wait for Kafka
+        self._owned_at = time.monotonic()
         self._plan, self._is_done = plan, False
 
     def _carry_out(self, plan: Plan) -> None:
