@@ -18,11 +18,11 @@ from lagloss.errors import BadSetting
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
-from taps.commit_log import open_commits
-from taps.extraction.extractor import Extractor
+from taps.commit_log import GroupCommits
+from taps.extraction import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.metrics import TapMetrics
-from taps.plan import Plan
+from taps.plan import TapPlan
 from taps.runner import TapRunner
 from taps.store import RunningTap, TapStore
 from taps.topic_reader import TopicReader
@@ -45,7 +45,7 @@ class LocalEngine:
         self._reader = reader
         self._maker = maker
 
-    def blocks(self, plan: Plan) -> Blocks:
+    def blocks(self, plan: TapPlan) -> Blocks:
         return self._maker.make(plan, self._reader.read(plan.spans))
 
 
@@ -129,7 +129,7 @@ class TapService:
             KafkaOutlet(self._bootstrap),
             reader,
             LocalEngine(reader, maker),
-            lambda: open_commits(cluster, tap.group or "", tap.topic),
+            GroupCommits(cluster, tap.group, tap.topic) if tap.group else None,
             self.metrics,
         )
 

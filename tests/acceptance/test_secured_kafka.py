@@ -36,8 +36,8 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
-from taps.commit_log import open_commits
-from taps.plan import Span
+from taps.commit_log import GroupCommits
+from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
 from tests.conftest import fresh_database
 from tests.integration.aggregator.test_aggregator_process import MINUTES, define, rows
@@ -251,10 +251,10 @@ def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
     """How a tap learns commits of the group, its commit, and the end of the topic."""
     with (
         closing(TopicReader(bootstrap, "tapped.in")) as reader,
-        closing(open_commits(bootstrap, "tapped.snk", "tapped.in")) as commits,
+        closing(GroupCommits(bootstrap, "tapped.snk", "tapped.in")) as commits,
     ):
         end = reader.look([0]).logs[0].stable_end
-        records = reader.read([Span(0, 0, end)])[0].offsets.size
+        records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size
         (mark, *_) = commits.read(-1, int(time.time() * 1_000)).marks[0]
         return commits.kind, mark.offset, records
 

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, insert
 from lagloss_server.model.taps import Tap
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
-from taps.plan import Plan
+from taps.plan import TapPlan
 
 
 def store_tap(
@@ -36,7 +36,7 @@ def store_tap(
         "tap": asdict(tap),
         "since": since_ms,
         "number": 7,
-        "plan": Plan(7, through_ms, 8, 1, through_ms=through_ms).document(),
+        "plan": TapPlan(7, through_ms, 8, 1, through_ms=through_ms).document(),
         "owner": "host/1/0123abcd",
         "owned_until": int(time.time() * 1_000) + owned_for_ms,
         **dict.fromkeys(("seen", "left_out", "early", "gone"), 0),

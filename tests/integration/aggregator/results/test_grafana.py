@@ -27,7 +27,7 @@ from lagloss_server.model.window_result import Interval
 from lagloss_server.rules.error_budget import Budget
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
-from taps.plan import Plan
+from taps.plan import TapPlan
 from tests.fakes.prometheus import Prometheus, run_prometheus
 from tests.support.kafka_log import wait_for
 from tests.support.window_documents import clicks, document
@@ -72,7 +72,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
     metrics.consumer_lag([PartitionLag(NodeGroup("clicks", "conn-ga", "clicks.conn-ga"), "clicks.ga", 0, 5, 100)])
     metrics.waiting(lambda: None)
     alerting.leading.set(1)
-    taps.count(TAP, Blocks(), Plan(1, 0, 1, 1, through_ms=60_000))
+    taps.count(TAP, Blocks(), TapPlan(1, 0, 1, 1, through_ms=60_000))
     metrics.registry.register(alerting.registry)
     metrics.registry.register(taps.registry)
     with make_server("127.0.0.1", 0, make_wsgi_app(metrics.registry), handler_class=Quiet) as server:
