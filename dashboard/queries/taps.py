@@ -32,7 +32,7 @@ class TapState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class UnreadableRecords:
+class UnreadableCount:
     """Records that a tap could not read for one reason, and the newest example of them. `at_s`: its timestamp."""
 
     reason: str
@@ -76,7 +76,7 @@ class TapStatus:
     left_out: int = 0
     early: int = 0
     gone: int = 0
-    unreadable: tuple[UnreadableRecords, ...] = ()
+    unreadable: tuple[UnreadableCount, ...] = ()
 
     @property
     def is_bad(self) -> bool:
@@ -138,9 +138,9 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
     )
     with store.engine.connect() as connection:
         stored = {Tap.of(found.tap): found for found in connection.execute(asked)}
-        reasons: dict[bytes, list[UnreadableRecords]] = {}
+        reasons: dict[bytes, list[UnreadableCount]] = {}
         for found in connection.execute(bad):
-            one = UnreadableRecords(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
+            one = UnreadableCount(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
             reasons.setdefault(found.emitter, []).append(one)
     return [_status(tap, stored.get(tap), reasons, now_s) for tap in wanted]
 
@@ -152,7 +152,7 @@ def _in_order(definition: Definition) -> list[Tap]:
     return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
 
 
-def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableRecords]], now_s: float) -> TapStatus:
+def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:
     if row is None:
         return TapStatus(tap, TapState.NOT_BEGUN)
     through_s = row.through_ms / 1_000 if row.through_ms else None

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.base import Part, icon, moment, sideways
-from dashboard.queries.taps import TapState, TapStatus, UnreadableRecords
+from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
@@ -95,7 +95,7 @@ def _records(tap: TapStatus) -> list[Any]:
     return [fmt.count(tap.records), *(_faint(f"{fmt.count(number)} {what}") for number, what in more if number)]
 
 
-def _unreadable(found: UnreadableRecords, zone: Zone) -> Part:
+def _unreadable(found: UnreadableCount, zone: Zone) -> Part:
     at = moment(zone.clock(found.at_s, seconds=True, date=True), utc(found.at_s))
     example = [" such as ", html.Code(found.place), " of ", at]
     return html.Div([f"{fmt.count(found.count)} {found.reason}", _faint(example)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dashboard.pages.pipeline.taps import taps_panel
-from dashboard.queries.taps import TapState, TapStatus, UnreadableRecords
+from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from lagloss_server.model.taps import Extraction, Tap
 
@@ -39,7 +39,7 @@ def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> Non
             left_out=5,
             early=6,
             gone=7,
-            unreadable=(UnreadableRecords("no_id", 12, 3, 4_711, NOW_S - 60),),
+            unreadable=(UnreadableCount("no_id", 12, 3, 4_711, NOW_S - 60),),
         )
     )
     for part in (
