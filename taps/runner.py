@@ -104,6 +104,7 @@ class TapRunner:
                     self._stop.wait(self.turn())
                     pause_s = TURN_S
                 except NotOwned:
+                    self._metrics.left(self._running.tap)
                     self._forget()
                     self._stop.wait(CLAIM_S)
                 except (KafkaException, DBAPIError, OSError, RegistryUnreachable) as error:
@@ -215,6 +216,8 @@ class TapRunner:
         kind = self._commits.kind if self._commits else ""
         self._store.advance(self._running.emitter, plan, self._unsaved, self._counts, kind)
         self._unsaved = []
+        # by that, too: else an idle tap, which stores a plan each 10 s, would seem to wait for Kafka
+        self._owned_at = time.monotonic()
         self._plan, self._is_done = plan, False
 
     def _carry_out(self, plan: TapPlan) -> None:
@@ -294,6 +297,7 @@ class TapRunner:
             self._store.forget(self._running.emitter)
 
     def _end(self) -> None:
+        self._metrics.left(self._running.tap)
         try:
             if self._plan is not None:
                 self._store.release(self._running.emitter)

@@ -11,6 +11,7 @@ from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_group
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
 from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.queries.taps import TapStatus, read_taps
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
@@ -26,6 +27,7 @@ class Panels:
     series: Series
     consumer_lag: ConsumerLag
     groups: list[ConsumerGroup]
+    taps: list[TapStatus]
     terms: Terms
     happenings: Happenings
     fresh: Freshness
@@ -68,6 +70,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         series=series,
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
         groups=read_consumer_groups(store, stored, span, now_s),
+        taps=read_taps(store, [stored.definition], now_s),
         terms=terms_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,

@@ -22,6 +22,7 @@ from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.pages.pipeline.groups import groups_panel
 from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.pipeline.shares import shares_box
+from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
@@ -72,6 +73,7 @@ class PipelineId(StrEnum):
     REASONS = "pipeline-reasons"
     QUALITY = "pipeline-quality"
     GROUPS = "pipeline-groups"
+    TAPS = "pipeline-taps"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -125,6 +127,7 @@ def _content(name: str) -> Part:
             ),
             html.Div(id=PipelineId.GROUPS),
             html.Div(id=PipelineId.QUALITY),
+            html.Div(id=PipelineId.TAPS),
             _nodes(),
         ],
         gap="sm",
@@ -211,6 +214,7 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
         pipeline_parts.worst_table(panels, here),
         groups_panel(panels.groups, here, now_s),
         quality_panel(panels.series.quality, name, here),
+        taps_panel(panels.taps, here, now_s),
     ]
 
 
@@ -262,6 +266,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) 
         "reasons": pipeline_parts.reasons_box(series.total),
         "groups": groups_panel(panels.groups, here, now_s),
         "quality": quality_panel(series.quality, panels.stored.name, here),
+        "taps": taps_panel(panels.taps, here, now_s),
     }
 
 
@@ -287,6 +292,7 @@ _OUTPUTS: Final = {
     "reasons": Output(PipelineId.REASONS, "children"),
     "groups": Output(PipelineId.GROUPS, "children"),
     "quality": Output(PipelineId.QUALITY, "children"),
+    "taps": Output(PipelineId.TAPS, "children"),
 }
 
 

@@ -43,6 +43,7 @@ from lagloss_server.store.audit import ACTIONS, Action
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.yaml_files import parse_yaml
+from taps.metrics import TapMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "lagloss_server/incidents/runbooks"
@@ -74,7 +75,7 @@ def table_rows(text: str) -> set[str]:
 
 def exposed_metrics() -> set[str]:
     """The names as /metrics shows them."""
-    services = (AggregatorMetrics(), CollectorMetrics(), AlertingMetrics(), DashboardMetrics())
+    services = (AggregatorMetrics(), CollectorMetrics(), AlertingMetrics(), TapMetrics(), DashboardMetrics())
     families = [family for service in services for family in service.registry.collect()]
     names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     return {name for name in names if name.startswith("lagloss_") and name != "lagloss_build"} - {
