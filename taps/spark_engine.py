@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lagloss.broker.connection import Cluster, KafkaConnection
@@ -75,12 +75,13 @@ class SparkEngine:
         if not plan.is_spread or not plan.spans:
             return self._local.blocks(plan)
         task = TapTask(self._maker, plan, self._beacons)
-        rows = self._records(plan).mapInArrow(lambda batches: send_spans(batches, task), "made binary").collect()
+        rows = self.records(plan).mapInArrow(lambda batches: send_spans(batches, task), "made binary").collect()
         made = Blocks.merged(pickle.loads(row.made) for row in rows)
         self._maker.drop_gone(plan, sum(plan.gone.values()), made)
         return made if made.positions is not None else replace(made, positions=[])
 
-    def _records(self, plan: TapPlan) -> Any:
+    def records(self, plan: TapPlan) -> DataFrame:
+        """Read the records of a plan's spans, columns as `span_records` takes them."""
         topic, nothing = self._maker.tap.topic, F.lit(None).cast("binary")
         return (
             self._spark.read.format("kafka")
