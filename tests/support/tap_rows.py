@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, insert
@@ -33,7 +32,7 @@ def store_tap(
         "emitter": emitter,
         "pipeline": tap.pipeline,
         "node": tap.node,
-        "tap": asdict(tap),
+        "tap": tap.document(),
         "since": since_ms,
         "number": 7,
         "plan": TapPlan(7, through_ms, 8, 1, through_ms=through_ms).document(),

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 
-TAPS = [Tap("orders", node, "", "in", None, ("out",), Extraction("$.id", "$.at"), first=True) for node in ("a", "b")]
+TAPS = [
+    Tap(
+        "orders",
+        node,
+        "",
+        "in",
+        None,
+        ("out",),
+        Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at")),
+        first=True,
+    )
+    for node in ("a", "b")
+]
 
 
 def shown(metrics: TapMetrics, name: str) -> dict[str, float]:

@@ -22,6 +22,7 @@ from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.results.metrics import PipelineResult
 from alerting.metrics import AlertingMetrics
 from deploy.grafana.build import FOLDER, dashboards
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.model.window_result import Interval
 from lagloss_server.rules.error_budget import Budget
@@ -45,7 +46,16 @@ LAGS = {
 }
 
 
-TAP = Tap("clicks", "col-service", "", "clicks.in", None, ("out",), Extraction("$.id", "$.at"), first=True)
+TAP = Tap(
+    "clicks",
+    "col-service",
+    "",
+    "clicks.in",
+    None,
+    ("out",),
+    Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at")),
+    first=True,
+)
 
 
 class Quiet(WSGIRequestHandler):

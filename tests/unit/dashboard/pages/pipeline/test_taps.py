@@ -5,11 +5,12 @@ from __future__ import annotations
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 
 HERE = Address("/pipelines/tapped", {"zone": "UTC"})
 NOW_S = 1_795_219_200.0
-HOW = Extraction("$.id", "$.at")
+HOW = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
 TOPIC = Tap("tapped", "shop", "", "orders", None, ("in", "out"), HOW, first=True)
 GROUP = Tap("tapped", "store", "east", "orders", "sink", ("in",), HOW, first=False)
 
