@@ -27,6 +27,8 @@ from taps.sample import Sample
 
 CANDIDATES: Final = 4
 """Guesses of ids that are compared between topics."""
+LEAST_DISTINCT: Final = 0.5
+"""Share of different ids in a sample: an update or a repeated message has the id of an earlier one."""
 LEAST_SHARED: Final = 0.3
 """Share of the ids of the topic with fewer that another has to have, to be a hop of the same flow."""
 SAME_TIME_MS: Final = 1.0
@@ -52,6 +54,11 @@ class TopicGuess:
     @property
     def topic(self) -> str:
         return self.sample.topic
+
+    @property
+    def candidates(self) -> list[str]:
+        """Return the likeliest expressions of an id, which is another one in most records."""
+        return [each.expression for each in self.guesses.ids if each.distinct >= LEAST_DISTINCT][:CANDIDATES]
 
     def times(self, id_expression: str, time_expression: str = "timestamp") -> dict[bytes, float]:
         """Return by id the time (epoch ms) of its first record: by an expression, or the record's own."""
@@ -88,17 +95,17 @@ def find_hops(topics: Sequence[TopicGuess]) -> list[Hop]:
 
 def _compare(one: TopicGuess, other: TopicGuess) -> Hop | None:
     best: Hop | None = None
-    for first, second in itertools.product(one.guesses.ids[:CANDIDATES], other.guesses.ids[:CANDIDATES]):
-        left, right = one.times(first.expression), other.times(second.expression)
+    for first, second in itertools.product(one.candidates, other.candidates):
+        left, right = one.times(first), other.times(second)
         common = left.keys() & right.keys()
         shared = len(common) / max(1, min(len(left), len(right)))
         if shared < LEAST_SHARED or (best is not None and shared <= best.shared):
             continue
         later_ms = float(np.median([right[key] - left[key] for key in common]))
         if later_ms >= 0:
-            best = Hop(one.topic, other.topic, first.expression, second.expression, shared, later_ms)
+            best = Hop(one.topic, other.topic, first, second, shared, later_ms)
         else:
-            best = Hop(other.topic, one.topic, second.expression, first.expression, shared, -later_ms)
+            best = Hop(other.topic, one.topic, second, first, shared, -later_ms)
     return best
 
 
@@ -204,8 +211,7 @@ class _Proposal:
         guessed = self._topics[topic]
         before = [hop for hop in self._hops if hop.after == topic]
         shared = [hop.before_id for hop in self._hops if hop.before == topic] + [hop.after_id for hop in before]
-        guesses = [each.expression for each in guessed.guesses.ids]
-        identity = [*shared, *guesses, "key"][0]
+        identity = [*shared, *guessed.candidates, "key"][0]
         if not before:
             time = guessed.guesses.times[0].expression
             doubt = "the event time is the record's own timestamp, which no later topic has: look for a better one"

@@ -62,6 +62,7 @@ class TapRunner:
 
     Args:
         commits: of the tap's group, if it is a group's.
+        idle_report_s: between two reports of a tap without news.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class TapRunner:
         engine: Engine,
         commits: CommitReader | None,
         metrics: TapMetrics,
+        idle_report_s: float = IDLE_REPORT_S,
     ) -> None:
         self._running = running
         self._store = store
@@ -81,6 +83,7 @@ class TapRunner:
         self._engine = engine
         self._commits = commits
         self._metrics = metrics
+        self._idle_report_s = idle_report_s
         self._stop = threading.Event()
         self._closing = False
         self._forget()
@@ -209,7 +212,7 @@ class TapRunner:
             following.spans
             or following.gone
             or following.through_ms // 60_000 != self._account.final_through // 60
-            or time.monotonic() - self._reported_at >= IDLE_REPORT_S
+            or time.monotonic() - self._reported_at >= self._idle_report_s
         )
 
     def _advance(self, plan: TapPlan) -> None:

@@ -270,7 +270,7 @@ class History:
         maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
         engine = LocalEngine(reader, maker, LIMIT)
         commits = GroupCommits(self.bootstrap, self.group, self.topic) if kind == "group" else None
-        runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics())
+        runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics(), 0)
         return Runner(runner, saboteur, reader, [commits.close] if commits else [])
 
     def turn(self, kind: str, *, kill: bool = False) -> None:
