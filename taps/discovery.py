@@ -75,7 +75,7 @@ class TopicGuess:
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class TopicHop:
     """Topic `after` has ids of topic `before`. `shared`: of the ids in the sample with fewer, the share that the other
     has; `later_ms`: by how much they come later, in the median."""
 
@@ -87,14 +87,14 @@ class Hop:
     later_ms: float
 
 
-def find_hops(topics: Sequence[TopicGuess]) -> list[Hop]:
+def find_hops(topics: Sequence[TopicGuess]) -> list[TopicHop]:
     """Return the pairs of topics that share ids, upstream first, without those that another topic lies between."""
     found = [hop for one, other in itertools.combinations(topics, 2) if (hop := _compare(one, other)) is not None]
     return [hop for hop in found if not _is_indirect(hop, found)]
 
 
-def _compare(one: TopicGuess, other: TopicGuess) -> Hop | None:
-    best: Hop | None = None
+def _compare(one: TopicGuess, other: TopicGuess) -> TopicHop | None:
+    best: TopicHop | None = None
     for first, second in itertools.product(one.candidates, other.candidates):
         left, right = one.times(first), other.times(second)
         common = left.keys() & right.keys()
@@ -103,13 +103,13 @@ def _compare(one: TopicGuess, other: TopicGuess) -> Hop | None:
             continue
         later_ms = float(np.median([right[key] - left[key] for key in common]))
         if later_ms >= 0:
-            best = Hop(one.topic, other.topic, first, second, shared, later_ms)
+            best = TopicHop(one.topic, other.topic, first, second, shared, later_ms)
         else:
-            best = Hop(other.topic, one.topic, second, first, shared, -later_ms)
+            best = TopicHop(other.topic, one.topic, second, first, shared, -later_ms)
     return best
 
 
-def _is_indirect(hop: Hop, hops: Sequence[Hop]) -> bool:
+def _is_indirect(hop: TopicHop, hops: Sequence[TopicHop]) -> bool:
     """Return whether another topic lies between the two."""
     behind = {each.after for each in hops if each.before == hop.before}
     return any(each.before in behind and each.after == hop.after for each in hops)
@@ -194,7 +194,7 @@ class _Proposal:
             ordered += ready or [topic for topic in before if topic not in ordered][:1]
         return ordered
 
-    def _choose_writer(self, hop: Hop) -> str:
+    def _choose_writer(self, hop: TopicHop) -> str:
         """Return the group that writes the topic after a hop; a label of our own where none reads the one before."""
         readers = self._readers[hop.before]
         if not readers:

@@ -320,6 +320,7 @@ class History:
         """End transactions, have the group commit all, and the taps read all."""
         if self._open is not None:
             self.transact()
+        self._wait_for_markers()
         self.commit(all_of_it=True)
         self.ended_ms = time.time_ns() // 1_000_000
         for kind in self.taps:
@@ -329,6 +330,12 @@ class History:
                 if self.random.random() < 0.3:
                     self.expire(kind)
                 self.turn(kind)
+
+    def _wait_for_markers(self) -> None:
+        """Wait until the broker has ended every transaction: the client's call returns before that."""
+        reader, deadline = self.runners["topic"][0].reader, time.monotonic() + 30
+        while any(log.stable_end < log.end for log in reader.look(reader.describe().partitions).logs.values()):
+            assert time.monotonic() < deadline
 
     def _has_read_all(self, kind: str) -> bool:
         for found in self.runners[kind]:
