@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -99,7 +99,7 @@ def read_habits(connection: Connection, definition: Definition, from_s: int, to_
     return habits_of(quarters, read_shares(connection, definition.name, shares, first_s, to_s) if shares else {})
 
 
-def judging_by(most: float, first_node: str) -> Callable[[Document], Document]:
+def judging_by(most: float, sources: Collection[str]) -> Callable[[Document], Document]:
     """Return a function that gives documents the verdict under this `sla.loss.max` (rule 10)."""
 
     def judged(document: Document) -> Document:
@@ -107,7 +107,7 @@ def judging_by(most: float, first_node: str) -> Callable[[Document], Document]:
         if not messages:
             return document
         unsure = (lost["max"] + document["pending"]) / messages > most
-        complete = all(node["complete"] for node in document["nodes"] if node["name"] == first_node)
+        complete = all(node["complete"] for node in document["nodes"] if node["name"] in sources)
         verdict = "loss" if lost["min"] / messages > most else "unknown" if unsure or not complete else "ok"
         return {**document, "verdict": verdict}
 

@@ -64,7 +64,7 @@ def longest(graph: Graph, beacons: Sequence[Beacon]) -> list[tuple[str, float]]:
     for stay in stays(graph, live):
         if stay.length_ms is not None:
             held[stay.place] = held.get(stay.place, 0.0) + stay.length_ms
-    arrival = min((beacon.lag_ms for beacon in live if beacon.checkpoint == graph.first), default=0.0)
+    arrival = min((beacon.lag_ms for beacon in live if beacon.checkpoint in graph.entrances), default=0.0)
     return sorted({BEFORE_FIRST: arrival, **held}.items(), key=lambda each: -each[1])
 
 

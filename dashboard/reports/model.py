@@ -103,6 +103,16 @@ class DestinationFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceFigures:
+    """One of several sources over the range and over the one before, in its messages, by the pipeline's targets.
+    Minutes by verdict are the pipeline's."""
+
+    name: str
+    whole: Figures
+    previous: Figures
+
+
+@dataclass(frozen=True, slots=True)
 class LagByHop:
     """What each hop adds to the p95 of the lag over a range, in ms, signed, in the order of the flow.
 
@@ -130,9 +140,10 @@ class Incidents:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One pipeline over one range. `days` are those of the range's zone; `burn_down` goes by them, or by hours where
-    the range is short. `quality`: of the whole, by the targets of the newest definition; `jobs`: of the runs that are
-    due in it. `changes`: sentences on what changed against the range before."""
+    """One pipeline over one range; only the messages of `source`, where one is named. `days` are those of the range's
+    zone; `burn_down` goes by them, or by hours where the range is short. `quality`: of the whole, by the targets of the
+    newest definition; `jobs`: of the runs that are due in it; `sources`, and `source_names`: where there are several.
+    `changes`: sentences on what changed against the range before."""
 
     pipeline: str
     description: str
@@ -152,10 +163,13 @@ class Report:
     quality: tuple[QualityRow, ...] = ()
     jobs: tuple[JobStats, ...] = ()
     changes: tuple[str, ...] = ()
+    source: str | None = None
+    source_names: tuple[str, ...] = ()
+    sources: tuple[SourceFigures, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.pipeline
+        return self.pipeline if self.source is None else f"{self.pipeline}-{self.source}"
 
     @property
     def status(self) -> Status:
@@ -192,6 +206,7 @@ class Report:
         objectives = [one.objective for one in self.whole.attainments]
         return {
             "pipeline": self.pipeline,
+            **({} if self.source is None else {"source": self.source}),
             "range": self.span.document(),
             "made_at": rfc3339(int(self.made_at_s)),
             "status": self.status,
@@ -207,10 +222,18 @@ class Report:
                 {
                     "name": there.name,
                     "targets": [target.document() for target in there.targets],
-                    "whole": {**linked(there.whole), **_of_destination(there.whole.total)},
-                    "previous": {**linked(there.previous), **_of_destination(there.previous.total)},
+                    "whole": {**linked(there.whole), **_of_part(there.whole.total)},
+                    "previous": {**linked(there.previous), **_of_part(there.previous.total)},
                 }
                 for there in self.destinations
+            ],
+            "sources": [
+                {
+                    "name": there.name,
+                    "whole": {**linked(there.whole), **_of_part(there.whole.total)},
+                    "previous": {**linked(there.previous), **_of_part(there.previous.total)},
+                }
+                for there in self.sources
             ],
             "lag_by_hop": {
                 "destination": self.lag.delivery,
@@ -251,13 +274,15 @@ class Report:
         }
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
-        return figure_links(self.pipeline, self.span.zone, from_s, to_s, base_url)
+        return figure_links(self.pipeline, self.span.zone, from_s, to_s, base_url, self.source)
 
 
-def figure_links(pipeline: str, zone: str, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
+def figure_links(
+    pipeline: str, zone: str, from_s: int, to_s: int, base_url: str = "", source: str | None = None
+) -> dict[str, str]:
     """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which
     are kept for longer, and as a page."""
-    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s))
+    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s)).asking(source=source)
     base = base_url.rstrip("/")
     return {
         "windows": base + links.windows_of(pipeline, from_s, to_s),
@@ -266,7 +291,7 @@ def figure_links(pipeline: str, zone: str, from_s: int, to_s: int, base_url: str
     }
 
 
-def _of_destination(total: Rollup) -> Document:
+def _of_part(total: Rollup) -> Document:
     return {name: total.document()[name] for name in ("delivered", "filtered", "dead", "e2e_lag_ms")}
 
 

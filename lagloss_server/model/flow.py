@@ -32,6 +32,8 @@ class Flow:
         rank = {name: at for at, name in enumerate(self._specs)}
         self.steps: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._flow, key=rank.__getitem__))
         """Nodes in the order of the flow, without retriers."""
+        self.sources: tuple[str, ...] = tuple(name for name in self.steps if not self._flow.in_degree(name))
+        """The nodes without incoming link: a message enters at one of them."""
         self.links: tuple[Link, ...] = tuple(
             Link(name, after, _out(self._specs[name], after)) for name in self.steps for after in self._specs[name].to
         )
@@ -68,6 +70,11 @@ class Flow:
     def leading_to(self, node: str) -> frozenset[str]:
         """Return a node and all those before it."""
         return frozenset({node, *nx.ancestors(self._flow, node)})
+
+    def sources_of(self, node: str) -> frozenset[str]:
+        """Return the sources whose messages may come to a node; of a retrier, to the nodes that use it."""
+        users = self.users(node) if node in self.retriers else (node,)
+        return frozenset(source for source in self.sources if any(source in self.leading_to(user) for user in users))
 
     def neighbours(self, node: str) -> frozenset[str]:
         """Direct predecessors and successors in the flow; a retrier stands outside it."""

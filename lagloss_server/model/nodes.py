@@ -86,9 +86,9 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
     if not nx.is_directed_acyclic_graph(graph):
         loop = " -> ".join([edge[0] for edge in nx.find_cycle(graph)])
         return f"expected no cycles, found {loop} leading back to its start"
-    sources = [name for name in graph if graph.in_degree(name) == 0]
-    if len(sources) != 1:
-        return f"expected exactly one node without incoming link, found {', '.join(sources) or 'none'}"
+    apart = [sorted(nodes) for nodes in nx.weakly_connected_components(graph)]
+    if len(apart) != 1:
+        return f"expected links between all nodes, found none between {' and '.join(map(', '.join, apart)) or 'any'}"
     # in, filtered and dead of each node, one out a next node (or one in all), the hand-over to and from a retrier
     checkpoints = sum(
         3 + max(1, len(node.to)) + 2 * bool(node.retries) for node in nodes if node.name in graph

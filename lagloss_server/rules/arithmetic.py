@@ -27,6 +27,7 @@ from lagloss_server.model.window_result import (
     LinkResult,
     NodeResult,
     ReasonCounts,
+    SourceResult,
     Verdict,
     WindowResult,
     bounded_reasons,
@@ -110,8 +111,8 @@ def implied(graph: Graph, mask: int) -> int:
 
 
 def is_unexplained(graph: Graph, mask: int) -> bool:
-    """Rule 2: seen somewhere, though not at the first checkpoint."""
-    return not mask >> graph.bit[graph.first] & 1
+    """Rule 2: seen somewhere, though at no source's `in`."""
+    return not mask & graph.entrance_mask
 
 
 def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
@@ -290,7 +291,8 @@ class FateCounts:
     """Messages by fate, and by a place's label those lost there for certain, and those perhaps lost or overdue.
 
     `due`: by destination, the fates of the messages due there; `on_time`: how many of them arrived on time; `outside`:
-    messages with a missing place that is in no destination's part (rule 15).
+    messages with a missing place that is in no destination's part (rule 15). `of_source`: the same of each source's
+    messages only (rule 17), where there are several.
     """
 
     fates: Counter[Fate]
@@ -300,6 +302,7 @@ class FateCounts:
     due: tuple[Counter[Fate], ...]
     on_time: tuple[int, ...]
     outside: int
+    of_source: tuple[FateCounts, ...] = ()
 
     @property
     def messages(self) -> int:
@@ -320,13 +323,29 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplet
     """Judge every pattern and add up; where tallies prove that nothing is missing, their counts are the fates."""
     if facts.proven:
         return _proven_census(graph, facts)
+    whole = _count_fates(graph, facts.patterns, ahead, incomplete)
+    if len(graph.sources) == 1:
+        return whole
+    mine = [[each for each in facts.patterns if is_of_source(graph, at, each.mask)] for at in range(len(graph.sources))]
+    return replace(whole, of_source=tuple(_count_fates(graph, some, ahead, incomplete) for some in mine))
+
+
+def is_of_source(graph: Graph, source: int, mask: int) -> bool:
+    """Rule 17: return whether messages with this pattern are of a source (its number in `Graph.sources`)."""
+    return bool(implied(graph, mask) >> graph.bit[graph.entrances[source]] & 1)
+
+
+def _count_fates(
+    graph: Graph, patterns: Iterable[Pattern], ahead: ProgressCuts, incomplete: frozenset[str]
+) -> FateCounts:
     fates: Counter[Fate] = Counter()
     certain: Counter[str] = Counter()
     unsure: Counter[str] = Counter()
     due: list[Counter[Fate]] = [Counter() for _ in graph.destinations]
     on_time = [0 for _ in graph.destinations]
     unexplained = outside = 0
-    for pattern in facts.patterns:
+    are_sources_complete = incomplete.isdisjoint(graph.sources)
+    for pattern in patterns:
         judged = judge_pattern(graph, pattern, ahead, incomplete)
         fates[judged.fate] += pattern.count
         for label in {place.label for place in judged.certain}:
@@ -335,7 +354,7 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplet
             place.label for place in judged.perhaps | (judged.waiting if judged.fate is Fate.OVERDUE else frozenset())
         }:
             unsure[label] += pattern.count
-        if is_unexplained(graph, pattern.mask) and graph.first_node not in incomplete:
+        if are_sources_complete and is_unexplained(graph, pattern.mask):
             unexplained += pattern.count
         for at, destination in enumerate(graph.destinations):
             fate = judge_pattern_at(graph, destination, pattern, ahead, incomplete)
@@ -393,7 +412,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     return WindowResult(
         pipeline=graph.definition.name,
         window_start_s=evidence.window_start_s,
-        verdict=_verdict(graph, evidence, messages, lost, pending, destinations, graph.first_node not in incomplete),
+        verdict=_verdict(graph, evidence, messages, lost, pending, destinations, incomplete.isdisjoint(graph.sources)),
         reasons=_reasons(census, evidence, incomplete, scale, crashes),
         proof="tallies" if facts.proven else "beacons",
         sample=share_of(scale.sample),
@@ -412,6 +431,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         nodes=tuple(_node(graph, name, facts, census, scale, incomplete) for name in graph.nodes),
         links=_links(graph, facts, census, scale),
         destinations=destinations,
+        sources=_sources(graph, facts, census, scale),
         crashes=crashes,
         unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
         reasons_by_node=_reasons_by_node(graph, facts, scale),
@@ -442,6 +462,25 @@ def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: S
             e2e_lag_ms=Lags.of(facts.arrivals[at] if facts.arrivals else Sketch()),
         )
         for at, (there, fates) in enumerate(zip(graph.destinations, census.due, strict=True))
+    )
+
+
+def _sources(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[SourceResult, ...]:
+    """Rule 17, in the order of the flow; none where there is one source."""
+    return tuple(
+        SourceResult(
+            name=graph.sources[at],
+            messages=scale.count(mine.messages),
+            delivered=scale.count(mine.fates[Fate.DELIVERED]),
+            filtered=scale.count(mine.fates[Fate.FILTERED]),
+            dead=scale.count(mine.fates[Fate.DEAD]),
+            pending=scale.count(mine.fates[Fate.PENDING]),
+            lost=replace(scale, messages=mine.messages).interval(mine.fates),
+            on_time_share=sum(mine.on_time) / mine.on_time_of if mine.on_time_of else None,
+            on_time_of=scale.count(mine.on_time_of),
+            e2e_lag_ms=Lags.of(facts.source_arrivals[at] if facts.source_arrivals else Sketch()),
+        )
+        for at, mine in enumerate(census.of_source)
     )
 
 
@@ -483,16 +522,16 @@ def _verdict(
     lost: Interval,
     pending: int,
     destinations: Iterable[DestinationResult],
-    first_complete: bool,
+    sources_complete: bool,
 ) -> Verdict:
     """Rules 10 and 15: `loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its
     own."""
     sla = graph.definition.spec.sla
     verdict: Verdict = "idle" if evidence.is_idle(graph) else "unknown"
     if messages:
-        verdict = _judge_loss(messages, lost, pending, sla.loss.max, first_complete)
+        verdict = _judge_loss(messages, lost, pending, sla.loss.max, sources_complete)
     verdicts = [verdict] + [
-        _judge_loss(there.due, there.lost, there.pending, sla.loss_at(there.name).max, first_complete)
+        _judge_loss(there.due, there.lost, there.pending, sla.loss_at(there.name).max, sources_complete)
         for there in destinations
         if there.name in sla.destinations and there.due and there.lost is not None and there.pending is not None
     ]
@@ -500,10 +539,10 @@ def _verdict(
     return next((each for each in worst if each in verdicts), verdict)
 
 
-def _judge_loss(messages: int, lost: Interval, pending: int, most: float, first_complete: bool) -> Verdict:
+def _judge_loss(messages: int, lost: Interval, pending: int, most: float, sources_complete: bool) -> Verdict:
     if lost.min / messages > most:
         return "loss"
-    return "ok" if (lost.max + pending) / messages <= most and first_complete else "unknown"
+    return "ok" if (lost.max + pending) / messages <= most and sources_complete else "unknown"
 
 
 def _reasons(

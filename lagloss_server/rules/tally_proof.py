@@ -34,10 +34,12 @@ MODULUS = 1 << 64
 
 
 def proves(graph: Graph, evidence: Evidence) -> bool:
-    """Return whether the tallies prove that no message of the window is missing."""
+    """Return whether the tallies prove that no message of the window is missing. Where messages of several sources
+    meet, they cannot say what became of those of each."""
     tallies = evidence.tallies
     return (
-        not evidence.version_changed
+        len(graph.sources) == 1
+        and not evidence.version_changed
         and all(_is_plain(graph, tally) for tally in tallies)
         and not evidence.incomplete(graph, {tally.account: tally.beacons for tally in tallies}, ())
         and _adds_up(graph, tallies)

@@ -120,10 +120,10 @@ def _incomplete(graph: Graph, document: dict[str, Any]) -> Iterator[str]:
     """Yield the nodes whose evidence is waited for.
 
     Where a process died it stays incomplete for good (rule 16), and what is missing there says what is waited for; only
-    at the first node it leaves unsure what there is.
+    at a source it leaves unsure what there is.
     """
     for node in document["nodes"]:
-        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] != graph.first_node
+        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] not in graph.sources
         if not node["complete"] and not has_crash and document["verdict"] != "idle":
             yield node["name"]
 

@@ -60,7 +60,9 @@ class ByHand:
 
     def block_record(self, i: int, checkpoint: str) -> Record:
         ids = self.ids(checkpoint)
-        first = checkpoint == f"{self.nodes[0]}.in"
+        entries = self.definition["spec"]["nodes"]
+        linked = {name for entry in entries for name in [*entry.get("to", []), entry.get("retries")]}
+        first = checkpoint in [f"{entry['name']}.in" for entry in entries if entry["name"] not in linked]
         fields = {
             "pipeline": "clicks",
             "checkpoint": checkpoint,

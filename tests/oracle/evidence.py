@@ -71,9 +71,14 @@ class Definition:
     objectives: dict[str, tuple[float, float]]  # delivering nodes with targets of their own: loss max, lag target in ms
 
     @property
-    def first(self) -> str:
-        """The one node without an incoming link."""
-        return self.nodes[0]
+    def sources(self) -> list[str]:
+        """The nodes without an incoming link: a message enters at one of them."""
+        return [node for node in self.nodes if not self.before(node)]
+
+    @property
+    def entrances(self) -> list[str]:
+        """The checkpoints at which messages enter."""
+        return [f"{node}.in" for node in self.sources]
 
     @property
     def all_nodes(self) -> list[str]:

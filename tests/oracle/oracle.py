@@ -153,24 +153,25 @@ def open_case(world: World, window_start_s: int) -> Case:
 
 
 def rule_1_implied(case: Case) -> dict[str, set[int]]:
-    """Ids *implied at* x: at x, or at any y that x dominates (every path from the first checkpoint to y passes x)."""
-    first = [f"{case.d.first}.in"]
-    every = reachable(case.edges, first)
+    """Ids *implied at* x: at x, or at any y that x dominates (every path from any source to y passes x)."""
+    every = reachable(case.edges, case.d.entrances)
     implied = {}
     for x in case.d.checkpoints():
-        dominated = every - reachable(case.edges, first, without=x)
+        dominated = every - reachable(case.edges, case.d.entrances, without=x)
         implied[x] = {id_hash for y in dominated for id_hash in case.at[y]}
     return implied
 
 
-def rule_2_messages(case: Case, implied: dict[str, set[int]]) -> set[int]:
-    """`messages` = ids implied at the first checkpoint."""
-    return implied[f"{case.d.first}.in"]
+def rule_2_messages(case: Case) -> set[int]:
+    """`messages` = ids seen anywhere: each entered somewhere."""
+    return {id_hash for ids in case.at.values() for id_hash in ids}
 
 
 def rule_2_unexplained(case: Case, messages: set[int], complete: set[str]) -> set[int]:
-    """Those not *at* the first checkpoint although the first node's evidence is complete."""
-    return messages - set(case.at[f"{case.d.first}.in"]) if case.d.first in complete else set()
+    """Those at no source's `in` although every source's evidence is complete."""
+    if not set(case.d.sources) <= complete:
+        return set()
+    return messages - {id_hash for x in case.d.entrances for id_hash in case.at[x]}
 
 
 @dataclass(frozen=True)
@@ -222,12 +223,13 @@ def rule_3_missing(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Pl
 
 
 def rule_4_last_seen_ms(case: Case) -> dict[int, float]:
-    """Newest observed_at of its beacons; where the first checkpoint has no event_time, the window's end stands in."""
+    """Newest observed_at of its beacons; where no source's `in` has an event_time, the window's end stands in."""
     offsets: dict[int, int] = {}
-    for id_hash, beacons in case.at[f"{case.d.first}.in"].items():
-        known = [b.event_offset_ms for b in beacons if b.event_offset_ms is not None]
-        if known:
-            offsets[id_hash] = max(known)
+    for entrance in case.d.entrances:
+        for id_hash, beacons in case.at[entrance].items():
+            known = [b.event_offset_ms for b in beacons if b.event_offset_ms is not None]
+            if known:
+                offsets[id_hash] = max([*known, offsets.get(id_hash, 0)])
     last: dict[int, float] = {}
     for ids in case.at.values():
         for id_hash, beacons in ids.items():
@@ -479,16 +481,25 @@ def rule_9_duplicates(case: Case, checkpoint: str) -> int:
 
 
 def rule_9_allowed(d: Definition, node: str) -> int:
-    """How many beacons of one message may be at `N.in`, and so at each of N's exits."""
-    incoming = [rule_9_allowed(d, before) for before in d.before(node)]
-    if not incoming:
+    """How many beacons of one message may be at `N.in`, and so at each of N's exits: the most that one of its sources
+    may bring."""
+    if node in d.retriers:
         return 1
-    return sum(incoming) if d.copied_above(node) else max(incoming)
+    return max(rule_9_allowed_from(d, source, node) for source in d.sources)
+
+
+def rule_9_allowed_from(d: Definition, source: str, node: str) -> int:
+    """The same of messages that entered at that source; 0 where none of them can come."""
+    if node == source:
+        return 1
+    incoming = [rule_9_allowed_from(d, source, before) for before in d.before(node)]
+    copied = any(d.branches_copied(n) and (n == source or source in d.ancestors(n)) for n in d.ancestors(node))
+    return sum(incoming) if copied else max(incoming, default=0)
 
 
 def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[str, Any]], complete: set[str]) -> str:
     """`loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its own."""
-    verdicts = ["idle" if rule_10_first_is_through(case) else "unknown"]
+    verdicts = ["idle" if all(rule_10_is_through(case, source) for source in case.d.sources) else "unknown"]
     if counts["messages"] > 0:
         verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
     for row in destinations:
@@ -501,15 +512,15 @@ def rule_10_judged(case: Case, counts: dict[str, Any], messages: int, loss_max: 
     if counts["lost"]["min"] / messages > loss_max:
         return "loss"
     unsure = (counts["lost"]["max"] + counts["pending"]) / messages
-    return "ok" if unsure <= loss_max and case.d.first in complete else "unknown"
+    return "ok" if unsure <= loss_max and set(case.d.sources) <= complete else "unknown"
 
 
-def rule_10_first_is_through(case: Case) -> bool:
-    """Every known emitter (at least one) of the first node is final or closed."""
+def rule_10_is_through(case: Case, source: str) -> bool:
+    """Every known emitter (at least one) of a source is final or closed."""
     known = [
         e
         for e in case.emitters.values()
-        if e.node == case.d.first and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
+        if e.node == source and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
     ]
     return bool(known) and all(e.closed or e.final_through_s >= case.end_s for e in known)
 
@@ -704,6 +715,17 @@ def rule_15_on_time_share(destinations: list[Arrivals], outside: set[int]) -> fl
     return sum(len(there.on_time) for there in destinations) / of if of else None
 
 
+def rule_17_of(case: Case, source: str, implied: dict[str, set[int]]) -> set[int]:
+    """The messages *of* a source: those implied at its `in`."""
+    return implied[f"{source}.in"]
+
+
+def rule_17_on_time(of: set[int], destinations: list[Arrivals], outside: set[int]) -> tuple[int, int]:
+    """How many of a source's messages were on time, of how many: as rule 15 says of the pipeline's."""
+    on_time = sum(len(of & set(there.on_time)) for there in destinations)
+    return on_time, sum(len(of & set(there.asked)) for there in destinations) + len(of & outside)
+
+
 def rule_13_corrupted(case: Case, n: str, m: str) -> tuple[int, int]:
     """Both ends carry a payload_crc, and no value of one equals a value of the other: how many, of how many."""
     count = checked = 0
@@ -758,7 +780,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
     """One closed window as in `windows --json`, without `state`, `revision` and `closed_at`."""
     case = open_case(world, window_start_s)
     implied, complete = rule_1_implied(case), rule_7_complete(case)
-    messages = rule_2_messages(case, implied)
+    messages = rule_2_messages(case)
     unexplained = rule_2_unexplained(case, messages, complete)
     trails = rule_8_trails(case, messages, implied)
     fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
@@ -785,6 +807,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
         "destinations": rows,
+        **several("sources", [source_row(case, s, implied, fates, destinations, outside) for s in case.d.sources]),
         "reasons_by_node": reasons_by_node(case),
         "staleness_ms": {},  # a matter of several windows, added to a judgement
         "crashes": rule_16_crashes(case),
@@ -874,11 +897,40 @@ def destination_row(case: Case, there: Arrivals) -> dict[str, Any]:
     }
 
 
+def several(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows that are there only where there are several."""
+    return {name: rows} if len(rows) > 1 else {}
+
+
+def source_row(
+    case: Case,
+    source: str,
+    implied: dict[str, set[int]],
+    fates: dict[int, Fate],
+    destinations: list[Arrivals],
+    outside: set[int],
+) -> dict[str, Any]:
+    of = rule_17_of(case, source, implied)
+    kinds = [fates[i].kind for i in of]
+    certain, unsure = kinds.count("lost"), kinds.count("perhaps") + kinds.count("overdue")
+    on_time, asked = rule_17_on_time(of, destinations, outside)
+    arrivals = [lag_ms for there in destinations for i, lag_ms in there.first_ms.items() if i in of]
+    return {
+        "name": source,
+        "messages": rule_14_scaled(case, len(of)),
+        **{kind: rule_14_scaled(case, kinds.count(kind)) for kind in ("delivered", "filtered", "dead", "pending")},
+        "lost": rule_14_interval(case, certain, certain + unsure, len(of)),
+        "on_time_share": on_time / asked if asked else None,
+        "on_time_of": rule_14_scaled(case, asked),
+        "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
+    }
+
+
 def missing(world: World, window_start_s: int) -> dict[int, dict[str, Any]]:
     """By id hash, every lost, perhaps lost, overdue or pending message, and all the places it is missing at."""
     case = open_case(world, window_start_s)
     implied, complete = rule_1_implied(case), rule_7_complete(case)
-    trails = rule_8_trails(case, rule_2_messages(case, implied), implied)
+    trails = rule_8_trails(case, rule_2_messages(case), implied)
     fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
     return {
         id_hash: {"kind": fate.kind, "places": sorted(str(place) for place in fate.missing_at)}

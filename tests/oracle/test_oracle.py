@@ -519,3 +519,52 @@ def test_a_destination_with_targets_of_its_own_counts_for_the_verdict(own: dict[
     routed = [{k: v for k, v in VENDORS[0].items() if k != "copy"}, *VENDORS[1:]]
     hand = ByHand(document(*routed, sla={"loss": {"max": 0.2}, "destinations": own}), trail)
     assert judged(hand)["verdict"] == verdict
+
+
+# --- Several sources -------------------------------------------------------------------------------------------------
+
+MERGED: list[dict[str, Any]] = [
+    {"name": "web", "to": ["norm"]},
+    {"name": "app", "to": ["norm"]},
+    {"name": "norm"},
+]
+
+
+def merged(**trail: str) -> ByHand:
+    """Messages a to d came in at web, e to h at app, and all went through, but for what `trail` says (web_in=...)."""
+    whole = {"web.in": "abcd", "web.out": "abcd", "app.in": "efgh", "app.out": "efgh"}
+    whole |= {"norm.in": "abcdefgh", "norm.out": "abcdefgh"}
+    return ByHand(document(*MERGED), {**whole, **{name.replace("_", "."): ids for name, ids in trail.items()}})
+
+
+def test_each_source_has_what_became_of_its_messages() -> None:
+    result = judged(merged(norm_in="abcdefg", norm_out="abcdef"))
+    assert (result["messages"], result["delivered"], result["lost"]) == (8, 6, {"min": 2, "max": 2})
+    counts = {s["name"]: (s["messages"], s["delivered"], s["lost"]["min"], s["on_time_of"]) for s in result["sources"]}
+    assert counts == {"web": (4, 4, 0, 4), "app": (4, 2, 2, 4)}
+
+
+def test_a_message_whose_first_beacon_is_lost_counts_though_no_source_is_known_of_it() -> None:
+    result = judged(merged(web_in="abc", web_out="abc"))
+    assert (result["messages"], result["unexplained"], result["delivered"]) == (8, 1, 8)
+    assert [s["messages"] for s in result["sources"]] == [3, 4]
+    assert judged(merged(web_in="abc"))["sources"][0]["messages"] == 4, "web.out is behind web alone"
+
+
+def test_the_verdict_is_ok_and_idle_only_if_every_source_says_so() -> None:
+    whole = merged()
+    whole.report["app"] = {"final_through": START_S}
+    assert (judged(whole)["verdict"], judged(whole)["reasons"]) == ("unknown", ["evidence:app"])
+    empty = merged(**dict.fromkeys(("web_in", "web_out", "app_in", "app_out", "norm_in", "norm_out"), ""))
+    assert judged(empty)["verdict"] == "idle"
+    empty.report["app"] = {"final_through": START_S}
+    assert judged(empty)["verdict"] == "unknown"
+
+
+def test_a_message_that_was_sent_to_two_sources_is_one_and_counts_at_both() -> None:
+    result = judged(merged(app_in="defgh", app_out="defgh"))
+    assert (result["messages"], [s["messages"] for s in result["sources"]]) == (8, [4, 5])
+
+
+def test_a_pipeline_with_one_source_has_no_rows_of_sources() -> None:
+    assert "sources" not in judged(worked_case())

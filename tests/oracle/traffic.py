@@ -178,7 +178,10 @@ def journeys(plan: Plan, net: Net, cast: dict[str, list[Actor]], lag_target_ms: 
         event_ms = window_s * 1000 + rng.choice([0, 59_999, *(rng.randrange(MINUTE_MS) for _ in range(8))])
         name = f"order-{plan.seed}-{window_s - START_S}-{i}{rng.choice(['', '', 'é'])}"
         journey = Journey(plan, net, cast, rng, name, event_ms, lag_target_ms)
-        journey.visit(net.first, event_ms + journey.delay_ms(), journey.crc)
+        source = plan.rng("source", window_s, i).choice(net.sources)
+        journey.visit(source, event_ms + journey.delay_ms(), journey.crc)
+        if journey.happens("duplicates", 0.1) and len(net.sources) > 1:  # sent to two sources
+            journey.visit(next(name for name in net.sources if name != source), event_ms + 500, journey.crc)
         trails.append(with_holes(plan, rng, journey.seen) + replayed(journey) + restamped(plan, net, journey.seen))
     return trails
 
@@ -200,7 +203,7 @@ def restamped(plan: Plan, net: Net, seen: list[Seen]) -> list[Seen]:
     rng = plan.rng("restamped", seen[0].message_id, seen[0].event_ms)
     start_ms = seen[0].window_s * 1000
     again = replace(seen[0], event_ms=start_ms + rng.randrange(MINUTE_MS))
-    right = seen[0].checkpoint == f"{net.first}.in" and chance(rng, 0.6)
+    right = seen[0].checkpoint in net.entrances and chance(rng, 0.6)
     return [again] if right and plan.has("restamped") else []
 
 
