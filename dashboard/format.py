@@ -58,6 +58,7 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
         return "No reports for this minute, so it cannot be called idle."
     lost = window["lost"]
     parts = [_certain(window, lost["min"], total, max_loss_ratio)]
+    parts += [_side_lost(side) for side in window.get("sides", ()) if side["verdict"] == "loss"]
     if lost["max"] > lost["min"]:
         parts.append(f"{fmt.count(lost['max'] - lost['min'])} more perhaps{_where(window, 'perhaps')}.")
     if window["pending"]:
@@ -65,6 +66,12 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
     if verdict == "unknown":
         parts.append("That is not enough to call it ok or loss.")
     return " ".join(parts)
+
+
+def _side_lost(side: Document) -> str:
+    lost, of = side["lost"]["min"], side["messages"]
+    ratio = fmt.percent(lost / of)
+    return f"Side {side['name']} by itself lost {fmt.count(lost)} of {fmt.counted(of, 'message')} ({ratio}): loss."
 
 
 def _certain(window: Document, lost: int, total: int, max_loss_ratio: float) -> str:

@@ -206,9 +206,11 @@ def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tu
 def _source_arrivals(graph: Graph, patterns: list[int], codes: Ints, first: F32) -> tuple[Sketch, ...]:
     """Sketch, by source, the lags of the first arrivals of its messages at each destination."""
     found = []
-    for at in range(len(graph.sources)):
+    for at, source in enumerate(graph.sources):
+        side = graph.side_of(source)
         mine = np.array([is_of_source(graph, at, mask) for mask in patterns], bool)[codes]
-        found.append(Sketch.merged(sketch_of(lags[mine & np.isfinite(lags)]) for lags in first))
+        arrivals = [lags for there, lags in zip(graph.destinations, first, strict=True) if there.at & side.mask]
+        found.append(Sketch.merged(sketch_of(lags[mine & np.isfinite(lags)]) for lags in arrivals))
     return tuple(found)
 
 

@@ -70,7 +70,8 @@ def longest(graph: Graph, beacons: Sequence[Beacon]) -> list[tuple[str, float]]:
 
 def _spans(graph: Graph) -> Iterator[_Span]:
     for node in graph.nodes:
-        yield _Span(f"node {node}", "node", f"{node}.in", graph.exits(node))
+        if graph.exits(node):
+            yield _Span(f"node {node}", "node", f"{node}.in", graph.exits(node))
         for link in graph.links:
             if link.source == node:
                 yield _Span(f"link {link.name}", "link", link.out, (f"{link.target}.in",))

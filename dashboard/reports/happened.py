@@ -64,6 +64,28 @@ def sources(pages: Pages) -> ReportSection | None:
     return ReportSection("Sources", (note,), None, Table(heads, rows, 2))
 
 
+def sides(pages: Pages) -> ReportSection | None:
+    """Return a line per side of a graph that is cut; None where it is not."""
+    found = pages.report.sides
+    if len(found) < 2:
+        return None
+    note = (
+        "Where ids are new the graph is cut, and what lies before and behind is judged by itself. The status of the "
+        "report is the worst."
+    )
+    heads = ("Side", "Status", *NUMBERS[:3], "Loss budget left")
+    rows = [
+        [
+            Cell(there.name),
+            Cell(wording.status(there.whole.status), "", wording.STATUSES[there.whole.status].meaning),
+            *numbers(there.whole)[:3],
+            Cell(wording.left(there.whole.attainments[0].budget)),
+        ]
+        for there in found
+    ]
+    return ReportSection("Sides of the graph", (note,), None, Table(heads, rows, 2))
+
+
 def attainments(report: Report) -> tuple[str, ...]:
     """`Attainment, the share of messages due that was not lost: conn-ga 99.98 %, conn-fb 97.1 %.`, where there are
     several."""

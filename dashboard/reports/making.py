@@ -19,8 +19,8 @@ from dashboard.reports.model import (
     Figures,
     Incidents,
     LagByHop,
+    PartFigures,
     Report,
-    SourceFigures,
     WorstHour,
 )
 from dashboard.reports.ranges import CalendarSpan, day_edges, previous
@@ -113,8 +113,12 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float, s
         source=source,
         source_names=tuple(names),
         sources=tuple(
-            SourceFigures(name, reading.of_source(of_range, name), reading.of_source(of_before, name))
+            PartFigures(name, reading.of_source(of_range, name), reading.of_source(of_before, name))
             for name in dict.fromkeys([*whole.total.sources, *whole_before.total.sources])
+        ),
+        sides=tuple(
+            PartFigures(name, reading.of_side(of_range, name), reading.of_side(of_before, name))
+            for name in dict.fromkeys([*whole.total.sides, *whole_before.total.sides])
         ),
         lag=_lag_by_hop(whole.total, graph),
         previous_lag=_lag_by_hop(whole_before.total, graph),
@@ -164,11 +168,20 @@ class _Reading:
         """Return the figures of one of several sources over neighbouring ranges, by the pipeline's targets."""
         return self.figures(_of_source(parts, source))
 
+    def of_side(self, parts: Sequence[TimeRange], side: str) -> Figures:
+        """Return the figures of a side of the graph over neighbouring ranges: of its loss, which is all that is known
+        by side."""
+        return self.figures(_of_side(parts, side))
+
     def figures(self, parts: Sequence[TimeRange], destination: str | None = None) -> Figures:
         """Return the figures of neighbouring ranges, each against its own target; or those of one destination there."""
         if destination is not None:
             parts = [replace(part, total=part.total.at(destination)) for part in parts]
         return figures_of(parts, self._targets[destination], self._first_s, self._expected_to_s)
+
+
+def _of_side(parts: Iterable[TimeRange], side: str) -> list[TimeRange]:
+    return [replace(part, total=part.total.of_side(side)) for part in parts]
 
 
 def _of_source(parts: Iterable[TimeRange], source: str) -> list[TimeRange]:

@@ -13,7 +13,7 @@ from dashboard.request.span import Span
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.window_result import Interval, rfc3339
-from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall
+from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall, worst_status
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
@@ -103,8 +103,9 @@ class DestinationFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFigures:
-    """One of several sources over the range and over the one before, in its messages, by the pipeline's targets.
+class PartFigures:
+    """One of several sources, or sides of the graph, over the range and over the one before, in its messages, by the
+    pipeline's targets.
     Minutes by verdict are the pipeline's."""
 
     name: str
@@ -142,8 +143,8 @@ class Incidents:
 class Report:
     """One pipeline over one range; only the messages of `source`, where one is named. `days` are those of the range's
     zone; `burn_down` goes by them, or by hours where the range is short. `quality`: of the whole, by the targets of the
-    newest definition; `jobs`: of the runs that are due in it; `sources`, and `source_names`: where there are several.
-    `changes`: sentences on what changed against the range before."""
+    newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
+    several. `changes`: sentences on what changed against the range before."""
 
     pipeline: str
     description: str
@@ -165,7 +166,8 @@ class Report:
     changes: tuple[str, ...] = ()
     source: str | None = None
     source_names: tuple[str, ...] = ()
-    sources: tuple[SourceFigures, ...] = ()
+    sources: tuple[PartFigures, ...] = ()
+    sides: tuple[PartFigures, ...] = ()
 
     @property
     def name(self) -> str:
@@ -173,7 +175,8 @@ class Report:
 
     @property
     def status(self) -> Status:
-        return self.whole.status
+        """The worst of the whole and of each side: many messages on one would hide the loss of few on another."""
+        return worst_status((self.whole.status, *(side.whole.status for side in self.sides)))
 
     @property
     def is_known(self) -> bool:
@@ -234,6 +237,10 @@ class Report:
                     "previous": {**linked(there.previous), **_of_part(there.previous.total)},
                 }
                 for there in self.sources
+            ],
+            "sides": [
+                {"name": there.name, "whole": linked(there.whole), "previous": linked(there.previous)}
+                for there in self.sides
             ],
             "lag_by_hop": {
                 "destination": self.lag.delivery,

@@ -12,7 +12,7 @@ from lagloss_server.model.window_result import loss_ratio_of
 
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
-    """Lay out windows, one per row; below each the numbers of its destinations and of its sources, if it has
+    """Lay out windows, one per row; below each the numbers of its destinations, sources and sides, if it has
     several."""
     names = ("window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95")
     table = Table(*(Column(name, no_wrap=True) for name in names), "reasons", box=None)
@@ -28,24 +28,27 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             fmt.duration(window["e2e_lag_ms"]["p95"]),
             ", ".join([*_reasons(window), *_clocks(window)]),
         )
-        for row in (*_parts(window, "destinations", "at"), *_parts(window, "sources", "from")):
+        for row in [row for kind, word in _PARTS for row in _parts(window, kind, word)]:
             table.add_row(*row)
     return table
 
 
+_PARTS = (("destinations", "at"), ("sources", "from"), ("sides", "side"))
+
+
 def _parts(window: dict[str, Any], kind: str, word: str) -> list[tuple[str, ...]]:
-    """Return a row for each destination or source of several; of a single one the window's own numbers are."""
+    """Return a row for each of several; of a single one the window's own numbers are."""
     found = window.get(kind) or []
     return [
         (
             f"  {word} {there['name']}",
             "",
-            "",
+            there.get("verdict") or "",
             fmt.count(there["due"] if "due" in there else there["messages"]),
             fmt.count(there["delivered"]),
             fmt.count_interval(there["lost"]),
             fmt.percent_interval(loss_ratio_of(there)),
-            fmt.duration(there["e2e_lag_ms"]["p95"]),
+            fmt.duration(there["e2e_lag_ms"]["p95"]) if "e2e_lag_ms" in there else "",
             "",
         )
         for there in found

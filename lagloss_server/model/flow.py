@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from lagloss_server.model.cuts import AFTER, cut_nodes, takes_in_only
 from lagloss_server.model.nodes import NodeSpec, flow_graph, retriers_of
 
 
@@ -26,6 +27,7 @@ class Flow:
     """Links and checkpoints of valid nodes, in which `lagloss_server.model.nodes.problem_of` finds no problem."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        nodes = cut_nodes(nodes)
         self.retriers: tuple[str, ...] = retriers_of(nodes)
         self._specs = {node.name: node for node in nodes if node.name not in self.retriers}
         self._flow = flow_graph(nodes)
@@ -47,12 +49,21 @@ class Flow:
         return self.steps + self.retriers
 
     def exits(self, node: str) -> tuple[str, ...]:
-        """Return the exits of a node: its outs (to a retrier too), filtered and dead."""
+        """Return the exits of a node: its outs (to a retrier too), filtered and dead; none of one that only takes
+        in."""
+        if self.takes_in_only(node):
+            return ()
         if node in self.retriers:
             return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
         return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
 
+    def takes_in_only(self, node: str) -> bool:
+        """Return whether messages are delivered where this node takes them in."""
+        return node in self._specs and takes_in_only(self._specs[node])
+
     def outs(self, node: str) -> tuple[str, ...]:
+        if self.takes_in_only(node):
+            return ()
         if node in self.retriers:
             return tuple(f"{node}.out:{user}" for user in self.users(node))
         spec = self._specs[node]
@@ -62,6 +73,20 @@ class Flow:
     def following(self, node: str) -> tuple[str, ...]:
         """Return the next nodes; none of a node that delivers, and of a retrier."""
         return () if node in self.retriers else self._specs[node].to
+
+    def delivery_of(self, node: str) -> str:
+        """Return the delivery checkpoint of a node without next nodes."""
+        return f"{node}.in" if self.takes_in_only(node) else f"{node}.out"
+
+    def splits(self, source: str) -> bool:
+        """Return whether the ids that begin at a source carry those that they were split from."""
+        spec = self._specs.get(source.removesuffix(AFTER))
+        return source.endswith(AFTER) and spec is not None and spec.contract == "split"
+
+    @property
+    def cuts(self) -> tuple[tuple[str, str], ...]:
+        """The nodes whose ids are new, each with the one at which the new ids begin, in the order of the flow."""
+        return tuple((name, name + AFTER) for name in self.steps if self._specs[name].ids is not None)
 
     def users(self, retrier: str) -> tuple[str, ...]:
         """Return the nodes that hand messages to this retrier."""

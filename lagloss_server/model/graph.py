@@ -80,6 +80,19 @@ class Destination:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A part of the graph that is judged by itself (rule 18); `mask`: its checkpoints."""
+
+    nodes: tuple[str, ...]
+    sources: tuple[str, ...]
+    mask: int
+
+    @property
+    def name(self) -> str:
+        return self.sources[0]
+
+
 class Graph(Flow):
     """The facts of a definition for the rules, computed once."""
 
@@ -92,7 +105,9 @@ class Graph(Flow):
         self.entrances: tuple[str, ...] = tuple(f"{name}.in" for name in self.sources)
         """The checkpoints at which messages enter, by source."""
         self.entrance_mask = self.mask(self.entrances)
-        self.delivery: tuple[str, ...] = tuple(f"{name}.out" for name in self.steps if not self._specs[name].to)
+        self.delivery: tuple[str, ...] = tuple(
+            self.delivery_of(name) for name in self.steps if not self._specs[name].to
+        )
         self.delivery_mask = self.mask(self.delivery)
         self.dead_mask = self.mask(name for name in self.checkpoints if name.endswith(".dead"))
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
@@ -122,6 +137,25 @@ class Graph(Flow):
         users = self.users(retrier.name)
         known = [user for user in users if mask & self._handing_over(retrier.name, [user])]
         return self.mask(f"{user}.out:{retrier.name}" for user in known or users)
+
+    @cached_property
+    def sides(self) -> tuple[Side, ...]:
+        """The parts of the graph between which no link and no retrier leads, in the order of their first nodes."""
+        together: nx.Graph[str] = nx.Graph(self._flow)
+        together.add_edges_from((user, retrier) for retrier in self.retriers for user in self.users(retrier))
+        parts = [tuple(node for node in self.nodes if node in part) for part in nx.connected_components(together)]
+        return tuple(self._side(nodes) for nodes in sorted(parts, key=lambda nodes: self.nodes.index(nodes[0])))
+
+    def _side(self, nodes: tuple[str, ...]) -> Side:
+        return Side(
+            nodes=nodes,
+            sources=tuple(source for source in self.sources if source in nodes),
+            mask=self.mask(name for node in nodes for name in (f"{node}.in", *self.exits(node))),
+        )
+
+    def side_of(self, node: str) -> Side:
+        """Return the side that a node is of."""
+        return next(side for side in self.sides if node in side.nodes)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -166,7 +200,7 @@ class Graph(Flow):
     def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
         """Spans between checkpoints: a place's label, the checkpoints at which messages arrive there, and those at
         which they leave. A node's span is its process duration, a link's its queue time."""
-        kept = [(f"node {node}", (f"{node}.in",), self.outs(node)) for node in self.nodes]
+        kept = [(f"node {node}", (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
         return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
 
     def leads(self, checkpoints: Iterable[str], delivery: str) -> bool:
@@ -250,6 +284,8 @@ class Graph(Flow):
         places = []
         for node in self.steps:
             exits = self.exits(node)
+            if not exits:
+                continue
             beyond, retriers = self._beyond(exits)
             places.append(
                 Place(
@@ -304,7 +340,7 @@ class Graph(Flow):
         return places
 
     def _list_destinations(self) -> list[Destination]:
-        """List the destinations, in the order of the flow; of a graph with one delivery, all is its part."""
+        """List the destinations, in the order of the flow; of a side with one delivery, all is its part."""
         deliveries = {name: self._reach[name] & self.delivery_mask for name in self.checkpoints}
         for retrier in self.retriers:
             for user in self.users(retrier):
@@ -316,8 +352,9 @@ class Graph(Flow):
     def _destination(self, delivery: str, deliveries: dict[str, int]) -> Destination:
         at = self.mask([delivery])
         part = self.mask(name for name in self.checkpoints if deliveries[name] == at)
-        if len(self.delivery) == 1:
-            part = (1 << len(self.checkpoints)) - 1
+        side = self.side_of(node_of(delivery))
+        if side.mask & self.delivery_mask == at:
+            part = side.mask
         nodes = [node for node in self.steps if part >> self.bit[f"{node}.in"] & 1]
         retriers = [
             (

@@ -142,6 +142,30 @@ class SourceResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SideResult:
+    """What became of the messages of a side of the graph, which is judged by itself (rule 18). None where only a
+    closing can tell."""
+
+    name: str
+    nodes: tuple[str, ...]
+    verdict: Verdict | None
+    messages: int
+    delivered: int | None
+    filtered: int | None
+    dead: int | None
+    pending: int | None
+    unexplained: int | None
+    lost: Interval | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "nodes": list(self.nodes),
+            "loss_ratio": None if self.lost is None else loss_ratio_of(asdict(self)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Crash:
     """An emitter that fell silent and leaves its node incomplete for good (rule 16)."""
 
@@ -153,12 +177,13 @@ class Crash:
 class WindowResult:
     """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
 
-    `sources`: where there are several. `unknown_checkpoints`: beacons of checkpoints that the version in force does not
-    have (20 of them at most). `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how
-    far apart the hosts' clocks are, whole seconds (rule 4). `on_time_of`: how many messages the on-time share is of,
-    one each for every destination it is due at. `reasons_by_node`: why messages were filtered or dead; None where no
-    beacon was read. `staleness_ms`: by checkpoint, as of the window's end; none of those whose staleness is not known.
-    `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
+    `sources`, `sides`: where there are several. `unknown_checkpoints`: beacons of checkpoints that the version in force
+    does not have (20 of them at most). `sample`: the share of its messages that it was judged by (rule 14).
+    `clock_skew_ms`: how far apart the hosts' clocks are, whole seconds (rule 4). `on_time_of`: how many messages the
+    on-time share is of, one each for every destination it is due at. `reasons_by_node`: why messages were filtered or
+    dead; None where no beacon was read. `staleness_ms`: by checkpoint, as of the window's end; none of those whose
+    staleness is not known. `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch
+    ms); not printed.
     """
 
     pipeline: str
@@ -183,6 +208,7 @@ class WindowResult:
     links: tuple[LinkResult, ...]
     destinations: tuple[DestinationResult, ...]
     sources: tuple[SourceResult, ...] = ()
+    sides: tuple[SideResult, ...] = ()
     crashes: tuple[Crash, ...] = ()
     unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
     reasons_by_node: ReasonCounts | None = None
@@ -223,6 +249,7 @@ class WindowResult:
             "links": [link.document() for link in self.links],
             "destinations": [destination.document() for destination in self.destinations],
             **({"sources": [source.document() for source in self.sources]} if self.sources else {}),
+            **({"sides": [side.document() for side in self.sides]} if self.sides else {}),
             "reasons_by_node": self.reasons_by_node,
             "staleness_ms": dict(self.staleness_ms),
             "crashes": [asdict(crash) for crash in self.crashes],

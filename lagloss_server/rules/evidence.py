@@ -199,9 +199,9 @@ class Evidence:
             for reading_ms in state.skew.readings_ms(self.window_start_s)
         )
 
-    def is_idle(self, graph: Graph) -> bool:
+    def is_idle(self, sources: Iterable[str]) -> bool:
         """Whether every known emitter of each source, and at least one, is final or closed (rule 10)."""
-        return all(map(self._is_through, graph.sources))
+        return all(map(self._is_through, sources))
 
     def _is_through(self, source: str) -> bool:
         known = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]

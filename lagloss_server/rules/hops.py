@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lagloss.wire.format import F32
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, node_of
 
 HopKind = Literal["arrival", "queue", "process"]
 BEFORE_FIRST: Final = "source"
@@ -67,7 +67,7 @@ def hops(graph: Graph) -> list[Hop]:
 
 def deliveries(graph: Graph) -> list[str]:
     """Return the nodes without next nodes, in the order of the flow."""
-    return [checkpoint.removesuffix(".out") for checkpoint in graph.delivery]
+    return [node_of(checkpoint) for checkpoint in graph.delivery]
 
 
 def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
@@ -132,9 +132,10 @@ def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Ho
             total, path = max(before, key=itemgetter(0))
             process = Hop("process", node)
             paths[node] = (total + values[process], [*path, process]) if process in values else (total, path)
-    ends = [node for node in deliveries(graph) if node in paths and node in lags.lag_out]
+    last = {node: (lags.lag_in if graph.takes_in_only(node) else lags.lag_out).get(node) for node in deliveries(graph)}
+    ends = {node: lag for node, lag in last.items() if node in paths and lag is not None}
     if delivery is None and ends:
-        delivery = max(ends, key=lambda node: lags.lag_out[node])
+        delivery = max(ends, key=lambda node: ends[node])
     return {hop: values[hop] for hop in paths[delivery][1]} if delivery in ends else {}
 
 

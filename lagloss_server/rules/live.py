@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, Side
 from lagloss_server.model.window_result import (
     CheckpointResult,
     DestinationResult,
     Lags,
     LinkResult,
     NodeResult,
+    SideResult,
     SourceResult,
     WindowResult,
 )
@@ -66,6 +67,10 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         nothing = Lags.of(Sketch())  # which of the messages that arrived were its own, only a closing can determine
         return SourceResult(name, seen([f"{name}.in"]), None, None, None, None, None, None, None, nothing)
 
+    def side(of: Side) -> SideResult:
+        messages = seen(f"{name}.in" for name in of.sources)
+        return SideResult(of.name, of.nodes, None, messages, None, None, None, None, None, None)
+
     return WindowResult(
         pipeline=graph.definition.name,
         window_start_s=window_start_s,
@@ -106,5 +111,6 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
             )
             for there in graph.destinations
         ),
+        sides=tuple(map(side, graph.sides)) if len(graph.sides) > 1 else (),
         sources=tuple(source(name) for name in graph.sources) if len(graph.sources) > 1 else (),
     )

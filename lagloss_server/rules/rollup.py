@@ -47,8 +47,9 @@ _CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed", "counted"
 
 @dataclass(frozen=True, slots=True)
 class PartSums:
-    """Some of the messages of many windows: the `due` ones at a destination (rule 15), or those of a source (rule 17);
-    what became of them, and the lags of their first arrivals."""
+    """Some of the messages of many windows: the `due` ones at a destination (rule 15), or those of a source (rule 17)
+    or
+    of a side (rule 18); what became of them, and the lags of their first arrivals."""
 
     lags: Sketch = field(default_factory=Sketch)
     due: int = 0
@@ -90,6 +91,17 @@ class PartSums:
         )
 
     @classmethod
+    def of_side(cls, there: Mapping[str, Any]) -> PartSums:
+        """Return what one closed window adds: a row of its document's `sides`, of which lags and on-time share are not
+        known."""
+        return cls(
+            due=there["messages"],
+            **{name: there[name] for name in ("delivered", "filtered", "dead", "pending")},
+            lost_min=there["lost"]["min"],
+            lost_max=there["lost"]["max"],
+        )
+
+    @classmethod
     def merged(cls, parts: Sequence[PartSums]) -> PartSums:
         """All parts together; their windows are different ones."""
         counts = (sum(getattr(part, name) for part in parts) for name in _PART_COUNTS)
@@ -104,6 +116,12 @@ class PartSums:
             "on_time_share": self.on_time / self.on_time_of if self.on_time_of else None,
             "e2e_lag_ms": asdict(Lags.of(self.lags)),
         }
+
+    def side_document(self, name: str) -> dict[str, Any]:
+        """Return the sums of a side with a window's field names."""
+        counts = self.document(name)
+        kept = {key: counts[key] for key in ("delivered", "filtered", "dead", "pending", "lost")}
+        return {"name": name, "messages": self.due, **kept}
 
     def source_document(self, name: str) -> dict[str, Any]:
         """Return the sums of a source with a window's field names."""
@@ -145,6 +163,7 @@ class Rollup:
     checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
     destinations: Mapping[str, PartSums] = field(default_factory=dict)
     sources: Mapping[str, PartSums] = field(default_factory=dict)
+    sides: Mapping[str, PartSums] = field(default_factory=dict)
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     durations: Mapping[str, Sketch] = field(default_factory=dict)
@@ -189,6 +208,7 @@ class Rollup:
                     document.get("sources", ()), facts.source_arrivals or repeat(Sketch()), strict=False
                 )
             },
+            sides={there["name"]: PartSums.of_side(there) for there in document.get("sides", ())},
             lost_at={
                 label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
             },
@@ -226,6 +246,7 @@ class Rollup:
             },
             destinations=_merge_parts([part.destinations for part in parts]),
             sources=_merge_parts([part.sources for part in parts]),
+            sides=_merge_parts([part.sides for part in parts]),
             lost_at=_added_intervals(part.lost_at for part in parts),
             reasons=_added_reasons([part.reasons for part in parts]),
             durations={
@@ -245,6 +266,11 @@ class Rollup:
         """Return the sums of one source's messages in place of the pipeline's; the verdicts stay those of the
         windows."""
         return self._of_part(self.sources.get(source, PartSums()))
+
+    def of_side(self, side: str) -> Rollup:
+        """Return the sums of one side of the graph in place of the pipeline's; the verdicts stay those of the
+        windows."""
+        return self._of_part(self.sides.get(side, PartSums()))
 
     def _of_part(self, there: PartSums) -> Rollup:
         return Rollup(
@@ -286,6 +312,7 @@ class Rollup:
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
             "destinations": [sums.document(name) for name, sums in self.destinations.items()],
             **({"sources": sources} if (sources := self.source_documents) else {}),
+            **({"sides": [sums.side_document(name) for name, sums in self.sides.items()]} if self.sides else {}),
             "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
             "reasons_by_node": self.reasons,
             "checksums": {
@@ -322,6 +349,7 @@ class Rollup:
             },
             "destinations": _pack_parts(self.destinations),
             **({"sources": _pack_parts(self.sources)} if self.sources else {}),
+            **({"sides": _pack_parts(self.sides)} if self.sides else {}),
             "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
             "reasons": self.reasons,
             "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
@@ -345,6 +373,7 @@ class Rollup:
             checkpoints=checkpoints,
             destinations=_unpack_parts(raw.pop("destinations", {})),
             sources=_unpack_parts(raw.pop("sources", {})),
+            sides=_unpack_parts(raw.pop("sides", {})),
             lost_at=lost_at,
             durations={label: Sketch.unpacked(bins) for label, bins in raw.pop("durations", {}).items()},
             checksums={link: (bad, of) for link, (bad, of) in raw.pop("checksums", {}).items()},

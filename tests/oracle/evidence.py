@@ -69,6 +69,7 @@ class Definition:
     loss_max: float
     lag_target_ms: float
     objectives: dict[str, tuple[float, float]]  # delivering nodes with targets of their own: loss max, lag target in ms
+    takes_in: set[str]  # nodes that make new ids and say nothing of what became of those that they took in
 
     @property
     def sources(self) -> list[str]:
@@ -96,6 +97,8 @@ class Definition:
         return f"{node}.out:{following}" if len(self.to[node]) > 1 else f"{node}.out"
 
     def outs(self, node: str) -> list[str]:
+        if node in self.takes_in:
+            return []
         if node in self.retriers:
             return [f"{node}.out:{user}" for user in self.users(node)]
         outs = [self.out_for(node, following) for following in self.to[node]] or [f"{node}.out"]
@@ -104,6 +107,8 @@ class Definition:
         return outs
 
     def exits(self, node: str) -> list[str]:
+        if node in self.takes_in:
+            return []
         if node in self.retriers:
             return [*self.outs(node), f"{node}.dead"]
         return [*self.outs(node), f"{node}.filtered", f"{node}.dead"]
@@ -112,8 +117,19 @@ class Definition:
         return [c for node in self.all_nodes for c in [f"{node}.in", *self.exits(node)]]
 
     def deliveries(self) -> list[str]:
-        """The `out` of every node without next nodes."""
-        return [f"{node}.out" for node in self.nodes if not self.to[node]]
+        """The `out` of every node without next nodes; the `in` of one that only takes in."""
+        ends = [node for node in self.nodes if not self.to[node]]
+        return [f"{node}.in" if node in self.takes_in else f"{node}.out" for node in ends]
+
+    def sides(self) -> list[list[str]]:
+        """The nodes in groups between which no link and no retrier leads, each in the order of `all_nodes`."""
+        groups: list[set[str]] = []
+        for node in self.all_nodes:
+            near = {node, *self.to.get(node, []), *([self.retrier[node]] if node in self.retrier else [])}
+            touching = [group for group in groups if group & near]
+            groups = [group for group in groups if not group & near] + [near.union(*touching)]
+        found = [[node for node in self.all_nodes if node in group] for group in groups]
+        return sorted(found, key=lambda nodes: self.all_nodes.index(nodes[0]))
 
     def ancestors(self, node: str) -> set[str]:
         """Every node above this one, itself not included."""
@@ -152,9 +168,22 @@ def topological(names: list[str], to: dict[str, list[str]]) -> list[str]:
     return placed
 
 
+def cut(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each node with `ids: new` as two: N, which takes the old ids in, and N-new, at which the new ones begin."""
+    found: list[dict[str, Any]] = []
+    for entry in nodes:
+        if entry.get("ids") != "new":
+            found.append(entry)
+            continue
+        found.append({key: value for key, value in entry.items() if key not in ("to", "copy")})
+        after = {key: entry[key] for key in ("to", "copy") if key in entry}
+        found.append({"name": f"{entry['name']}-new", **after})
+    return found
+
+
 def read_definition(document: dict[str, Any]) -> Definition:
     spec = document["spec"]
-    entries = {entry["name"]: entry for entry in spec["nodes"]}
+    entries = {entry["name"]: entry for entry in cut(spec["nodes"])}
     retrier = {name: entry["retries"] for name, entry in entries.items() if "retries" in entry}
     retriers = list(dict.fromkeys(retrier.values()))
     names = [name for name in entries if name not in retriers]
@@ -176,6 +205,7 @@ def read_definition(document: dict[str, Any]) -> Definition:
             node: (loss_max({**sla, **own}), lag_target_ms({**sla, **own}))
             for node, own in sla.get("destinations", {}).items()
         },
+        takes_in={name for name in names if "ids" in entries[name] and "contract" not in entries[name]},
     )
 
 

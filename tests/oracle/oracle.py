@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -99,6 +99,21 @@ class Case:
     sample: int
     at: dict[str, dict[int, list[Beacon]]]
     edges: dict[str, list[str]]
+    side: list[str]  # the nodes that are judged; `at` has no beacon of others
+    last_seen_ms: dict[int, float]  # on whichever side
+
+    @property
+    def sources(self) -> list[str]:
+        return [node for node in self.d.sources if node in self.side]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Those of the side."""
+        return [x for x in self.d.checkpoints() if x.split(".")[0] in self.side]
+
+    @property
+    def deliveries(self) -> list[str]:
+        return [x for x in self.d.deliveries() if x in self.checkpoints]
 
     @property
     def now_ms(self) -> int:
@@ -138,15 +153,26 @@ def open_case(world: World, window_start_s: int) -> Case:
     blocks, quarantined, strangers = read_blocks(world, d, window_start_s)
     emitters, lanes = follow(world, d.pipeline)
     case = Case(
-        world, window_start_s, d, blocks, quarantined, strangers, emitters, lanes, ALL_IDS, {}, next_checkpoints(d)
-    )
+        world, window_start_s, d, blocks, quarantined, strangers, emitters, lanes, ALL_IDS, {}, next_checkpoints(d),
+        d.all_nodes, {},
+    )  # fmt: skip
     case.sample = rule_14_sample(case)
     case.at = {checkpoint: {} for checkpoint in d.checkpoints()}
     for block in blocks:
         for beacon in block.beacons:
             if beacon.id_hash % ALL_IDS < case.sample:
                 case.at[block.checkpoint].setdefault(beacon.id_hash, []).append(beacon)
+    case.last_seen_ms = rule_4_last_seen_ms(case)
     return case
+
+
+def sides(case: Case) -> list[Case]:
+    """The case once for each side, with its beacons only: an id that is on two sides is a message of each."""
+    found = []
+    for nodes in case.d.sides():
+        at = {x: ids if x.split(".")[0] in nodes else {} for x, ids in case.at.items()}
+        found.append(replace(case, side=nodes, at=at))
+    return found
 
 
 # --- Rules of arithmetic ---------------------------------------------------------------------------------------------
@@ -169,7 +195,7 @@ def rule_2_messages(case: Case) -> set[int]:
 
 def rule_2_unexplained(case: Case, messages: set[int], complete: set[str]) -> set[int]:
     """Those at no source's `in` although every source's evidence is complete."""
-    if not set(case.d.sources) <= complete:
+    if not set(case.sources) <= complete:
         return set()
     return messages - {id_hash for x in case.d.entrances for id_hash in case.at[x]}
 
@@ -214,7 +240,7 @@ def rule_3_missing(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Pl
 
     d = case.d
     for n in d.nodes:
-        gone = implied[f"{n}.in"] - {i for x in d.exits(n) for i in implied[x]}
+        gone = set() if n in d.takes_in else implied[f"{n}.in"] - {i for x in d.exits(n) for i in implied[x]}
         note(Place("node", n), gone, d.exits(n), d.copied_above(n))
         for m in d.to[n]:
             gone = implied[d.out_for(n, m)] - implied[f"{m}.in"]
@@ -427,8 +453,7 @@ class Trail:
 
 def rule_8_trails(case: Case, messages: set[int], implied: dict[str, set[int]]) -> dict[int, Trail]:
     missing, held = rule_3_missing(case, implied), rule_5_with_retrier(case, implied)
-    last_seen = rule_4_last_seen_ms(case)
-    return {i: Trail(missing.get(i, set()), held.get(i, set()), last_seen[i]) for i in messages}
+    return {i: Trail(missing.get(i, set()), held.get(i, set()), case.last_seen_ms[i]) for i in messages}
 
 
 def rule_8_fate(case: Case, id_hash: int, trail: Trail, complete: set[str]) -> Fate:
@@ -499,7 +524,7 @@ def rule_9_allowed_from(d: Definition, source: str, node: str) -> int:
 
 def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[str, Any]], complete: set[str]) -> str:
     """`loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its own."""
-    verdicts = ["idle" if all(rule_10_is_through(case, source) for source in case.d.sources) else "unknown"]
+    verdicts = ["idle" if all(rule_10_is_through(case, source) for source in case.sources) else "unknown"]
     if counts["messages"] > 0:
         verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
     for row in destinations:
@@ -512,7 +537,12 @@ def rule_10_judged(case: Case, counts: dict[str, Any], messages: int, loss_max: 
     if counts["lost"]["min"] / messages > loss_max:
         return "loss"
     unsure = (counts["lost"]["max"] + counts["pending"]) / messages
-    return "ok" if unsure <= loss_max and set(case.d.sources) <= complete else "unknown"
+    return "ok" if unsure <= loss_max and set(case.sources) <= complete else "unknown"
+
+
+def rule_18_worst(verdicts: list[str]) -> str:
+    """The verdict of a pipeline with several sides."""
+    return next(verdict for verdict in ("loss", "unknown", "ok", "idle") if verdict in verdicts)
 
 
 def rule_10_is_through(case: Case, source: str) -> bool:
@@ -525,10 +555,10 @@ def rule_10_is_through(case: Case, source: str) -> bool:
     return bool(known) and all(e.closed or e.final_through_s >= case.end_s for e in known)
 
 
-def rule_10_reasons(case: Case, fates: dict[int, Fate], unexplained: set[int], complete: set[str]) -> list[str]:
+def rule_10_reasons(case: Case, fates: list[Fate], unexplained: int, complete: set[str]) -> list[str]:
     """Every one that is true, whatever the verdict."""
     reasons = [f"evidence:{node}" for node in case.d.all_nodes if node not in complete]
-    reasons += [kind for kind in ("pending", "overdue") if any(fate.kind == kind for fate in fates.values())]
+    reasons += [kind for kind in ("pending", "overdue") if any(fate.kind == kind for fate in fates)]
     reasons += ["unexplained"] if unexplained else []
     reasons += ["version"] if rule_7e_versions(case) else []
     reasons += ["sample"] if case.sample < ALL_IDS else []
@@ -638,9 +668,9 @@ def rule_15_deliveries(case: Case, checkpoint: str) -> set[str]:
 
 
 def rule_15_part(case: Case, delivery: str) -> set[str]:
-    """Every checkpoint from which this is the only delivery that can be reached; of a graph with one delivery, all."""
-    every = case.d.checkpoints()
-    if case.d.deliveries() == [delivery]:
+    """Every checkpoint from which this is the only delivery that can be reached; of a side with one delivery, all."""
+    every = case.checkpoints
+    if case.deliveries == [delivery]:
         return set(every)
     return {x for x in every if rule_15_deliveries(case, x) == {delivery}}
 
@@ -649,7 +679,7 @@ def rule_15_destinations(
     case: Case, implied: dict[str, set[int]], trails: dict[int, Trail], complete: set[str]
 ) -> list[Arrivals]:
     found = []
-    for delivery in case.d.deliveries():
+    for delivery in case.deliveries:
         part = rule_15_part(case, delivery)
         due = {i for x in part for i in implied[x]}
         fates = {i: rule_15_fate(case, i, delivery, part, trails[i], complete) for i in due}
@@ -679,7 +709,7 @@ def rule_15_fate(case: Case, id_hash: int, delivery: str, part: set[str], trail:
     if case.has(id_hash, delivery):
         return Fate("delivered")
     users = [n for n in case.d.retrier if rule_15_handed_in(case, n, part) and case.handed(id_hash, n)]
-    nodes = [n for n in case.d.nodes if f"{n}.in" in part]
+    nodes = [n for n in case.d.nodes if f"{n}.in" in part and n not in case.d.takes_in]
     if case.has(id_hash, *(f"{n}.dead" for n in nodes), *(f"{case.d.retrier[n]}.dead" for n in users)):
         return Fate("dead")
     if case.has(id_hash, *(f"{n}.filtered" for n in nodes)):
@@ -704,18 +734,18 @@ def rule_15_outside(case: Case, trails: dict[int, Trail], fates: dict[int, Fate]
     return {i for i, trail in trails.items() if is_outside(i, trail)}
 
 
-def rule_15_on_time_of(destinations: list[Arrivals], outside: set[int]) -> int:
+def rule_15_on_time_of(destinations: list[Arrivals], outside: int) -> int:
     """What the share is of: those asked for at any destination, and those missing outside all parts."""
-    return sum(len(there.asked) for there in destinations) + len(outside)
+    return sum(len(there.asked) for there in destinations) + outside
 
 
-def rule_15_on_time_share(destinations: list[Arrivals], outside: set[int]) -> float | None:
+def rule_15_on_time_share(destinations: list[Arrivals], outside: int) -> float | None:
     """On time at any destination, of those; of no messages, null."""
     of = rule_15_on_time_of(destinations, outside)
     return sum(len(there.on_time) for there in destinations) / of if of else None
 
 
-def rule_17_of(case: Case, source: str, implied: dict[str, set[int]]) -> set[int]:
+def rule_17_of(implied: dict[str, set[int]], source: str) -> set[int]:
     """The messages *of* a source: those implied at its `in`."""
     return implied[f"{source}.in"]
 
@@ -776,38 +806,66 @@ def wilson(count: int, n: int, side: int) -> float:
 # --- The documents ---------------------------------------------------------------------------------------------------
 
 
-def judge(world: World, window_start_s: int) -> dict[str, Any]:
-    """One closed window as in `windows --json`, without `state`, `revision` and `closed_at`."""
-    case = open_case(world, window_start_s)
-    implied, complete = rule_1_implied(case), rule_7_complete(case)
+@dataclass(frozen=True)
+class Judged:
+    """One side of a window."""
+
+    case: Case
+    implied: dict[str, set[int]]
+    trails: dict[int, Trail]
+    fates: dict[int, Fate]
+    unexplained: set[int]
+    destinations: list[Arrivals]
+    outside: set[int]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [destination_row(self.case, there) for there in self.destinations]
+
+
+def judge_side(case: Case, complete: set[str]) -> Judged:
+    implied = rule_1_implied(case)
     messages = rule_2_messages(case)
-    unexplained = rule_2_unexplained(case, messages, complete)
     trails = rule_8_trails(case, messages, implied)
     fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
     destinations = rule_15_destinations(case, implied, trails, complete)
-    rows = [destination_row(case, there) for there in destinations]
     outside = rule_15_outside(case, trails, fates, [there.part for there in destinations])
+    unexplained = rule_2_unexplained(case, messages, complete)
+    return Judged(case, implied, trails, fates, unexplained, destinations, outside)
+
+
+def judge(world: World, window_start_s: int) -> dict[str, Any]:
+    """One closed window as in `windows --json`, without `state`, `revision` and `closed_at`."""
+    case = open_case(world, window_start_s)
+    complete = rule_7_complete(case)
+    judged = [judge_side(side, complete) for side in sides(case)]
+    fates = [fate for side in judged for fate in side.fates.values()]
+    unexplained = sum(len(side.unexplained) for side in judged)
+    destinations = [there for side in judged for there in side.destinations]
+    destinations.sort(key=lambda there: case.d.deliveries().index(there.delivery))
+    outside = sum(len(side.outside) for side in judged)
     counts = headline(case, fates, unexplained)
-    ratio = {end: counts["lost"][end] / counts["messages"] if counts["messages"] else None for end in ("min", "max")}
     arrivals = [lag_ms for there in destinations for lag_ms in there.first_ms.values()]
+    side_rows = [side_row(side, complete) for side in judged]
     return {
         "pipeline": case.d.pipeline,
         "window_start": datetime.fromtimestamp(window_start_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "verdict": rule_10_verdict(case, counts, rows, complete),
+        "verdict": rule_18_worst([row["verdict"] for row in side_rows]),
         "reasons": rule_10_reasons(case, fates, unexplained, complete),
         "proof": "beacons",
         "sample": float(f"{case.sample / ALL_IDS:.6g}"),
         **counts,
         "clock_skew_ms": rule_4_clocks_apart_ms(case),
-        "loss_ratio": ratio,
+        "loss_ratio": loss_ratio(counts),
         "on_time_share": rule_15_on_time_share(destinations, outside),
         "on_time_of": rule_14_scaled(case, rule_15_on_time_of(destinations, outside)),
         "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
         "checkpoints": [checkpoint_row(case, c) for c in case.d.checkpoints() if case.at[c]],
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
-        "destinations": rows,
-        **several("sources", [source_row(case, s, implied, fates, destinations, outside) for s in case.d.sources]),
+        "destinations": [destination_row(case, there) for there in destinations],
+        **several("sources", [source_row(side_of(judged, source), source) for source in case.d.sources]),
+        **several("sides", side_rows),
         "reasons_by_node": reasons_by_node(case),
         "staleness_ms": {},  # a matter of several windows, added to a judgement
         "crashes": rule_16_crashes(case),
@@ -815,8 +873,28 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
     }
 
 
-def headline(case: Case, fates: dict[int, Fate], unexplained: set[int]) -> dict[str, Any]:
-    kinds = [fate.kind for fate in fates.values()]
+def side_of(judged: list[Judged], node: str) -> Judged:
+    return next(side for side in judged if node in side.case.side)
+
+
+def loss_ratio(counts: dict[str, Any]) -> dict[str, float | None]:
+    return {end: counts["lost"][end] / counts["messages"] if counts["messages"] else None for end in ("min", "max")}
+
+
+def side_row(side: Judged, complete: set[str]) -> dict[str, Any]:
+    """One side by itself."""
+    counts = headline(side.case, list(side.fates.values()), len(side.unexplained))
+    return {
+        "name": side.case.sources[0],
+        "nodes": side.case.side,
+        "verdict": rule_10_verdict(side.case, counts, side.rows, complete),
+        **counts,
+        "loss_ratio": loss_ratio(counts),
+    }
+
+
+def headline(case: Case, fates: list[Fate], unexplained: int) -> dict[str, Any]:
+    kinds = [fate.kind for fate in fates]
     certain = kinds.count("lost")
     uncertain = kinds.count("perhaps") + kinds.count("overdue")
     return {
@@ -825,16 +903,16 @@ def headline(case: Case, fates: dict[int, Fate], unexplained: set[int]) -> dict[
         "filtered": rule_14_scaled(case, kinds.count("filtered")),
         "dead": rule_14_scaled(case, kinds.count("dead")),
         "pending": rule_14_scaled(case, kinds.count("pending")),
-        "unexplained": rule_14_scaled(case, len(unexplained)),
+        "unexplained": rule_14_scaled(case, unexplained),
         "lost": rule_14_interval(case, certain, certain + uncertain, len(kinds)),
     }
 
 
-def lost_at(case: Case, fates: dict[int, Fate], *places: Place) -> dict[str, int]:
+def lost_at(case: Case, fates: list[Fate], *places: Place) -> dict[str, int]:
     """A place's own counts: the messages that are certain, perhaps or overdue at that place."""
-    certain = sum(1 for fate in fates.values() if fate.certain_at & set(places))
-    perhaps = sum(1 for fate in fates.values() if fate.perhaps_at & set(places))
-    overdue = sum(1 for fate in fates.values() if fate.kind == "overdue" and fate.missing_at & set(places))
+    certain = sum(1 for fate in fates if fate.certain_at & set(places))
+    perhaps = sum(1 for fate in fates if fate.perhaps_at & set(places))
+    overdue = sum(1 for fate in fates if fate.kind == "overdue" and fate.missing_at & set(places))
     return rule_14_interval(case, certain, certain + perhaps + overdue, len(fates))
 
 
@@ -855,7 +933,7 @@ def checkpoint_row(case: Case, checkpoint: str) -> dict[str, Any]:
     }
 
 
-def node_row(case: Case, node: str, fates: dict[int, Fate], complete: set[str]) -> dict[str, Any]:
+def node_row(case: Case, node: str, fates: list[Fate], complete: set[str]) -> dict[str, Any]:
     lag_in = quantile(case.live_lags([f"{node}.in"]), 0.95)
     lag_out = quantile(case.live_lags(case.d.outs(node)), 0.95)
     return {
@@ -869,7 +947,7 @@ def node_row(case: Case, node: str, fates: dict[int, Fate], complete: set[str]) 
     }
 
 
-def link_row(case: Case, n: str, m: str, fates: dict[int, Fate]) -> dict[str, Any]:
+def link_row(case: Case, n: str, m: str, fates: list[Fate]) -> dict[str, Any]:
     lag_out = quantile(case.live_lags([case.d.out_for(n, m)]), 0.95)
     lag_in = quantile(case.live_lags([f"{m}.in"]), 0.95)
     return {
@@ -902,18 +980,12 @@ def several(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: rows} if len(rows) > 1 else {}
 
 
-def source_row(
-    case: Case,
-    source: str,
-    implied: dict[str, set[int]],
-    fates: dict[int, Fate],
-    destinations: list[Arrivals],
-    outside: set[int],
-) -> dict[str, Any]:
-    of = rule_17_of(case, source, implied)
+def source_row(side: Judged, source: str) -> dict[str, Any]:
+    case, fates, destinations = side.case, side.fates, side.destinations
+    of = rule_17_of(side.implied, source)
     kinds = [fates[i].kind for i in of]
     certain, unsure = kinds.count("lost"), kinds.count("perhaps") + kinds.count("overdue")
-    on_time, asked = rule_17_on_time(of, destinations, outside)
+    on_time, asked = rule_17_on_time(of, destinations, side.outside)
     arrivals = [lag_ms for there in destinations for i, lag_ms in there.first_ms.items() if i in of]
     return {
         "name": source,
@@ -929,14 +1001,15 @@ def source_row(
 def missing(world: World, window_start_s: int) -> dict[int, dict[str, Any]]:
     """By id hash, every lost, perhaps lost, overdue or pending message, and all the places it is missing at."""
     case = open_case(world, window_start_s)
-    implied, complete = rule_1_implied(case), rule_7_complete(case)
-    trails = rule_8_trails(case, rule_2_messages(case), implied)
-    fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
-    return {
-        id_hash: {"kind": fate.kind, "places": sorted(str(place) for place in fate.missing_at)}
-        for id_hash, fate in fates.items()
-        if fate.missing_at
-    }
+    complete, found = rule_7_complete(case), dict[int, dict[str, Any]]()
+    for side in sides(case):
+        for id_hash, fate in judge_side(side, complete).fates.items():
+            if fate.missing_at:
+                places = {*found.get(id_hash, {"places": []})["places"], *map(str, fate.missing_at)}
+                kinds = {fate.kind, *([found[id_hash]["kind"]] if id_hash in found else [])}
+                kind = next(kind for kind in ("lost", "perhaps", "overdue", "pending") if kind in kinds)
+                found[id_hash] = {"kind": kind, "places": sorted(places)}
+    return found
 
 
 def difference(world: World, window_start_s: int, a: str, b: str) -> set[int]:

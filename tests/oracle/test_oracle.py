@@ -568,3 +568,53 @@ def test_a_message_that_was_sent_to_two_sources_is_one_and_counts_at_both() -> N
 
 def test_a_pipeline_with_one_source_has_no_rows_of_sources() -> None:
     assert "sources" not in judged(worked_case())
+
+
+# --- New ids ---------------------------------------------------------------------------------------------------------
+
+
+def aggregated(contract: str = "aggregate", **trail: str) -> ByHand:
+    """Messages a to d go into A and B, which are stored."""
+    own = {"contract": contract} if contract else {}
+    nodes = [{"name": "src", "to": ["agg"]}, {"name": "agg", "to": ["snk"], "ids": "new", **own}, {"name": "snk"}]
+    whole = {"src.in": "abcd", "src.out": "abcd", "agg.in": "abcd", **({"agg.out": "abcd"} if contract else {})}
+    whole |= {"agg-new.in": "AB", "agg-new.out": "AB", "snk.in": "AB", "snk.out": "AB"}
+    changed = {name.replace("_new_", "-new.").replace("_", "."): ids for name, ids in trail.items()}
+    return ByHand(document(*nodes), {**whole, **changed})
+
+
+def test_each_side_of_a_cut_is_judged_by_itself_and_the_worst_is_the_pipelines_verdict() -> None:
+    result = judged(aggregated(snk_in="A", snk_out="A"))
+    assert (result["verdict"], result["messages"], result["lost"]["min"]) == ("loss", 6, 1)
+    sides = {side["name"]: (side["verdict"], side["messages"], side["lost"]["min"]) for side in result["sides"]}
+    assert sides == {"src": ("ok", 4, 0), "agg-new": ("loss", 2, 1)}
+
+
+def test_an_input_that_went_into_no_output_is_lost_at_the_node_and_one_that_went_into_two_is_twice() -> None:
+    result = judged(aggregated(agg_out="abc"))
+    assert gone(aggregated(agg_out="abc")) == {"d": ("lost", ["node agg"])}
+    assert [side["verdict"] for side in result["sides"]] == ["loss", "ok"]
+    twice = row(judged(aggregated(agg_out="abcdd"))["checkpoints"], "agg.out")
+    assert (twice["distinct"], twice["duplicates"]) == (4, 1)
+
+
+def test_without_a_contract_an_input_is_delivered_where_it_is_taken_in() -> None:
+    result = judged(aggregated(contract=""))
+    assert (result["verdict"], [d["name"] for d in result["destinations"]]) == ("ok", ["agg", "snk"])
+    assert [d["delivered"] for d in result["destinations"]] == [4, 2]
+    assert gone(aggregated(contract="", agg_in="abc")) == {"d": ("lost", ["link src->agg"])}
+
+
+def test_an_id_that_is_on_both_sides_is_a_message_of_each() -> None:
+    same = dict.fromkeys(("agg_new_in", "agg_new_out", "snk_in"), "abcd")
+    result = judged(aggregated(**same, snk_out="abc"))
+    assert [(side["messages"], side["delivered"]) for side in result["sides"]] == [(4, 4), (4, 3)]
+    assert (result["messages"], result["delivered"]) == (8, 7)
+
+
+def test_a_side_without_messages_is_idle_only_if_its_own_sources_say_so() -> None:
+    empty = dict.fromkeys(("agg_new_in", "agg_new_out", "snk_in", "snk_out"), "")
+    assert judged(aggregated(**empty))["verdict"] == "ok"
+    silent = aggregated(**empty)
+    silent.report["agg-new"] = {"final_through": START_S}
+    assert judged(silent)["verdict"] == "unknown"

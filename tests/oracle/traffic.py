@@ -103,7 +103,9 @@ class Journey:
         if self.happens("lost_at_node", 0.12):
             return
         at_ms += self.delay_ms()
-        if node in self.net.retrier and chance(self.rng, 0.45) and tries < 2:
+        if node in self.net.takes_in:
+            self.make_new(node, at_ms, crc)
+        elif node in self.net.retrier and chance(self.rng, 0.45) and tries < 2:
             self.retry(node, at_ms, crc, tries)
         elif self.happens("filtered", 0.2):
             self.observe(f"{node}.filtered", at_ms, crc)
@@ -134,6 +136,8 @@ class Journey:
             if self.happens("on_target", 0.6):
                 at_ms = self.event_ms + self.lag_target_ms + self.rng.choice([0, 0, 1, -1, 0.001])
             self.observe(f"{node}.out", at_ms, crc)
+            if node in self.net.new_ids:
+                self.make_new(node, at_ms, crc)
             return
         taken = list(following)
         if len(following) > 1 and node not in self.net.copies:
@@ -143,6 +147,14 @@ class Journey:
                 continue  # one of the copies is never sent
             self.observe(self.net.out_for(node, name), at_ms, crc)
             self.cross(name, at_ms, crc)
+
+    def make_new(self, node: str, at_ms: float, crc: int) -> None:
+        """New messages of this one, which go on: two children, one with another id, or one with the same."""
+        old, visits = self.message_id, self.visits
+        for new in self.rng.choice([[f"{old}#1/2", f"{old}#2/2"], [f"{old}+"], [old]]):
+            self.message_id, self.visits = new, {}
+            self.visit(f"{node}-new", at_ms + self.delay_ms(), crc)
+        self.message_id, self.visits = old, visits
 
     def cross(self, name: str, at_ms: float, crc: int) -> None:
         """Over a link, to the node of that name."""

@@ -16,6 +16,7 @@ from dashboard.pages import reasons
 from dashboard.pages.base import Part, badge, moment
 from dashboard.pages.destinations import destinations
 from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.sides import sides
 from dashboard.pages.sources import source_choice, source_of, sources
 from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
@@ -65,6 +66,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
             dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4}, mt="sm", spacing="sm"),
             destinations(newest, sla),
             sources(newest, sla),
+            sides(newest),
             source_choice(here, names, source_of(here, names)),
         ],
         p="sm",

@@ -12,6 +12,7 @@ from dashboard import format as words
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.pages.destinations import destinations
+from dashboard.pages.sides import sides
 from dashboard.pages.sources import sources
 from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
@@ -77,6 +78,7 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
                     dmc.Text(_facts(window, zone), size="sm", c="dimmed", mt=4),
                     destinations(window, found.definition.spec.sla),
                     sources(window, found.definition.spec.sla),
+                    sides(window),
                 ],
                 className="grows",
             ),

@@ -116,6 +116,7 @@ def windows(draw: st.DrawFn) -> Made:
     }
     by_source = {name: draw(LAGS) for name in draw(st.sampled_from([(), ("web", "app")]))}
     document |= {"sources": [draw(sources(name)) for name in by_source]} if by_source else {}
+    document |= {"sides": [draw(sources(name)) for name in ("src", "agg-new")]} if draw(st.booleans()) else {}
     facts = WindowFacts(
         checkpoints={name: CheckpointFacts(lags=Sketch.of(np.array(values))) for name, values in lags.items()},
         arrivals=tuple(Sketch.of(np.array(values)) for values in arrivals.values()),
@@ -224,6 +225,19 @@ def test_each_source_of_a_rollup_is_what_that_of_the_windows_with_several_comes_
         assert_near(one["e2e_lag_ms"]["p95"], percentile(every, 0.95))
         alone = total.from_source(name)
         assert (alone.messages, alone.lost_min, alone.windows) == (one["messages"], one["lost"]["min"], len(found))
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=6))
+def test_each_side_of_a_rollup_is_what_that_of_the_windows_with_several_comes_to(found: list[Made]) -> None:
+    total = rolled_up(found)
+    rows = [side for window in found for side in window.document.get("sides", [])]
+    made = {one["name"]: one for one in total.document().get("sides", [])}
+    assert made.keys() == {side["name"] for side in rows}
+    for name, one in made.items():
+        mine = [side for side in rows if side["name"] == name]
+        assert one["messages"] == sum(side["messages"] for side in mine)
+        assert one["lost"]["max"] == total.of_side(name).lost_max == sum(side["lost"]["max"] for side in mine)
 
 
 @settings(max_examples=50)
