@@ -16,6 +16,7 @@ from lagloss_server.model.definition import Sla
 from lagloss_server.model.window_result import loss_ratio_of
 
 _HEADS = ("source", "messages", "lost", "E2E lag", "on time")
+_PARENTS = "parents not whole"
 
 
 def sources(window: dict[str, Any], sla: Sla) -> Part | None:
@@ -24,8 +25,9 @@ def sources(window: dict[str, Any], sla: Sla) -> Part | None:
     found = window.get("sources") or []
     if len(found) < 2:
         return None
-    rows = [_source(there, sla) for there in sorted(found, key=_lost_share, reverse=True)]
-    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in _HEADS]))
+    heads = (*_HEADS, _PARENTS) if any("parents_not_whole" in there for there in found) else _HEADS
+    rows = [_source(there, sla)[: len(heads)] for there in sorted(found, key=_lost_share, reverse=True)]
+    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in heads]))
     body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(cell) for cell in row]) for row in rows])
     table = dmc.Table([head, body], verticalSpacing=4, className="facts")
     return html.Div(table, className="wide", tabIndex=0, role="region", **aria(label="Sources"))
@@ -39,6 +41,7 @@ def _source(there: dict[str, Any], sla: Sla) -> list[str]:
         fmt.percent_interval(loss_ratio_of(there)) if there["lost"] else fmt.NOTHING,
         f"{percentile} {fmt.duration(there['e2e_lag_ms'][percentile])}",
         fmt.percent(there["on_time_share"]),
+        fmt.count_interval(there["parents_not_whole"]) if there.get("parents_not_whole") else fmt.NOTHING,
     ]
 
 

@@ -136,9 +136,15 @@ class SourceResult:
     on_time_share: float | None
     on_time_of: int | None
     e2e_lag_ms: Lags
+    splits: bool = False
+    """Whether its ids carry those of their parents (rule 19)."""
+    parents_not_whole: Interval | None = None
 
     def document(self) -> dict[str, Any]:
-        return asdict(self)
+        found = asdict(self)
+        if not found.pop("splits"):
+            del found["parents_not_whole"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from uuid import UUID
 
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
+from lagloss_server.model.cuts import parent_of
 from lagloss_server.model.graph import Destination, Graph, Place, Side
 from lagloss_server.model.window_result import (
     EXITS_WITH_REASON,
@@ -270,6 +271,11 @@ class Scale:
     messages: int
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether no message is left out."""
+        return self.sample == SAMPLE_ALL
+
+    @property
     def factor(self) -> float:
         return SAMPLE_ALL / self.sample
 
@@ -468,6 +474,11 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     pending = scale.count(census.fates[Fate.PENDING])
     destinations = _destinations(graph, facts, census, scale)
     sides = _sides(graph, evidence, counted, scale, destinations, incomplete)
+    not_whole = {
+        number: parents_not_whole(graph, facts, number, counted, ahead, incomplete) if scale.is_whole else None
+        for number, source in enumerate(graph.sources)
+        if graph.splits(source)
+    }
     crashes = _crashes(graph, evidence)
     return WindowResult(
         pipeline=graph.definition.name,
@@ -491,7 +502,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         nodes=tuple(_node(graph, name, facts, census, scale, incomplete) for name in graph.nodes),
         links=_links(graph, facts, census, scale),
         destinations=destinations,
-        sources=_sources(graph, facts, counted, scale) if len(graph.sources) > 1 else (),
+        sources=_sources(graph, facts, counted, scale, not_whole) if len(graph.sources) > 1 else (),
         sides=sides if len(sides) > 1 else (),
         crashes=crashes,
         unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
@@ -526,8 +537,37 @@ def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: S
     )
 
 
-def _sources(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tuple[SourceResult, ...]:
-    """Rule 17, in the order of the flow."""
+def parents_not_whole(
+    graph: Graph, facts: WindowFacts, source: int, census: Census, ahead: ProgressCuts, incomplete: frozenset[str]
+) -> Interval | None:
+    """Rule 19: count the parents of which a child is lost, by the names of the lost children; None where not all have
+    one that says whose child it is. Of a sample, which leaves children out, it is not known."""
+    fates, side = census.sources[source].fates, graph.side_of(graph.sources[source])
+    lost, maybe = fates[Fate.LOST], fates[Fate.PERHAPS] + fates[Fate.OVERDUE]
+    if not lost + maybe:
+        return Interval(0, 0)
+    parents: dict[Fate, list[str | None]] = {Fate.LOST: [], Fate.PERHAPS: [], Fate.OVERDUE: []}
+    for found in facts.missing:
+        mask = found.mask & side.mask
+        if mask and is_of_source(graph, source, mask):
+            pattern = Pattern(mask, 1, (), found.last_seen_ms, found.last_seen_ms)
+            fate = judge_pattern(graph, pattern, ahead, incomplete).fate
+            if fate in parents:
+                parents[fate].append(None if found.name is None else parent_of(found.name))
+    every = [parent for found_there in parents.values() for parent in found_there]
+    if None in every or len(every) != lost + maybe:
+        return None
+    return Interval(len(set(parents[Fate.LOST])), len(set(every)))
+
+
+def _sources(
+    graph: Graph,
+    facts: WindowFacts,
+    census: Census,
+    scale: Scale,
+    not_whole: Mapping[int, Interval | None],
+) -> tuple[SourceResult, ...]:
+    """Rules 17 and 19, in the order of the flow."""
     return tuple(
         SourceResult(
             name=graph.sources[at],
@@ -540,6 +580,8 @@ def _sources(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> 
             on_time_share=sum(mine.on_time) / mine.on_time_of if mine.on_time_of else None,
             on_time_of=scale.count(mine.on_time_of),
             e2e_lag_ms=Lags.of(facts.source_arrivals[at] if facts.source_arrivals else Sketch()),
+            splits=at in not_whole,
+            parents_not_whole=not_whole.get(at),
         )
         for at, mine in enumerate(census.sources)
     )

@@ -69,6 +69,7 @@ class Definition:
     loss_max: float
     lag_target_ms: float
     objectives: dict[str, tuple[float, float]]  # delivering nodes with targets of their own: loss max, lag target in ms
+    splits: set[str]  # sources whose ids carry those that they were split from
     takes_in: set[str]  # nodes that make new ids and say nothing of what became of those that they took in
 
     @property
@@ -205,6 +206,7 @@ def read_definition(document: dict[str, Any]) -> Definition:
             node: (loss_max({**sla, **own}), lag_target_ms({**sla, **own}))
             for node, own in sla.get("destinations", {}).items()
         },
+        splits={f"{name}-new" for name in names if entries[name].get("contract") == "split"},
         takes_in={name for name in names if "ids" in entries[name] and "contract" not in entries[name]},
     )
 
@@ -295,6 +297,7 @@ class Beacon:
     event_offset_ms: int | None
     crc: int | None
     replay: bool
+    name: str | None = None
 
 
 def unpack(block: dict[str, Any]) -> list[Beacon] | None:
@@ -314,7 +317,20 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
     if block["payload_crc"] is not None:
         crcs = list(struct.unpack(f"<{count}I", block["payload_crc"]))
     replay = block["replay"] is not None
-    return [Beacon(h, lag, o, c, replay) for h, lag, o, c in zip(hashes, lags, offsets, crcs, strict=True)]
+    names = read_names(block["message_ids"], count)
+    columns = zip(hashes, lags, offsets, crcs, names, strict=True)
+    return [Beacon(h, lag, o, c, replay, name) for h, lag, o, c, name in columns]
+
+
+def read_names(column: bytes | None, count: int) -> list[str | None]:
+    if column is None:
+        return [None] * count
+    names: list[str | None] = []
+    while column:
+        size = column[0]
+        names.append(column[1 : 1 + size].decode())
+        column = column[1 + size :]
+    return names
 
 
 def names_match(column: bytes, count: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -101,6 +102,11 @@ class Case:
     edges: dict[str, list[str]]
     side: list[str]  # the nodes that are judged; `at` has no beacon of others
     last_seen_ms: dict[int, float]  # on whichever side
+    named: dict[str, dict[int, list[Beacon]]]  # at the sources of all sides, the beacons with a name
+
+    @property
+    def entrances(self) -> list[str]:
+        return self.d.entrances
 
     @property
     def sources(self) -> list[str]:
@@ -154,7 +160,7 @@ def open_case(world: World, window_start_s: int) -> Case:
     emitters, lanes = follow(world, d.pipeline)
     case = Case(
         world, window_start_s, d, blocks, quarantined, strangers, emitters, lanes, ALL_IDS, {}, next_checkpoints(d),
-        d.all_nodes, {},
+        d.all_nodes, {}, {},
     )  # fmt: skip
     case.sample = rule_14_sample(case)
     case.at = {checkpoint: {} for checkpoint in d.checkpoints()}
@@ -163,6 +169,10 @@ def open_case(world: World, window_start_s: int) -> Case:
             if beacon.id_hash % ALL_IDS < case.sample:
                 case.at[block.checkpoint].setdefault(beacon.id_hash, []).append(beacon)
     case.last_seen_ms = rule_4_last_seen_ms(case)
+    case.named = {
+        x: {i: found for i, beacons in case.at[x].items() if (found := [b for b in beacons if b.name is not None])}
+        for x in d.entrances
+    }
     return case
 
 
@@ -756,6 +766,25 @@ def rule_17_on_time(of: set[int], destinations: list[Arrivals], outside: set[int
     return on_time, sum(len(of & set(there.asked)) for there in destinations) + len(of & outside)
 
 
+def rule_19_parent(name: str | None) -> str | None:
+    """`PARENT` of `PARENT#k` or `PARENT#k/n`."""
+    found = re.fullmatch(r"(.+)#\d+(/\d+)?", name or "", re.DOTALL)
+    return found[1] if found else None
+
+
+def rule_19_not_whole(side: Judged, of: set[int]) -> dict[str, int] | None:
+    """Parents of which a child is lost: for certain, and at most. Null where not all lost children say whose they are,
+    and of a sample, which leaves children out."""
+    case = side.case
+    names = {i: beacon.name for x in case.entrances for i, found in case.named.get(x, {}).items() for beacon in found}
+    lost = {i: side.fates[i].kind for i in of if side.fates[i].kind in ("lost", "perhaps", "overdue")}
+    parents = {i: rule_19_parent(names.get(i)) for i in lost}
+    if case.sample < ALL_IDS or None in parents.values():
+        return None
+    certain = {parents[i] for i, kind in lost.items() if kind == "lost"}
+    return {"min": len(certain), "max": len(set(parents.values()))}
+
+
 def rule_13_corrupted(case: Case, n: str, m: str) -> tuple[int, int]:
     """Both ends carry a payload_crc, and no value of one equals a value of the other: how many, of how many."""
     count = checked = 0
@@ -995,6 +1024,7 @@ def source_row(side: Judged, source: str) -> dict[str, Any]:
         "on_time_share": on_time / asked if asked else None,
         "on_time_of": rule_14_scaled(case, asked),
         "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
+        **({"parents_not_whole": rule_19_not_whole(side, of)} if source in case.d.splits else {}),
     }
 
 

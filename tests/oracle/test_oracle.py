@@ -618,3 +618,34 @@ def test_a_side_without_messages_is_idle_only_if_its_own_sources_say_so() -> Non
     silent = aggregated(**empty)
     silent.report["agg-new"] = {"final_through": START_S}
     assert judged(silent)["verdict"] == "unknown"
+
+
+def split_in_two(**trail: str | list[str]) -> dict[str, Any]:
+    """Parents a and b, of which two children each are made; what `parents_not_whole` says."""
+    nodes = [
+        {"name": "src", "to": ["cut"]},
+        {"name": "cut", "to": ["snk"], "ids": "new", "contract": "split"},
+        {"name": "snk"},
+    ]
+    children = ["a#1/2", "a#2/2", "b#1/2", "b#2/2"]
+    whole: dict[str, Any] = dict.fromkeys(("src.in", "src.out", "cut.in", "cut.out"), "ab")
+    whole |= dict.fromkeys(("cut-new.in", "cut-new.out", "snk.in", "snk.out"), children)
+    hand = ByHand(document(*nodes), {**whole, **{name.replace("_", "."): ids for name, ids in trail.items()}})
+    names = b"".join(bytes([len(name)]) + name.encode() for name in hand.ids("cut-new.in"))
+    hand.block["cut-new.in"] = {"message_ids": names}
+    if "snk.tally" in hand.trail:
+        hand.tally_more["snk.in"] = 1
+    hand.trail = {name: ids for name, ids in hand.trail.items() if name != "snk.tally"}
+    return dict(row(judged(hand)["sources"], "cut-new"))
+
+
+def test_a_parent_is_not_whole_if_any_of_its_children_is_lost() -> None:
+    assert split_in_two()["parents_not_whole"] == {"min": 0, "max": 0}
+    assert split_in_two(snk_out=["a#1/2"])["parents_not_whole"] == {"min": 2, "max": 2}
+    one = split_in_two(snk_out=["a#1/2", "a#2/2"])
+    assert (one["lost"]["min"], one["parents_not_whole"]) == (2, {"min": 1, "max": 1})
+
+
+def test_where_a_child_is_perhaps_lost_its_parent_is_perhaps_not_whole() -> None:
+    found = split_in_two(snk_in=["a#1/2", "a#2/2", "b#1/2"], snk_out=["a#1/2", "a#2/2", "b#1/2"], snk_tally="")
+    assert (found["lost"], found["parents_not_whole"]) == ({"min": 0, "max": 1}, {"min": 0, "max": 1})

@@ -26,6 +26,12 @@ def test_the_source_that_lost_most_of_its_messages_comes_first() -> None:
     ]
 
 
+def test_where_messages_are_split_the_parents_that_lost_a_child_are_counted() -> None:
+    split = {**source("items-new", 30), "parents_not_whole": {"min": 7, "max": 9}}
+    found = rows(sources({"sources": [source("web", 0), split]}, Sla()))
+    assert [row[-1] for row in found] == ["7–9", "–"]
+
+
 def test_a_window_of_one_source_has_no_table_of_sources() -> None:
     assert sources({}, Sla()) is None
     assert source_choice(HERE, ("web",), None) is None
