@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from lagloss_server import format as fmt
+from lagloss_server.rules.group_velocity import Status
 from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict
 
 Document = dict[str, Any]
@@ -33,6 +34,14 @@ VERDICTS: Final[dict[str, VerdictLook]] = {
     "idle": VerdictLook("IDLE", "○", "gray", "idle", "circle-open", "no messages, and every emitter says so"),
     "open": VerdictLook("OPEN", "…", "blue", "open", "line-ew-open", "not closed yet: live numbers, no verdict"),
 }
+
+STATUSES: Final[dict[Status, VerdictLook]] = {
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "it keeps up, or nothing waited within five minutes"),
+    "warning": VerdictLook("WARNING", "!", "orange", "unknown", "diamond", "it commits, and its lag grows"),
+    "stalled": VerdictLook("STALLED", "✖", "red", "loss", "x", "it has members, and its commits do not move"),
+    "stopped": VerdictLook("STOPPED", "■", "red", "loss", "square", "nothing is committed, and it has no members"),
+}
+"""Of consumer groups."""
 
 
 def verdict_of(window: Document) -> str:

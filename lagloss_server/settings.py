@@ -28,6 +28,7 @@ _FROM_ENDPOINTS: Final = {
     "collector": "collector_url",
     "aggregator": "aggregator_url",
     "alerting": "alerting_url",
+    "taps": "taps_url",
 }
 SECRETS: Final = ("database_url", "database_password", "alert_webhook_url", "oidc_client_secret")
 """Settings that may also come from a file, which the variable with `_FILE` names. A webhook's address is its own
@@ -65,12 +66,14 @@ class Settings(BaseSettings):
     collector_port: int = Field(0, ge=0, le=65535, description="port of the collector")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the aggregator's /healthz and /metrics")
     alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
+    taps_port: int = Field(0, ge=0, le=65535, description="port of the taps' /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
     dashboard_url: str = Field("", description="URL of the dashboard, as browsers reach it")
     collector_url: str = Field("", description="URL of the collector")
     aggregator_url: str = Field("", description="URL of the aggregator's /healthz and /metrics")
     alerting_url: str = Field("", description="URL of the alerter's /healthz and /metrics")
+    taps_url: str = Field("", description="URL of the taps' /healthz and /metrics")
     trace_url: Annotated[str, AfterValidator(checked_template)] = Field(
         "", description="http(s)://…{trace_id}…: where a message's trace is shown; empty: no links to traces"
     )
@@ -111,6 +114,7 @@ class Settings(BaseSettings):
     spark_driver_host: str = Field(
         "", description="host at which a cluster reaches the aggregator; empty: this machine's name"
     )
+    taps_spark_master: str = Field("", description="Spark master whose tasks read taps; empty: the service itself does")
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
     keep_minutes_days: int = Field(35, ge=8, description="days that windows, their history and consumer lag are kept")

@@ -60,7 +60,7 @@ class DefinitionRegistry:
             self.schedules[name].grace_ms = self.versions[name].newest.definition.spec.grace
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
         self.groups = [
-            NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.cluster or "")
+            NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.input_cluster)
             for name, versions in self.versions.items()
             for node in versions.newest.definition.spec.nodes
             if node.input is not None

@@ -18,6 +18,7 @@ from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window_result import Verdict
 from lagloss_server.rules.arithmetic import worst
+from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun
 from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
@@ -79,8 +80,10 @@ def past_of(
     documents: Mapping[int, Document],
     habits: Habits = NO_HABITS,
     runs: Sequence[DagRun] = (),
+    partitions: Mapping[int, Sequence[PartitionNow]] | None = None,
 ) -> Past:
-    """Return when messages came in and at watched checkpoints, as known afterwards, what was usual, and the runs."""
+    """Return when messages came in and at watched checkpoints, as known afterwards, what was usual, the runs, and the
+    partitions that consumer groups read."""
     seen: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
     arrived = []
     for start, document in sorted(documents.items()):
@@ -89,7 +92,7 @@ def past_of(
                 seen[there["name"]].append(start)
         if document["messages"]:
             arrived.append(start)
-    return Past(seen, arrived, habits, runs)
+    return Past(seen, arrived, habits, runs, partitions or {})
 
 
 def read_habits(connection: Connection, definition: Definition, from_s: int, to_s: int) -> Habits:

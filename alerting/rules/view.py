@@ -10,6 +10,7 @@ from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.windows import Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun
 
 HORIZON_S: Final = 86_400
@@ -32,8 +33,8 @@ class PipelineView:
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
     `came_from_s`: by source, of minutes with messages at its `in`, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: pending messages. `runs`: of its jobs, of the last week. `watched_since_s`: start of the alerter's
-    observation. `habits`: what is usual. Moments in epoch s.
+    `waiting`: pending messages. `runs`: of its jobs, of the last week. `partitions`: those that its consumer groups
+    read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. Moments in epoch s.
     """
 
     definition: Definition
@@ -47,6 +48,7 @@ class PipelineView:
     expected: frozenset[str] = frozenset()
     waiting: Sequence[WaitingMessages] = ()
     runs: Sequence[DagRun] = ()
+    partitions: Sequence[PartitionNow] = ()
     watched_since_s: float = 0.0
     habits: Habits = NO_HABITS
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from dashboard.queries.annotations import Happenings, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
+from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
 from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.queries.taps import TapStatus, read_taps
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
@@ -25,6 +27,8 @@ class Panels:
     stored: StoredPipeline
     series: Series
     consumer_lag: ConsumerLag
+    groups: list[ConsumerGroup]
+    taps: list[TapStatus]
     terms: Terms
     happenings: Happenings
     fresh: Freshness
@@ -75,6 +79,8 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         stored=stored,
         series=series,
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
+        groups=read_consumer_groups(store, stored, span, now_s),
+        taps=read_taps(store, [stored.definition], now_s),
         terms=terms_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,

@@ -27,10 +27,17 @@ def cut_nodes(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
         if node.ids is None:
             found.append(node)
         else:
-            found.append(node.model_copy(update={"to": (), "copy_": None}))
+            sent = {place: tap for place, tap in node.taps.items() if _is_sent(node, place)}
+            taken_in = {place: tap for place, tap in node.taps.items() if place not in sent}
+            found.append(node.model_copy(update={"to": (), "copy_": None, "taps": taken_in}))
             after = {"name": node.name + AFTER, "to": node.to, "copy": node.copy_, "description": node.description}
-            found.append(NodeSpec.model_validate(after))
+            found.append(NodeSpec.model_validate(after).model_copy(update={"taps": sent}))
     return found
+
+
+def _is_sent(node: NodeSpec, place: str) -> bool:
+    """Return whether new ids are at a place of a node (`out`, `out:M`); those of its retrier are old."""
+    return place == "out" or (place.startswith("out:") and place != f"out:{node.retries}")
 
 
 def cut_problem(nodes: Sequence[NodeSpec]) -> str | None:

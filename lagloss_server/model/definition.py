@@ -18,6 +18,8 @@ from lagloss_server.model.flow import Flow
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
+from lagloss_server.model.tap_resolution import TapProblem, taps_of
+from lagloss_server.model.taps import Tap
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 
 MAX_JOBS = 20
@@ -98,6 +100,8 @@ class PipelineSpec(Strict):
     jobs: Annotated[tuple[JobSpec, ...], Field(max_length=MAX_JOBS)] = ()
     """DAGs whose runs process its event time."""
     alerts: Alerts = Alerts()
+    lookback: DurationMs = 0
+    """How long before they are first applied taps begin to read, in ms."""
 
     @model_validator(mode="after")
     def _has_jobs_of_its_own(self) -> PipelineSpec:
@@ -146,9 +150,24 @@ class Definition(Strict):
         refuse((("spec", "alerts", *place), problem) for place, problem in found)
         return self
 
+    @model_validator(mode="after")
+    def _has_taps_that_can_be_read(self) -> Definition:
+        try:
+            taps_of(self.name, self.spec.nodes)
+        except TapProblem as problem:
+            declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
+            name = problem.node.removesuffix(AFTER) if problem.node in declared else problem.node
+            at = [node.name for node in self.spec.nodes].index(name)
+            refuse([(("spec", "nodes", at, "taps", problem.place), str(problem))])
+        return self
+
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    @property
+    def taps(self) -> list[Tap]:
+        return taps_of(self.name, self.spec.nodes)
 
     @property
     def sample(self) -> int:

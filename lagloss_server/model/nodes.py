@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 import networkx as nx
 from pydantic import Field
 
 from lagloss_server.fields import Name, Strict
+from lagloss_server.model.taps import Elsewhere, GroupId, Place, TapSpec
 
-GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
-"""As Kafka's clients call it: `group.id`."""
 QueueUrl = Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]{1,500}$")]
 """As boto3 calls it."""
 
@@ -20,8 +19,9 @@ class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
     Kafka consumer group of its processes, of which the consumer lag is to be watched; `cluster` names the Kafka of the
     group and its topics where that is not the one of lagloss's own topics. `queue`: instead, the SQS queue that its
-    processes receive from. `ids: new`: what it sends on has other ids than what it takes in, so that the graph is cut
-    here (`lagloss_server.model.cuts`); `contract`: how the one follows from the other."""
+    processes receive from. `taps`: by place, where beacons come from that no process of the node sends. `ids: new`:
+    what it sends on has other ids than what it takes in, so that the graph is cut here (`lagloss_server.model.cuts`);
+    `contract`: how the one follows from the other."""
 
     name: Name
     to: tuple[Name, ...] = ()
@@ -32,12 +32,27 @@ class NodeSpec(Strict):
     queue: QueueUrl | None = None
     ids: Literal["new"] | None = None
     contract: Literal["split", "aggregate"] | None = None
+    taps: Mapping[Place, TapSpec | Elsewhere] = Field(default_factory=dict)
     description: str = ""
 
     @property
     def input(self) -> str | None:
         """The consumer group or queue of which the consumer lag is to be watched."""
-        return self.group or self.queue
+        return self.group or self._tapped("group") or self.queue
+
+    @property
+    def input_cluster(self) -> str:
+        """The name of the Kafka cluster of that group and its topics, empty for the one of lagloss's own topics."""
+        return self.cluster or self._tapped("cluster") or ""
+
+    def _tapped(self, name: Literal["group", "cluster"]) -> str | None:
+        spec = self.taps.get("in")
+        return getattr(spec, name) if isinstance(spec, TapSpec) else None
+
+    @property
+    def has_group(self) -> bool:
+        """Whether a Kafka consumer group's lag is to be watched, and not a queue's."""
+        return self.input is not None and self.queue is None
 
 
 def retriers_of(nodes: Sequence[NodeSpec]) -> tuple[str, ...]:
@@ -64,7 +79,7 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
     both = [node.name for node in nodes if node.group is not None and node.queue is not None]
     if both:
         return f"expected a `group` or a `queue` at {both[0]}, found both"
-    inputs = [(node.cluster, node.input) for node in nodes if node.input is not None]
+    inputs = [(node.input_cluster, node.input) for node in nodes if node.input is not None]
     shared = {name for cluster, name in inputs if inputs.count((cluster, name)) > 1}
     if shared:  # its lag would be reported for each of them
         return f"expected each consumer group or queue at one node, found {', '.join(sorted(shared))} at several"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import closing
 from importlib import metadata
-from typing import Final, Literal
+from typing import Final
 from uuid import uuid4
 
 import httpx2
@@ -25,29 +25,20 @@ from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.net.health_server import LEASE
+from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.ops import jars, machine
+from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
+from lagloss_server.ops.tap_checks import check_clusters, check_rows
 from lagloss_server.settings import Settings
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import revisions
+from lagloss_server.store.store import Store
 
-Verdict = Literal["ok", "warn", "fail"]
-
-TIMEOUT_S: Final = 5.0
 NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
 """Half of the default grace: further apart, windows close before their beacons have arrived."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """Finding of one check; `what_to_do` is empty if all is well."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    what_to_do: str = ""
 
 
 def run(settings: Settings) -> list[Check]:
@@ -73,7 +64,8 @@ def show(checks: list[Check], settings: Settings, console: Console) -> None:
     console.print(table)
     console.print("\nsettings:", style="bold")
     connection = KafkaConnection.of(settings.kafka_bootstrap).printable()
-    for name, value in {**settings.printable(), **connection}.items():
+    registry = RegistryConnection.of_environment()
+    for name, value in {**settings.printable(), **connection, **(registry.printable() if registry else {})}.items():
         console.print(f"  {name} = {value}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -140,6 +132,15 @@ def check_kafka(settings: Settings) -> list[Check]:
     return [*checks, _check_kafka_clock(bootstrap, admin)]
 
 
+def check_schema_registry(settings: Settings) -> list[Check]:
+    """Check that the schema registry answers, if there is one."""
+    connection = RegistryConnection.of_environment()
+    if connection is None:
+        return []
+    with closing(SchemaRegistry(connection)) as registry:
+        return [Check("schema registry", "ok", f"{connection}: {', '.join(registry.kinds())}")]
+
+
 def check_database(settings: Settings) -> list[Check]:
     """Check that PostgreSQL answers, its tables are of this version and its clock is right; report the quarantine."""
     engine = engine_for(settings.require_database())
@@ -183,10 +184,25 @@ def check_database(settings: Settings) -> list[Check]:
     ]
 
 
+def check_taps(settings: Settings) -> list[Check]:
+    """Check that tapped topics and groups can be read; report taps that wait, and what they could not read."""
+    store = Store(settings.require_database())
+    try:
+        taps = [tap for stored in store.pipelines() for tap in stored.definition.taps]
+        rows = check_rows(store.engine)
+    except SQLAlchemyError:  # which the check of PostgreSQL, or of its tables, has said
+        return []
+    finally:
+        store.close()
+    if not taps:
+        return [Check("taps", "ok", "no definition has any"), *rows]
+    return [*check_clusters(taps, settings), *rows]
+
+
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
     checks = []
-    for name in ("aggregator", "alerting", "collector", "dashboard"):
+    for name in ("aggregator", "alerting", "taps", "collector", "dashboard"):
         url = getattr(settings, f"{name}_url")
         if not url:
             checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
@@ -208,7 +224,9 @@ ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
     check_space,
     check_jars,
     check_kafka,
+    check_schema_registry,
     check_database,
+    check_taps,
     check_services,
 )
 
@@ -218,6 +236,7 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
         return check(settings)
     except LaglossError as error:
         name = check.__name__.removeprefix("check_").replace("kafka", "Kafka").replace("database", "PostgreSQL")
+        name = name.replace("_", " ")
         found, _, todo = str(error).partition(". ")
         return [Check(name, "fail", found, todo)]
 

@@ -84,7 +84,7 @@ class ServiceStack:
             "dashboard": settings.dashboard_url,
             "collector": settings.collector_url,
         }
-        others = {"aggregator": settings.aggregator_url, "alerting": settings.alerting_url}
+        others = {name: getattr(settings, f"{name}_url") for name in ("aggregator", "alerting", "taps")}
         write_endpoints(self._dir, {**self.endpoints, **others})
 
     def printable(self) -> dict[str, str]:
@@ -154,6 +154,7 @@ class ServiceStack:
             "collector_port": ports["collector"],
             "metrics_port": ports["aggregator"],
             "alerting_port": ports["alerting"],
+            "taps_port": ports["taps"],
         }
         return self.settings.model_copy(update={**found, **urls, **numbers, "data_dir": self._dir})
 
@@ -247,6 +248,7 @@ def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
         "collector": settings.collector_port,
         "aggregator": settings.metrics_port,
         "alerting": settings.alerting_port,
+        "taps": settings.taps_port,
     }
     ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted.items()}
     path.write_text(json.dumps(ports))
@@ -267,6 +269,8 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_METRICS_PORT": str(settings.metrics_port),
         "LAGLOSS_ALERTING_PORT": str(settings.alerting_port),
         "LAGLOSS_ALERTING_URL": settings.alerting_url,
+        "LAGLOSS_TAPS_PORT": str(settings.taps_port),
+        "LAGLOSS_TAPS_URL": settings.taps_url,
         "LAGLOSS_ALERTING_FILE": str(settings.alerting_file.absolute()) if settings.alerting_file else "",
         "LAGLOSS_REPORTS_FILE": str(settings.reports_file.absolute()) if settings.reports_file else "",
         "LAGLOSS_DASHBOARD_URL": settings.dashboard_url,
@@ -280,6 +284,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
     health = {
         "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
         "alerting": f"{settings.alerting_url}/healthz",
+        "taps": f"{settings.taps_url}/healthz",
         "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }

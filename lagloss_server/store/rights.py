@@ -18,8 +18,10 @@ _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 RUNS: Final = (DagRunRow.__tablename__, TaskTryRow.__tablename__)
 WRITES: Final = {
     "lagloss_aggregator": (
-        *("audited", "consumer_lag", "deferred_reports", "emitter", "missing_message", "picked_messages", "progress"),
+        *("audited", "consumer_group", "consumer_lag", "deferred_reports", "emitter", "missing_message"),
         *(
+            "picked_messages",
+            "progress",
             "pruned",
             "quarantine",
             "quarantine_count",
@@ -32,6 +34,7 @@ WRITES: Final = {
     ),
     "lagloss_collector": ("pipeline", *RUNS),
     "lagloss_alerting": (*_ALERTING, "alerting_leader", "pending_breach", "receiver"),
+    "lagloss_taps": ("tap", "tap_tally", "tap_unreadable"),
     "lagloss_dashboard": (*_ALERTING, "login_session", "login_user", "recompute_request", "report_run"),
     "lagloss_cli": (*_ALERTING, "login_session", "login_user", "pipeline", "recompute_request", "token"),
 }

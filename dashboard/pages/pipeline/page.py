@@ -19,8 +19,10 @@ from dashboard.pages.incident import cards as band
 from dashboard.pages.notices import Failed
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.pipeline.groups import groups_panel
 from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.pipeline.shares import shares_box
+from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.pages.sources import source_of
 from dashboard.queries.alerts import read_open
@@ -71,6 +73,8 @@ class PipelineId(StrEnum):
     WORST = "pipeline-worst"
     REASONS = "pipeline-reasons"
     QUALITY = "pipeline-quality"
+    GROUPS = "pipeline-groups"
+    TAPS = "pipeline-taps"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -122,7 +126,9 @@ def _content(name: str) -> Part:
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
             ),
+            html.Div(id=PipelineId.GROUPS),
             html.Div(id=PipelineId.QUALITY),
+            html.Div(id=PipelineId.TAPS),
             _nodes(),
         ],
         gap="sm",
@@ -207,7 +213,9 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
         pipeline_parts.headline(panels, here, now_s),
         shares_box(panels, here),
         pipeline_parts.worst_table(panels, here),
+        groups_panel(panels.groups, here, now_s),
         quality_panel(panels.series.quality, name, here),
+        taps_panel(panels.taps, here, now_s),
     ]
 
 
@@ -268,7 +276,9 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) 
         "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
         "worst": pipeline_parts.worst_table(panels, here),
         "reasons": pipeline_parts.reasons_box(series.total),
+        "groups": groups_panel(panels.groups, here, now_s),
         "quality": quality_panel(series.quality, panels.stored.name, here),
+        "taps": taps_panel(panels.taps, here, now_s),
     }
 
 
@@ -292,7 +302,9 @@ _OUTPUTS: Final = {
     "nodes_style": Output(PipelineId.NODES, "style"),
     "worst": Output(PipelineId.WORST, "children"),
     "reasons": Output(PipelineId.REASONS, "children"),
+    "groups": Output(PipelineId.GROUPS, "children"),
     "quality": Output(PipelineId.QUALITY, "children"),
+    "taps": Output(PipelineId.TAPS, "children"),
 }
 
 

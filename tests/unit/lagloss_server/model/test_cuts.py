@@ -82,6 +82,29 @@ def test_targets_and_jobs_may_name_the_node_at_which_new_ids_begin() -> None:
     assert graph(SHOP, sides, more).delivery == ("sum.in", "sum-new.out")
 
 
+TAPPED = """
+    - {name: shop, to: [sum], taps: {out: {topic: orders, id: key, eventTime: timestamp}}}
+    - {name: sum, to: [store], ids: new, taps: {in: {group: sum}, out: {topic: totals, id: key, eventTime: timestamp}}}
+    - {name: store, taps: {in: {group: store}}}
+"""
+
+
+def test_a_tap_on_a_node_with_new_ids_is_of_the_side_whose_ids_its_records_have() -> None:
+    taps = parse_definition(HEAD + TAPPED.lstrip("\n")).taps
+    found = {(tap.node, tap.topic, tap.group, tap.places) for tap in taps}
+    assert found == {
+        ("shop", "orders", None, ("in", "out")),
+        ("sum", "orders", "sum", ("in",)),
+        ("sum-new", "totals", None, ("in", "out")),
+        ("store", "totals", "store", ("in", "out")),
+    }
+
+
+def test_a_tap_whose_records_have_new_ids_needs_an_id_of_its_own() -> None:
+    with pytest.raises(BadDefinition, match="an `id`: no tap before it names one"):
+        parse_definition(HEAD + TAPPED.lstrip("\n").replace("totals, id: key", "totals"))
+
+
 @given(st.text(min_size=1, max_size=20), st.integers(0, 10**6), st.none() | st.integers(0, 10**6))
 def test_the_parent_of_a_child_is_what_stands_before_its_number(parent: str, number: int, of: int | None) -> None:
     assert parent_of(f"{parent}#{number}" + ("" if of is None else f"/{of}")) == parent

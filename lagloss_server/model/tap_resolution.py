@@ -1,0 +1,174 @@
+"""Resolution of a definition's taps: which topics and consumer groups are read, for which checkpoints, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from lagloss_server.model.cuts import cut_nodes
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.flow import Flow
+from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.model.taps import COMMIT, Extraction, Tap, TapSpec
+
+
+class TapProblem(ValueError):
+    """A problem of a node's taps: at which `place`, of which `node`."""
+
+    def __init__(self, node: str, place: str, problem: str) -> None:
+        super().__init__(problem)
+        self.node, self.place = node, place
+
+
+class _Topic(NamedTuple):
+    """A topic, and how its records are read."""
+
+    cluster: str
+    name: str
+    extraction: Extraction
+
+
+@dataclass(frozen=True, slots=True)
+class _Identity:
+    """Expressions that the next nodes inherit."""
+
+    id: IdExpression | None = None
+    event_time: TimeExpression | None = None
+
+
+def taps_of(pipeline: str, nodes: Sequence[NodeSpec]) -> list[Tap]:
+    """Return the taps of valid nodes, in the order of the flow.
+
+    A source with an `out` tap alone takes messages in where it sends them out; a sink with an `in` tap alone delivers
+    by its group's commits.
+
+    Raises:
+        TapProblem: an expression or topic is missing, or a place is none of the node's.
+    """
+    if not any(node.taps for node in nodes):
+        return []
+    return list(_Resolver(pipeline, nodes).resolve())
+
+
+class _Resolver:
+    def __init__(self, pipeline: str, nodes: Sequence[NodeSpec]) -> None:
+        self._pipeline = pipeline
+        self._flow = Flow(nodes)
+        self._specs = {node.name: node for node in cut_nodes(nodes)}
+        self._topics: dict[str, _Topic] = {}
+        """By the checkpoint whose records they are."""
+        self._identities: dict[str, _Identity] = {}
+
+    def resolve(self) -> Iterator[Tap]:
+        for node in self._flow.nodes:
+            self._read_topics(node)
+        for node in self._flow.nodes:
+            yield from self._topic_taps(node)
+            yield from self._group_taps(node)
+
+    def _taps(self, node: str) -> Mapping[str, TapSpec | str]:
+        """Return the taps of a node by place: `out` spread over its outs, the default of sinks added."""
+        given = dict(self._specs[node].taps)
+        exits = [name.partition(".")[2] for name in self._flow.exits(node)]
+        everywhere = given.pop("out", None) if "out" not in exits else None
+        if everywhere is not None:
+            given = {**{place: everywhere for place in exits if place.startswith("out:")}, **given}
+        if given and self._is_sink(node) and "out" in exits and isinstance(given.get("in"), TapSpec):
+            given.setdefault("out", COMMIT)
+        for place, spec in given.items():
+            self._check(node, place, spec, exits)
+        return given
+
+    def _check(self, node: str, place: str, spec: TapSpec | str, exits: Sequence[str]) -> None:
+        if place != "in" and place not in exits:
+            raise TapProblem(node, place, f"expected one of in, {', '.join(exits)}, found {place}")
+        if spec == COMMIT and not (place == "out" and self._is_sink(node)):
+            raise TapProblem(
+                node, place, f"expected `commit` only for `out` of a node without `to`, found it at {place}"
+            )
+        if spec == COMMIT and not isinstance(self._specs[node].taps.get("in"), TapSpec):
+            raise TapProblem(node, place, "expected an `in` tap beside `out: commit`")
+        if isinstance(spec, TapSpec) and (spec.group is None) == (place == "in"):
+            found = "a topic alone" if spec.group is None else "a group"
+            raise TapProblem(node, place, f"expected a `{'group' if place == 'in' else 'topic'}`, found {found}")
+
+    def _is_sink(self, node: str) -> bool:
+        return not self._flow.following(node) and node not in self._flow.retriers
+
+    def _read_topics(self, node: str) -> None:
+        """Learn the topics of a node's exits, and what the next nodes inherit."""
+        inherited = next(filter(None, map(self._identities.get, self._before(node))), _Identity())
+        for place, spec in self._taps(node).items():
+            if isinstance(spec, TapSpec) and spec.topic is not None and place != "in":
+                extraction = self._extraction(node, place, spec, inherited)
+                self._topics[f"{node}.{place}"] = _Topic(spec.cluster or "", spec.topic, extraction)
+                self._identities.setdefault(node, _Identity(extraction.id, extraction.event_time))
+        self._identities.setdefault(node, inherited)
+
+    def _before(self, node: str) -> list[str]:
+        if node in self._flow.retriers:
+            return list(self._flow.users(node))
+        return [link.source for link in self._flow.links if link.target == node]
+
+    def _extraction(self, node: str, place: str, spec: TapSpec, inherited: _Identity) -> Extraction:
+        message_id, event_time = spec.id or inherited.id, spec.event_time or inherited.event_time
+        if message_id is None:
+            raise TapProblem(node, place, "expected an `id`: no tap before it names one")
+        if event_time is None:
+            raise TapProblem(node, place, "expected an `eventTime`: no tap before it names one")
+        if spec.event_time is None and event_time.part.source == "timestamp":
+            problem = (
+                "expected an `eventTime`: the tap before takes the record's timestamp, which other records may not have"
+            )
+            raise TapProblem(node, place, problem)
+        try:
+            return Extraction(message_id, event_time, spec.where, spec.format or "auto", spec.schema_, spec.message)
+        except ValueError as error:
+            raise TapProblem(node, place, str(error)) from error
+
+    def _topic_taps(self, node: str) -> Iterator[Tap]:
+        taps = self._taps(node)
+        places: dict[_Topic, list[str]] = {}
+        for place in taps:
+            if place != "in" and (topic := self._topics.get(f"{node}.{place}")):
+                places.setdefault(topic, []).append(place)
+        is_first = node not in self._flow.retriers and not self._before(node)
+        if is_first and "in" not in taps:
+            sent = [topic for topic, found in places.items() if any(place.startswith("out") for place in found)]
+            for topic in sent[:1] if self._specs[node].copy_ else sent:
+                places[topic].insert(0, "in")
+        for topic, found in places.items():
+            yield self._tap(node, topic, None, tuple(found), first=is_first)
+
+    def _group_taps(self, node: str) -> Iterator[Tap]:
+        taps = self._taps(node)
+        spec = taps.get("in")
+        if not isinstance(spec, TapSpec):
+            return
+        places = ("in", "out") if taps.get("out") == COMMIT else ("in",)
+        is_first = node not in self._flow.retriers and not self._before(node)
+        for topic in self._inputs(node, spec):
+            yield self._tap(node, topic, spec.group, places, first=is_first)
+
+    def _inputs(self, node: str, spec: TapSpec) -> list[_Topic]:
+        """Return the topics that a node's group reads: the one that its tap names, or those of the nodes before it."""
+        inherited = next(filter(None, map(self._identities.get, self._before(node))), _Identity())
+        if spec.topic is not None:
+            named = [topic for topic in self._topics.values() if topic[:2] == (spec.cluster or "", spec.topic)]
+            known = named[0].extraction if named else None
+            start = _Identity(known.id, known.event_time) if known else inherited
+            own = self._extraction(node, "in", spec, start)
+            if known is not None and not (spec.where or spec.format or spec.schema_ or spec.message):
+                own = replace(known, id=own.id, event_time=own.event_time)
+            return [_Topic(spec.cluster or "", spec.topic, own)]
+        into = [link.out for link in self._flow.links if link.target == node]
+        into += [f"{retrier}.out:{node}" for retrier in self._flow.retriers if node in self._flow.users(retrier)]
+        into += [f"{user}.out:{node}" for user in self._flow.users(node)] if node in self._flow.retriers else []
+        found = dict.fromkeys(self._topics[name] for name in into if name in self._topics)
+        if not found:
+            raise TapProblem(node, "in", "expected a `topic` beside the group: no tap before it names one")
+        return list(found)
+
+    def _tap(self, node: str, topic: _Topic, group: str | None, places: tuple[str, ...], *, first: bool) -> Tap:
+        return Tap(self._pipeline, node, topic.cluster, topic.name, group, places, topic.extraction, first)

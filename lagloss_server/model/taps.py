@@ -1,0 +1,136 @@
+"""Taps of a definition: checkpoints whose beacons are made of a topic's records and a consumer group's commits, with
+nothing installed at the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import Field, model_validator
+
+from lagloss_server.fields import Name, Strict
+from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
+
+GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
+"""As Kafka's clients call it: `group.id`."""
+TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
+Place = Annotated[str, Field(pattern=r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-Za-z0-9_-]{0,99})$")]
+"""A checkpoint without its node."""
+Elsewhere = Literal["beacons", "commit"]
+"""`beacons`: the node's processes send them; `commit`: the checkpoint of a sink is that of its group's commits."""
+Format = Literal["auto", "json", "avro", "protobuf", "text"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
+
+
+class TapSpec(Strict):
+    """Where the beacons of a checkpoint come from: the records of a topic (`out…`, `filtered`, `dead`), or the commits
+    of a consumer group (`in`). An `id` or `event_time` that is left out is that of the tap before it in the flow."""
+
+    topic: TopicName | None = None
+    group: GroupId | None = None
+    cluster: Name | None = None
+    id: IdExpression | None = None
+    event_time: TimeExpression | None = Field(default=None, alias="eventTime")
+    where: ConditionExpression | None = None
+    format: Format | None = None
+    schema_: str | None = Field(default=None, alias="schema")
+    message: str | None = None
+
+    @model_validator(mode="after")
+    def _names_its_source(self) -> Self:
+        if self.topic is None and self.group is None:
+            raise ValueError("expected a `topic` or a `group`")
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Extraction:
+    """What to extract from the records of a topic: their ids and event times, of those that pass `where`.
+
+    `schema`: the text of an Avro schema or a .proto, or a FileDescriptorSet in base64, of records without the number of
+    a schema in a registry; `message`: the name of a Protobuf message in it.
+
+    Raises:
+        ValueError: these do not fit together.
+    """
+
+    id: IdExpression
+    event_time: TimeExpression
+    where: ConditionExpression | None = None
+    format: Format = "auto"
+    schema: str | None = None
+    message: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ValueError(f"expected a format of {', '.join(FORMATS)}, found {self.format!r}")
+        if self.schema is not None and self.format not in ("avro", "protobuf"):
+            raise ValueError(f"expected a schema only with the format avro or protobuf, found it with {self.format}")
+        if self.message is not None and (self.format != "protobuf" or self.schema is None):
+            raise ValueError("expected the name of a message only with the format protobuf and a schema")
+        if self.format == "text" and any(part.source == "value" and part.path for part in self.parts()):
+            raise ValueError("expected `$` alone for a value with the format text, which has no fields")
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the extraction in a `document`."""
+        where = document["where"]
+        return cls(
+            IdExpression.parse(document["id"]),
+            TimeExpression.parse(document["event_time"]),
+            None if where is None else ConditionExpression.parse(where),
+            document["format"],
+            document["schema"],
+            document["message"],
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, expressions as they were written."""
+        written = {"id": self.id.written, "event_time": self.event_time.written}
+        where = self.where.written if self.where else None
+        return {**written, "where": where, "format": self.format, "schema": self.schema, "message": self.message}
+
+    def parts(self) -> tuple[RecordPart, ...]:
+        """Return the parts of a record that are looked at, each once."""
+        where = self.where.parts() if self.where else ()
+        return tuple(dict.fromkeys((*self.id.parts, self.event_time.part, *where)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """A topic, or a consumer group's part in one, from which the beacons of checkpoints of a node are made.
+
+    `cluster`: name of the Kafka cluster, empty for the one of lagloss's own topics. `places`: checkpoints without their
+    node. `first`: the node has no incoming link.
+    """
+
+    pipeline: str
+    node: str
+    cluster: str
+    topic: str
+    group: str | None
+    places: tuple[str, ...]
+    extraction: Extraction
+    first: bool
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the tap in a `document`."""
+        extraction = Extraction.of(document["extraction"])
+        return cls(**{**document, "places": tuple(document["places"]), "extraction": extraction})
+
+    def document(self) -> dict[str, Any]:
+        """Return the tap as JSON."""
+        names = ("pipeline", "node", "cluster", "topic", "group", "first")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "places": list(self.places), "extraction": self.extraction.document()}
+
+    @property
+    def source(self) -> str:
+        """The source as people read it: `topic orders`, `group enrich of topic orders`."""
+        return f"topic {self.topic}" if self.group is None else f"group {self.group} of topic {self.topic}"
+
+
+COMMIT: Final = "commit"
+BEACONS: Final = "beacons"

@@ -1,0 +1,1 @@
+"""Taps: beacons of pipelines whose nodes send none, made of the topics' records and the consumer groups' commits."""

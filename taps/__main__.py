@@ -1,0 +1,55 @@
+"""`python -m taps`: run the taps of all pipelines until SIGTERM or Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+from lagloss.errors import LaglossError
+from lagloss_server import logs
+from lagloss_server.net.health_server import serve_health
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.settings import Settings
+from taps.service import TapService
+
+
+def main() -> int:
+    try:
+        settings = Settings.load()
+        logs.configure(settings)
+        spark = _spark(settings) if settings.taps_spark_master else None
+        service = TapService(settings.require_kafka(), settings.require_database(), spark)
+        port = choose_port("taps", settings.taps_port)
+    except LaglossError as error:
+        print(f"taps: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
+        return error.exit_code
+    # The handler writes a byte and no more: setting an Event there can interrupt a wait on it, and lock up.
+    wake_read, wake_write = os.pipe()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: os.write(wake_write, b"."))
+    end_health = serve_health(
+        "lagloss taps", service.metrics.registry, lambda: service.trouble, settings.bind_address, port
+    )
+    stop = threading.Event()
+    worker = threading.Thread(target=service.run, args=[stop], name="taps")
+    worker.start()
+    os.read(wake_read, 1)
+    stop.set()
+    worker.join()
+    end_health()
+    return 0
+
+
+def _spark(settings: Settings) -> Any:
+    from lagloss_server.ops.spark_session import start_session
+    from taps.spark_engine import TAPS
+
+    scratch, memory = settings.data_dir / "spark-taps", settings.spark_driver_memory
+    return start_session(TAPS, settings.taps_spark_master, memory, scratch, settings.spark_driver_host)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+"""The kernel of a tap: a plan's records become blocks, the same ones whoever makes them. Pure.
+
+The order of the beacons is that of partitions and offsets, the blocks' numbers follow from the plan's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lagloss.sdk.packing import Kind, Observed, PackedBlock, Packer, TallyKey, apply_sample
+from lagloss.sdk.shipper import Position
+from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_start_of
+from lagloss.wire.traces import CONTEXT_BYTES
+from lagloss_server.model.taps import Tap
+from taps.extraction import Extractor
+from taps.plan import OffsetSpan, TapPlan
+from taps.store import UnreadableRecords
+from taps.topic_reader import SpanRecords
+
+SEQ_BITS: Final = 30
+"""Of a block's number, for its place in a plan."""
+SPAN_BITS: Final = 16
+"""Of these, for its place among the blocks of a span, where each span makes its own."""
+AHEAD_MS: Final = MAX_AHEAD_MS // 2
+"""Largest distance of an event time from the plan, ahead: closing takes no block of a later window."""
+AHEAD: Final = "time_ahead"
+TOO_OLD: Final = "time_too_old"
+
+
+@dataclass(slots=True)
+class Blocks:
+    """What a plan, or a part of it, comes to."""
+
+    blocks: list[PackedBlock] = field(default_factory=list)
+    dropped: Counter[TallyKey] = field(default_factory=Counter)
+    thinned: dict[TallyKey, int] = field(default_factory=dict)
+    seen: int = 0
+    left_out: int = 0
+    early: int = 0
+    gone: int = 0
+    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
+    positions: list[Position] | None = None
+    """Where the blocks are if they were sent already."""
+
+    @classmethod
+    def merged(cls, parts: Iterable[Blocks]) -> Blocks:
+        """Return all parts of a plan together."""
+        made = cls()
+        for part in parts:
+            made.blocks += part.blocks
+            made.dropped.update(part.dropped)
+            made.thinned |= part.thinned
+            made.seen += part.seen
+            made.left_out += part.left_out
+            made.early += part.early
+            made.gone += part.gone
+            for reason, found in part.unreadable.items():
+                made.add_unreadable(reason, found.count, found.partition, found.offset, found.at_ms)
+            if part.positions is not None:
+                made.positions = [*(made.positions or ()), *part.positions]
+        return made
+
+    def add_unreadable(self, reason: str, count: int, partition: int, offset: int, at_ms: int) -> None:
+        before = self.unreadable.get(reason)
+        self.unreadable[reason] = UnreadableRecords(count + (before.count if before else 0), partition, offset, at_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class BlockMaker:
+    """Makes the blocks of one tap's plans. `since_ms`: start of its first window."""
+
+    tap: Tap
+    emitter: bytes
+    since_ms: int
+    extractor: Extractor
+
+    @property
+    def wants_keys(self) -> bool:
+        """Whether records' keys are looked at."""
+        return any(part.source == "key" for part in self.tap.extraction.parts())
+
+    @property
+    def wants_headers(self) -> bool:
+        """Whether records' headers are looked at."""
+        return any(part.source == "header" for part in self.tap.extraction.parts())
+
+    def make(self, plan: TapPlan, read: Mapping[int, SpanRecords]) -> Blocks:
+        """Return the blocks of a plan whose records these are, by partition."""
+        if plan.is_spread:
+            made = Blocks.merged(self.make_span(plan, span, read[span.partition]) for span in plan.spans)
+        else:
+            made = self._make(plan, plan.spans, read, plan.number << SEQ_BITS)
+        gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
+        self.drop_gone(plan, gone, made)
+        return made
+
+    def make_span(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords) -> Blocks:
+        """Return the blocks of one span of a plan."""
+        seq = (plan.number << SEQ_BITS) + (span.partition << SPAN_BITS)
+        return self._make(plan, [span], {span.partition: read}, seq)
+
+    def _make(self, plan: TapPlan, spans: Sequence[OffsetSpan], read: Mapping[int, SpanRecords], seq: int) -> Blocks:
+        made = Blocks()
+        parts = [part for span in spans if (part := self._observe(plan, span, read[span.partition], made)) is not None]
+        if not parts:
+            return made
+        kinds = [Kind(place, None, None, has_crc=False) for place in self.tap.places]
+        packer = Packer(self.tap.pipeline, self.tap.node, self.emitter, self.tap.first, seq=seq)
+        observed, left_out = apply_sample(Observed.joined(parts), kinds, plan.sample)
+        made.thinned = dict.fromkeys(left_out, plan.sample)
+        made.blocks = list(packer.pack(observed, kinds, plan.partitions, plan.sample))
+        return made
+
+    def _observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
+        """Return the beacons of a span, one per record and place, and count the records that make none."""
+        made.seen += int(read.offsets.size)
+        found = self.extractor.extract(read.records)
+        made.left_out += found.left_out
+        times_ms = read.records.timestamp_ms
+        for reason, rows in found.unreadable_rows.items():
+            self._count_unreadable(reason, rows, span, read, made)
+        event_ms, rows, ids = found.event_ms, found.rows, found.ids
+        early = event_ms < self.since_ms
+        made.early += int(np.count_nonzero(early))
+        ahead = event_ms > plan.planned_at_ms + AHEAD_MS
+        self._count_unreadable(AHEAD, rows[ahead], span, read, made)
+        too_old = (event_ms < plan.planned_at_ms - RETENTION_MS + WINDOW_S * 1_000) & ~early
+        self._count_unreadable(TOO_OLD, rows[too_old], span, read, made)
+        kept = np.flatnonzero(~(early | ahead | too_old))
+        if not kept.size:
+            return None
+        if kept.size < rows.size:
+            event_ms, rows = event_ms[kept], rows[kept]
+            ids = [ids[row] for row in kept.tolist()]
+        observed_ms = self._observed_ms(span, read, rows, times_ms)
+        places = len(self.tap.places)
+        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids))
+        sizes = read.records.value_sizes()[rows]
+        return Observed(
+            code=np.repeat(np.arange(places, dtype=np.int64), rows.size),
+            id_hash=np.tile(hashes, places),
+            event_ms=np.tile(event_ms, places),
+            lag_ms=np.tile(observed_ms - event_ms, places),
+            crc=np.zeros(rows.size * places, np.uint32),
+            payload_bytes=np.tile(sizes, places),
+            raw_ids=ids * places if self.tap.first else [],
+            traces=np.empty((0, CONTEXT_BYTES), np.uint8),
+        )
+
+    def _observed_ms(
+        self, span: OffsetSpan, read: SpanRecords, rows: npt.NDArray[np.intp], times_ms: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """Return when these records were observed: when a commit passed them, or when they were appended.
+
+        Where the broker keeps the producer's time, and that is older than a moment at which the record was not there
+        yet (a stream processor hands on the time of its input), it is that moment.
+        """
+        marked, at_ms = (
+            (np.array(column, np.int64) for column in zip(*span.marks, strict=True)) if span.marks else ((), ())
+        )
+        following = np.searchsorted(marked, read.offsets[rows], side="right")
+        if self.tap.group is not None:
+            return at_ms[following].astype(np.float64)
+        found = times_ms[rows].astype(np.float64)
+        if read.is_append_time or not span.marks:
+            return found
+        before = np.where(following > 0, at_ms[np.maximum(following - 1, 0)], 0)
+        return np.maximum(found, before)
+
+    def _count_unreadable(
+        self, reason: str, rows: npt.NDArray[np.intp], span: OffsetSpan, read: SpanRecords, made: Blocks
+    ) -> None:
+        """Count records that cannot be read: each may be the beacon of a message in the window of its timestamp or the
+        one before, whose evidence is incomplete by it."""
+        if not rows.size:
+            return
+        times_ms = read.records.timestamp_ms[rows]
+        made.add_unreadable(reason, int(rows.size), span.partition, int(read.offsets[rows[-1]]), int(times_ms[-1]))
+        windows = np.unique(times_ms // (WINDOW_S * 1_000))
+        for window in {int(found) * WINDOW_S - back for found in windows for back in (0, WINDOW_S)}:
+            self._drop(window, 1, made)
+
+    def drop_gone(self, plan: TapPlan, gone: int, made: Blocks) -> None:
+        """Count offsets that retention deleted unread, in every window that they may have been of."""
+        if not gone:
+            return
+        made.gone += gone
+        until_ms = min(plan.until_ms.values(), default=plan.through_ms) if self.tap.group else plan.through_ms
+        first = window_start_of(max(min(until_ms, plan.planned_at_ms) - WINDOW_S * 1_000, self.since_ms))
+        windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)
+        for at, window in enumerate(windows):
+            share = gone // len(windows) + (at < gone % len(windows))
+            self._drop(window, max(1, share), made)
+
+    def _drop(self, window_start_s: int, beacons: int, made: Blocks) -> None:
+        if window_start_s * 1_000 < self.since_ms:
+            return
+        for place in self.tap.places:
+            made.dropped[TallyKey(place, None, window_start_s)] += beacons

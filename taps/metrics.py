@@ -1,0 +1,54 @@
+"""Metrics of taps: every name is declared here and described in docs/metrics.md."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from prometheus_client import Counter, Gauge
+
+from lagloss_server.model.taps import Tap
+from lagloss_server.net.exposition import registry_of
+from taps.kernel import Blocks
+from taps.plan import TapPlan
+
+_LABELS = ("pipeline", "node", "source")
+
+
+class TapMetrics:
+    def __init__(self) -> None:
+        self.registry = registry_of("taps")
+        self.running = Gauge("lagloss_taps_owned", "Taps that this process owns", registry=self.registry)
+        self._records = Counter("lagloss_taps_records", "Records read", _LABELS, registry=self.registry)
+        self._beacons = Counter("lagloss_taps_beacons", "Beacons sent", _LABELS, registry=self.registry)
+        self._unreadable = Counter(
+            "lagloss_taps_unreadable", "Records that could not be read", (*_LABELS, "reason"), registry=self.registry
+        )
+        self._gone = Counter(
+            "lagloss_taps_gone", "Offsets that retention deleted before they were read", _LABELS, registry=self.registry
+        )
+        self._waits = Counter("lagloss_taps_waits", "Failed tries, by tap", _LABELS, registry=self.registry)
+        self._through = Gauge(
+            "lagloss_taps_through_timestamp_seconds",
+            "Everything observed before is sent, seconds since the epoch",
+            _LABELS,
+            registry=self.registry,
+        )
+
+    def count(self, tap: Tap, made: Blocks, plan: TapPlan) -> None:
+        """Count a plan that was carried out."""
+        labels = (tap.pipeline, tap.node, tap.source)
+        self._records.labels(*labels).inc(made.seen)
+        self._beacons.labels(*labels).inc(sum(block.increment.beacons for block in made.blocks))
+        self._gone.labels(*labels).inc(made.gone)
+        for reason, found in made.unreadable.items():
+            self._unreadable.labels(*labels, reason).inc(found.count)
+        self._through.labels(*labels).set(plan.through_ms / 1_000)
+
+    def left(self, tap: Tap) -> None:
+        """Show no longer how far a tap is read that this process does not own any more: else it would fall behind."""
+        with suppress(KeyError):  # it never owned it
+            self._through.remove(tap.pipeline, tap.node, tap.source)
+
+    def waits(self, tap: Tap) -> None:
+        """Count a try that failed."""
+        self._waits.labels(tap.pipeline, tap.node, tap.source).inc()

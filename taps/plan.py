@@ -1,0 +1,197 @@
+"""Plans: what a tap reads next, decided and stored before it is read, so that whoever repeats it sends the same blocks.
+
+Pure: brokers, clock and database are elsewhere. Times are epoch ms.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple, Self
+
+MAX_LOOKS: Final = 256
+"""Looks that wait to be passed; beyond that every other one is forgotten, which makes progress coarser, never wrong."""
+MAX_MARKS: Final = 256
+"""Marks of one partition that wait for its records to be read; beyond that every other one is forgotten."""
+
+
+class Mark(NamedTuple):
+    """An offset and a time. Of a topic: every record below the offset, and none above, was there at that time. Of a
+    consumer group: it committed the offset at that time."""
+
+    offset: int
+    at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLog:
+    """Offsets of a partition at one moment: the first that it holds, the end of what a committed reader can read, and
+    the end of all records, those of open transactions included."""
+
+    start: int
+    stable_end: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The partitions of a topic, by number, as they were at `at_ms` or a little later."""
+
+    at_ms: int
+    logs: Mapping[int, PartitionLog]
+
+    @property
+    def ends(self) -> dict[int, int]:
+        return {partition: log.end for partition, log in self.logs.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetSpan:
+    """Offsets of a partition to read, [start, end), and the marks by which their records were observed, ascending."""
+
+    partition: int
+    start: int
+    end: int
+    marks: tuple[Mark, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TapPlan:
+    """One step of a tap, and all that the next one has to know.
+
+    Attributes:
+        number: grows by one per plan of a tap; the blocks' and reports' numbers follow from it.
+        planned_at_ms: against which event times are checked.
+        partitions, sample: of the beacons topic and the pipeline, as the blocks are made.
+        spans: what to read.
+        gone: number of offsets by partition that retention deleted before they were planned.
+        positions: next offset to plan, by partition.
+        until_ms: by partition, everything appended before was read (of a group: taken in).
+        through_ms: everything observed before is in this plan or an earlier one.
+        topic_id: of the topic that the offsets are of.
+        commits_at: next offset of the log of commits to read, for a group.
+        commits: marks of commits that are not planned yet, by partition.
+        is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
+    """
+
+    number: int
+    planned_at_ms: int
+    partitions: int
+    sample: int
+    spans: tuple[OffsetSpan, ...] = ()
+    gone: Mapping[int, int] = field(default_factory=dict)
+    positions: Mapping[int, int] = field(default_factory=dict)
+    until_ms: Mapping[int, int] = field(default_factory=dict)
+    through_ms: int = 0
+    topic_id: str = ""
+    commits_at: int = -1
+    commits: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)
+    is_spread: bool = False
+
+    @property
+    def records(self) -> int:
+        """Upper bound of the records to read: offsets, with markers of transactions among them."""
+        return sum(span.end - span.start for span in self.spans)
+
+    def document(self) -> dict[str, Any]:
+        """Return the plan as JSON; `of` reads it back."""
+        return asdict(self)
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the plan in a document."""
+        numbers = ("gone", "positions", "until_ms")
+        return cls(
+            **{
+                **document,
+                **{name: {int(key): value for key, value in document[name].items()} for name in numbers},
+                "spans": tuple(OffsetSpan(**{**span, "marks": _marks(span["marks"])}) for span in document["spans"]),
+                "commits": {int(key): _marks(found) for key, found in document["commits"].items()},
+            }
+        )
+
+
+def _marks(found: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
+    return tuple(Mark(*mark) for mark in found)
+
+
+class Looks:
+    """Looks at a topic's ends in the order of time, until positions have passed them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[tuple[int, Mapping[int, int]]] = deque()
+
+    def add(self, at_ms: int, ends: Mapping[int, int]) -> None:
+        """Add the ends of all partitions at a time later than those before."""
+        self._waiting.append((at_ms, ends))
+        if len(self._waiting) > MAX_LOOKS:
+            self._waiting = deque(look for at, look in enumerate(self._waiting) if at % 2 == 0 or look[0] == at_ms)
+
+    def passed(self, positions: Mapping[int, int]) -> int | None:
+        """Return the time of the newest look at which every partition ended at or before these positions, and forget
+        those up to it; None if there is none.
+
+        Positions only grow, and so do the ends of a partition: a look that is not passed keeps later ones.
+        """
+        newest = None
+        while self._waiting and all(positions.get(at, 0) >= end for at, end in self._waiting[0][1].items()):
+            newest = self._waiting.popleft()[0]
+        return newest
+
+
+class EndMarks:
+    """Marks of one topic's ends by partition: when records of which offsets had been appended."""
+
+    def __init__(self) -> None:
+        self._marks: dict[int, list[Mark]] = {}
+
+    def add(self, look: Look) -> None:
+        """Add the ends of a look later than those before."""
+        for partition, log in look.logs.items():
+            marks = self._marks.setdefault(partition, [])
+            if len(marks) >= 2 and marks[-1].offset == marks[-2].offset == log.end:
+                marks[-1] = Mark(log.end, look.at_ms)  # of equal ends, the first and the last say all
+            else:
+                marks.append(Mark(log.end, look.at_ms))
+            if len(marks) > MAX_MARKS:
+                del marks[1:-1:2]
+
+    def take(self, partition: int, start: int, end: int) -> tuple[Mark, ...]:
+        """Return the marks that bound the records of [start, end), and forget those that no later record needs."""
+        marks = self._marks.get(partition, [])
+        first = max(0, bisect_right(marks, start, key=_offset) - 1)
+        last = bisect_left(marks, end, key=_offset)
+        needed = tuple(marks[first : last + 1])
+        del marks[: max(0, bisect_right(marks, end, key=_offset) - 1)]
+        return needed
+
+
+def _offset(mark: Mark) -> int:
+    return mark.offset
+
+
+def merged_commits(known: Sequence[Mark], more: Iterable[Mark], position: int) -> tuple[Mark, ...]:
+    """Return the commits that take records from `position` on, in the order of time: a commit at or below what was
+    committed before (a group that was reset) takes nothing."""
+    found = list(known)
+    highest = max(position, found[-1].offset if found else position)
+    for mark in more:
+        if mark.offset > highest:
+            found.append(mark)
+            highest = mark.offset
+    if len(found) > MAX_MARKS:
+        found = [mark for at, mark in enumerate(found) if at % 2 == 1 or at == len(found) - 1]
+    return tuple(found)
+
+
+def shared_out(wanted: Mapping[int, int], limit: int) -> dict[int, int]:
+    """Return how many offsets each partition gets of a limit for all, none more than it wants: equal shares, and what
+    is left by those that want less goes to the others."""
+    shares: dict[int, int] = {}
+    left = limit
+    for at, (partition, size) in enumerate(sorted(wanted.items(), key=lambda item: item[1])):
+        shares[partition] = min(size, left // (len(wanted) - at))
+        left -= shares[partition]
+    return shares

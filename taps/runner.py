@@ -1,0 +1,325 @@
+"""One tap at work: plan, store the plan, carry it out, report; and repeat what its last owner may not have finished."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, Protocol
+
+import structlog
+from confluent_kafka import KafkaException
+from sqlalchemy.exc import DBAPIError
+
+from lagloss.sdk.account import FORGET_S, Account
+from lagloss.sdk.flush import Flush
+from lagloss.sdk.outlets.kafka import Outlet
+from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
+from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
+from lagloss_server.errors import RegistryUnreachable
+from taps.commit_log import CommitReader
+from taps.kernel import Blocks
+from taps.metrics import TapMetrics
+from taps.plan import TapPlan
+from taps.planner import GroupPlanner, Planner, TopicPlanner
+from taps.store import NotOwned, RunningTap, TapCounts, TapStore, UnreadableRecords
+from taps.topic_reader import TopicReader
+
+log = structlog.get_logger()
+
+TURN_S: Final = 0.5
+"""Between two looks at a topic that has no more records."""
+BEFORE_MS: Final = 120_000
+"""How long before its first window a tap begins to read: clocks of producers may be ahead."""
+CLAIM_S: Final = 3.0
+"""Between two tries to own a tap that another process owns."""
+MAX_PAUSE_S: Final = 10.0
+OWN_AGAIN_S: Final = 5.0
+PRUNE_S: Final = 3_600.0
+REPORT_BITS: Final = 20
+"""Of a report's number, for its place among those of a plan."""
+
+
+class Engine(Protocol):
+    """Carries out plans: reads their records, and makes the blocks."""
+
+    @property
+    def limit(self) -> int:
+        """Return how many offsets a plan can hold."""
+
+    @property
+    def is_spread(self) -> bool:
+        """Return what plans that are made for it say by that name."""
+
+    def blocks(self, plan: TapPlan) -> Blocks:
+        """Return the blocks of a plan. Raises KafkaException."""
+
+
+class TapRunner:
+    """Runs one tap in the thread that calls `run`, until it is stopped.
+
+    Args:
+        commits: of the tap's group, if it is a group's.
+    """
+
+    def __init__(
+        self,
+        running: RunningTap,
+        store: TapStore,
+        outlet: Outlet,
+        reader: TopicReader,
+        engine: Engine,
+        commits: CommitReader | None,
+        metrics: TapMetrics,
+    ) -> None:
+        self._running = running
+        self._store = store
+        self._outlet = outlet
+        self._reader = reader
+        self._engine = engine
+        self._commits = commits
+        self._metrics = metrics
+        self._stop = threading.Event()
+        self._closing = False
+        self._forget()
+
+    def stop(self, *, close: bool = False) -> None:
+        """Ask `run` to return; `close`: no definition wants this tap any more, so that its account is closed first."""
+        self._closing = close
+        self._stop.set()
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Next offsets to plan, by partition; none while the tap is not owned."""
+        return self._plan.positions if self._plan is not None and self._is_done else {}
+
+    def run(self) -> None:
+        """Own the tap as soon as no other process does, and work until `stop`. Outages are waited for."""
+        pause_s = TURN_S
+        try:
+            while not self._stop.is_set():
+                try:
+                    self._stop.wait(self.turn())
+                    pause_s = TURN_S
+                except NotOwned:
+                    self._metrics.left(self._running.tap)
+                    self._forget()
+                    self._stop.wait(CLAIM_S)
+                except (KafkaException, DBAPIError, OSError, RegistryUnreachable) as error:
+                    self._wait_for(error, pause_s)
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                except Exception as error:  # a fault of ours: of this tap alone, and never worth a wrong number
+                    log.exception("tap failed", tap=self._running.tap.source)
+                    self._wait_for(error, MAX_PAUSE_S)
+            if self._closing:
+                self._close()
+        except (NotOwned, KafkaException, DBAPIError):
+            log.info("tap left to its next owner", tap=self._running.tap.source)
+        finally:
+            self._end()
+
+    def _forget(self) -> None:
+        """Forget what was known of the tap: another process may have gone on with it."""
+        tap = self._running.tap
+        identity = EmitterIdentity(
+            tap.pipeline,
+            tap.node,
+            self._running.emitter,
+            f"tap of {tap.source}"[: MAX_NAME_BYTES // 4],
+            self._running.since_ms,
+            labels={"tap": tap.source[:MAX_LABEL_CHARS]},
+        )
+        self._account = Account(tap.node)
+        self._shipper = Shipper(identity, self._outlet, self._account)
+        self._planner: Planner = TopicPlanner() if tap.group is None else GroupPlanner(self._reader.has_none)
+        self._plan: TapPlan | None = None
+        self._is_done = False
+        """The plan was carried out, and reported."""
+        self._counts = TapCounts()
+        self._unsaved: list[Tally] = []
+        self._reported_at = float("-inf")
+        self._pruned_at = self._owned_at = time.monotonic()
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    def turn(self) -> float:
+        """Carry out one plan, if there is anything new; return for how long to wait before the next turn, in s.
+
+        Raises:
+            NotOwned: another process has taken the tap over.
+            KafkaException, DBAPIError: servers do not answer.
+        """
+        if self._plan is None and not self._own():
+            return CLAIM_S
+        assert self._plan is not None
+        if not self._is_done:
+            self._carry_out(self._plan)
+            return 0
+        following = self._next(self._plan)
+        if self._is_news(self._plan, following):
+            self._advance(following)
+            self._carry_out(following)
+        else:
+            self._plan = replace(following, number=self._plan.number)
+        return 0 if following.records >= self._engine.limit // 2 else TURN_S
+
+    def _own(self) -> bool:
+        """Own the tap, and learn where it was left; False while another process owns it."""
+        emitter = self._running.emitter
+        if not self._store.is_stored(emitter):
+            self._store.add(self._running, self._first_plan())
+        owned = self._store.claim(emitter)
+        if owned is None:
+            return False
+        self._forget()
+        now_s = time.time()
+        for tally in owned.tallies:
+            self._account.restore(tally, now_s)
+        self._account.reported(owned.tallies)  # a plan is stored only once the one before it was reported
+        self._plan, self._counts = owned.plan, owned.counts
+        return True
+
+    def _first_plan(self) -> TapPlan:
+        topic = self._reader.describe()
+        positions = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
+        return TapPlan(0, self._running.since_ms, 1, 1, positions=positions, topic_id=topic.topic_id)
+
+    def _next(self, last: TapPlan) -> TapPlan:
+        partitions = self._outlet.partitions()
+        topic = self._reader.describe()
+        if topic.topic_id != last.topic_id:
+            log.warning("topic was created anew", tap=self._running.tap.source)
+            last = replace(last, topic_id=topic.topic_id, positions={}, until_ms={}, commits={})
+            self._planner = TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)
+        last = replace(
+            last,
+            partitions=partitions or last.partitions,
+            sample=self._outlet.sample(self._running.tap.pipeline),
+            is_spread=self._engine.is_spread,
+        )
+        commits = None
+        if self._commits is not None:
+            commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
+        return self._planner.plan(last, self._reader.look(topic.partitions), commits, self._engine.limit)
+
+    def _is_news(self, last: TapPlan, following: TapPlan) -> bool:
+        return bool(
+            following.spans
+            or following.gone
+            or following.through_ms // 60_000 != self._account.final_through // 60
+            or time.monotonic() - self._reported_at >= IDLE_REPORT_S
+        )
+
+    def _advance(self, plan: TapPlan) -> None:
+        kind = self._commits.kind if self._commits else ""
+        self._store.advance(self._running.emitter, plan, self._unsaved, self._counts, kind)
+        self._unsaved = []
+        # by that, too: else an idle tap, which stores a plan each 10 s, would seem to wait for Kafka
+        self._owned_at = time.monotonic()
+        self._plan, self._is_done = plan, False
+
+    def _carry_out(self, plan: TapPlan) -> None:
+        """Send the blocks of a plan, and report it. A plan that was carried out before makes the same blocks again."""
+        made = self._engine.blocks(plan)
+        flush = Flush(
+            plan.number,
+            plan.through_ms,
+            tuple(made.blocks),
+            made.dropped,
+            thinned=made.thinned,
+            progress=self._progress(plan),
+        )
+        if made.positions is not None:
+            self._shipper.account_for(flush, made.positions)
+        elif self._shipper.ship(flush, until=self._until, meanwhile=self._go_on_owning) is None:
+            return
+        self._unsaved = self._account.changed()
+        self._shipper.report_seq = plan.number << REPORT_BITS
+        if not self._shipper.report(until=self._until, meanwhile=self._go_on_owning):
+            return
+        self._reported_at = time.monotonic()
+        self._is_done = True
+        self._counts = _added(self._counts, made)
+        self._metrics.count(self._running.tap, made, plan)
+        self._tidy()
+
+    def _progress(self, plan: TapPlan) -> tuple[Progress, ...]:
+        tap = self._running.tap
+        lanes = [Progress(f"{tap.node}.in", f"{tap.topic}/{at}", until) for at, until in sorted(plan.until_ms.items())]
+        if tap.group is None or "out" in tap.places:
+            lanes.append(Progress(f"{tap.node}.out", "", plan.through_ms))
+        return tuple(lanes)
+
+    def _until(self) -> float:
+        return float("-inf") if self._stop.is_set() and not self._closing else NEVER
+
+    def _go_on_owning(self) -> None:
+        """Keep the tap while the broker does not answer. Raises NotOwned."""
+        if time.monotonic() - self._owned_at > OWN_AGAIN_S:
+            self._owned_at = time.monotonic()
+            self._store.note_trouble(
+                self._running.emitter, f"waits for Kafka: {self._outlet.last_error or 'no answer'}"
+            )
+
+    def _tidy(self) -> None:
+        self._owned_at = time.monotonic()
+        if time.monotonic() - self._pruned_at >= PRUNE_S:
+            self._pruned_at = time.monotonic()
+            self._account.tidy(time.time())
+            self._store.prune(self._running.emitter, int(time.time()) - FORGET_S)
+
+    # -- outages and the end ------------------------------------------------------------------------------------------
+
+    def _wait_for(self, error: Exception, pause_s: float) -> None:
+        """Wait after an outage. The next turn begins with what is stored, whatever was carried out by halves."""
+        trouble = str(error) or type(error).__name__
+        log.warning("tap waits", tap=self._running.tap.source, trouble=trouble, pause_s=pause_s)
+        self._metrics.waits(self._running.tap)
+        with suppress(DBAPIError, NotOwned):  # which the next turn meets
+            self._store.note_trouble(self._running.emitter, trouble)
+        self._forget()
+        self._stop.wait(pause_s)
+
+    def _close(self) -> None:
+        """Report that the account of this tap is closed, and forget it."""
+        if self._plan is None and not self._own():
+            return
+        assert self._plan is not None
+        if not self._is_done:
+            self._carry_out(self._plan)
+        following = replace(self._plan, number=self._plan.number + 1, spans=(), gone={})
+        self._advance(following)
+        self._shipper.report_seq = following.number << REPORT_BITS
+        closed_at_ms = max(following.through_ms, self._running.since_ms)
+        if self._shipper.report(closed_at_ms=closed_at_ms, until=self._until, meanwhile=self._go_on_owning):
+            self._store.forget(self._running.emitter)
+
+    def _end(self) -> None:
+        self._metrics.left(self._running.tap)
+        try:
+            if self._plan is not None:
+                self._store.release(self._running.emitter)
+        except DBAPIError:
+            log.warning("tap not released", tap=self._running.tap.source)
+        self._outlet.close()
+        self._reader.close()
+        if self._commits is not None:
+            self._commits.close()
+
+
+def _added(before: TapCounts, made: Blocks) -> TapCounts:
+    unreadable = dict(before.unreadable)
+    for reason, found in made.unreadable.items():
+        known = unreadable.get(reason)
+        unreadable[reason] = UnreadableRecords(
+            found.count + (known.count if known else 0), found.partition, found.offset, found.at_ms
+        )
+    return TapCounts(
+        before.seen + made.seen,
+        before.left_out + made.left_out,
+        before.early + made.early,
+        before.gone + made.gone,
+        unreadable,
+    )

@@ -1,0 +1,140 @@
+"""The service: runs a thread per tap that definitions want, and closes the taps that none wants any more."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from confluent_kafka import KafkaException
+from sqlalchemy.exc import DBAPIError
+
+from lagloss.broker.connection import Cluster
+from lagloss.errors import LaglossError
+from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss_server.store.migrate import demand_newest
+from lagloss_server.store.store import Store
+from taps.clusters import cluster_of, registry_of
+from taps.commit_log import GroupCommits
+from taps.extraction import Extractor
+from taps.kernel import BlockMaker
+from taps.local_engine import LocalEngine
+from taps.metrics import TapMetrics
+from taps.runner import Engine, TapRunner
+from taps.store import RunningTap, TapStore
+from taps.topic_reader import TopicReader
+from taps.wanted import wanted_taps
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = structlog.get_logger()
+
+LOOK_S: Final = 1.0
+"""Between two looks for changed definitions."""
+END_S: Final = 15.0
+MAX_PAUSE_S: Final = 30.0
+
+
+@dataclass(slots=True)
+class _Thread:
+    runner: TapRunner
+    thread: threading.Thread
+
+
+class TapService:
+    """All taps of one process; `run` returns when `stop` is set."""
+
+    def __init__(self, bootstrap: str, database_url: str, spark: SparkSession | None = None) -> None:
+        self.metrics = TapMetrics()
+        self.trouble: str | None = "starting"
+        """Why no tap is looked after right now, for /healthz."""
+        self._bootstrap = bootstrap
+        self._database_url = database_url
+        self._spark = spark
+        self._threads: dict[bytes, _Thread] = {}
+        self._failed: dict[bytes, str] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Look after taps until `stop`; wait with growing pauses while PostgreSQL is away."""
+        store = Store(self._database_url)
+        taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+        pause_s = LOOK_S
+        changes = -1
+        try:
+            while not stop.is_set():
+                try:
+                    demand_newest(store.engine)
+                    seen = store.count_changes()
+                    if seen != changes or self._has_ended():
+                        self._follow(wanted_taps(store.versions()), taps)
+                        changes = seen
+                    self.trouble, pause_s = None, LOOK_S
+                except DBAPIError as error:
+                    self.trouble = f"waits for PostgreSQL: {error.orig}"
+                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
+                self.metrics.running.set(len(self._threads))
+                stop.wait(pause_s)
+        finally:
+            self._end()
+            store.close()
+
+    def _has_ended(self) -> bool:
+        return any(not found.thread.is_alive() for found in self._threads.values())
+
+    def _follow(self, wanted: dict[bytes, RunningTap], taps: TapStore) -> None:
+        """Run what is wanted and close what is not."""
+        stored = taps.stored()
+        for emitter, found in list(self._threads.items()):
+            if not found.thread.is_alive():
+                del self._threads[emitter]
+            elif emitter not in wanted:
+                found.runner.stop(close=True)
+        for emitter, running in {**stored, **wanted}.items():
+            if emitter not in self._threads:
+                self._start(running, taps, close=emitter not in wanted)
+
+    def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
+        try:
+            runner = self._runner(running, taps)
+        except (LaglossError, KafkaException) as error:
+            log.warning("tap cannot run", tap=running.tap.source, trouble=str(error))
+            return
+        if close:
+            runner.stop(close=True)
+        thread = threading.Thread(target=runner.run, name=f"tap-{running.tap.node}", daemon=True)
+        self._threads[running.emitter] = _Thread(runner, thread)
+        thread.start()
+
+    def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:
+        tap = running.tap
+        cluster = cluster_of(tap.cluster, self._bootstrap)
+        reader = TopicReader(cluster, tap.topic)
+        maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
+        return TapRunner(
+            running,
+            taps,
+            KafkaOutlet(self._bootstrap),
+            reader,
+            self._engine(reader, maker, cluster),
+            GroupCommits(cluster, tap.group, tap.topic) if tap.group else None,
+            self.metrics,
+        )
+
+    def _engine(self, reader: TopicReader, maker: BlockMaker, cluster: Cluster) -> Engine:
+        local = LocalEngine(reader, maker)
+        if self._spark is None:
+            return local
+        from taps.spark_engine import SparkEngine
+
+        return SparkEngine(self._spark, cluster, self._bootstrap, maker, local)
+
+    def _end(self) -> None:
+        for found in self._threads.values():
+            found.runner.stop()
+        for found in self._threads.values():
+            found.thread.join(END_S)

@@ -1,0 +1,221 @@
+"""Plans and accounts of taps in PostgreSQL: whoever owns a tap, and it alone, can store its next plan.
+
+One statement both extends the ownership and stores the plan, and only over the plan before it: of two processes that
+carry out the same plan, only one gets to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sqlalchemy import BigInteger, Engine, cast, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from lagloss.sdk.account import pack_tally, unpack_tally
+from lagloss.wire.format import Tally
+from lagloss_server.model.taps import Tap
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
+from taps.plan import TapPlan
+
+OWNED_MS: Final = 20_000
+"""Ownership without a new plan, after which another process takes over."""
+_NOW: Final = cast(func.extract("epoch", func.clock_timestamp()) * 1_000, BigInteger)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTap:
+    """A tap at work. `emitter`: its id; `since_ms`: start of its first window (epoch ms)."""
+
+    tap: Tap
+    emitter: bytes
+    since_ms: int
+
+
+class NotOwned(Exception):
+    """Another process has taken this tap over, or it is no longer wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableRecords:
+    """Records that could not be read for one reason, and an example."""
+
+    count: int
+    partition: int
+    offset: int
+    at_ms: int
+
+
+@dataclass(slots=True)
+class TapCounts:
+    """Records of a tap so far: read, left out by its filter, too early, deleted unread, and not readable by reason."""
+
+    seen: int = 0
+    left_out: int = 0
+    early: int = 0
+    gone: int = 0
+    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedTap:
+    """A tap as it was left: its newest plan, which may have been carried out or not, and the account before it."""
+
+    plan: TapPlan
+    tallies: Sequence[Tally]
+    counts: TapCounts
+
+
+class TapStore:
+    """Taps of one process, `owner`. Raises DBAPIError where the database does not answer."""
+
+    def __init__(self, engine: Engine, owner: str) -> None:
+        self._engine = engine
+        self._owner = owner
+
+    def add(self, running: RunningTap, first: TapPlan) -> None:
+        """Store a tap with its first plan; one that is there stays as it is."""
+        new = {
+            "emitter": running.emitter,
+            "pipeline": running.tap.pipeline,
+            "node": running.tap.node,
+            "tap": running.tap.document(),
+            "since": running.since_ms,
+            "number": first.number,
+            "plan": first.document(),
+            **dict.fromkeys(("owned_until", "seen", "left_out", "early", "gone"), 0),
+            **dict.fromkeys(("owner", "commits", "trouble"), ""),
+        }
+        with self._engine.begin() as connection:
+            connection.execute(insert(table_of(TapRow)).values(new).on_conflict_do_nothing())
+
+    def is_stored(self, emitter: bytes) -> bool:
+        with self._engine.connect() as connection:
+            return bool(connection.execute(select(func.count()).where(TapRow.emitter == emitter)).scalar_one())
+
+    def claim(self, emitter: bytes) -> OwnedTap | None:
+        """Own this tap from now on; None while another process owns it, or if there is none."""
+        table = table_of(TapRow)
+        with self._engine.begin() as connection:
+            is_free = (table.c.owner.in_(("", self._owner))) | (table.c.owned_until < _NOW)
+            row = connection.execute(
+                update(table)
+                .where(table.c.emitter == emitter, is_free)
+                .values(owner=self._owner, owned_until=_NOW + OWNED_MS)
+                .returning(table)
+            ).one_or_none()
+            if row is None:
+                return None
+            packed = connection.execute(select(TapTallyRow.packed).where(TapTallyRow.emitter == emitter)).scalars()
+            tallies = [unpack_tally(found) for found in packed]
+            columns = [getattr(TapUnreadableRow, name) for name in ("reason", "count", "partition", "offset", "at")]
+            rows = connection.execute(select(*columns).where(TapUnreadableRow.emitter == emitter))
+            unreadable = {reason: UnreadableRecords(*found) for reason, *found in rows}
+        counts = TapCounts(row.seen, row.left_out, row.early, row.gone, unreadable)
+        return OwnedTap(TapPlan.of(row.plan), tallies, counts)
+
+    def advance(self, emitter: bytes, plan: TapPlan, tallies: Sequence[Tally], counts: TapCounts, commits: str) -> None:
+        """Store the next plan, with the account up to the one before it: `tallies` that changed since.
+
+        Raises:
+            NotOwned: this process may not carry it out.
+        """
+        table = table_of(TapRow)
+        with self._engine.begin() as connection:
+            stored = connection.execute(
+                update(table)
+                .where(table.c.emitter == emitter, table.c.owner == self._owner, table.c.number == plan.number - 1)
+                .values(
+                    number=plan.number,
+                    plan=plan.document(),
+                    owned_until=_NOW + OWNED_MS,
+                    seen=counts.seen,
+                    left_out=counts.left_out,
+                    early=counts.early,
+                    gone=counts.gone,
+                    commits=commits,
+                    trouble="",
+                )
+            )
+            if stored.rowcount != 1:
+                raise NotOwned
+            if tallies:
+                kept = insert(table_of(TapTallyRow))
+                connection.execute(
+                    kept.on_conflict_do_update(
+                        index_elements=["emitter", "place", "window_start"], set_={"packed": kept.excluded.packed}
+                    ),
+                    [
+                        {
+                            "emitter": emitter,
+                            "place": tally.checkpoint,
+                            "window_start": tally.window_start,
+                            "packed": pack_tally(tally),
+                        }
+                        for tally in tallies
+                    ],
+                )
+            if counts.unreadable:
+                kept = insert(table_of(TapUnreadableRow))
+                changed = {name: kept.excluded[name] for name in ("count", "partition", "offset", "at")}
+                connection.execute(
+                    kept.on_conflict_do_update(index_elements=["emitter", "reason"], set_=changed),
+                    [
+                        {
+                            "emitter": emitter,
+                            "reason": reason,
+                            "count": found.count,
+                            "partition": found.partition,
+                            "offset": found.offset,
+                            "at": found.at_ms,
+                        }
+                        for reason, found in counts.unreadable.items()
+                    ],
+                )
+
+    def note_trouble(self, emitter: bytes, trouble: str) -> None:
+        """Say why this tap waits, and go on owning it.
+
+        Raises:
+            NotOwned: another process has taken it over.
+        """
+        table = table_of(TapRow)
+        with self._engine.begin() as connection:
+            noted = connection.execute(
+                update(table)
+                .where(table.c.emitter == emitter, table.c.owner == self._owner)
+                .values(trouble=trouble, owned_until=_NOW + OWNED_MS)
+            )
+        if noted.rowcount != 1:
+            raise NotOwned
+
+    def release(self, emitter: bytes) -> None:
+        """Let another process take this tap over at once."""
+        table = table_of(TapRow)
+        with self._engine.begin() as connection:
+            connection.execute(
+                update(table)
+                .where(table.c.emitter == emitter, table.c.owner == self._owner)
+                .values(owner="", owned_until=0)
+            )
+
+    def forget(self, emitter: bytes) -> None:
+        """Remove a tap that is closed."""
+        with self._engine.begin() as connection:
+            for row in (TapRow, TapTallyRow, TapUnreadableRow):
+                table = table_of(row)
+                connection.execute(delete(table).where(table.c.emitter == emitter))
+
+    def prune(self, emitter: bytes, before_s: int) -> None:
+        """Remove tallies of windows that start before a time (epoch s)."""
+        row = TapTallyRow
+        with self._engine.begin() as connection:
+            connection.execute(delete(row).where(row.emitter == emitter, row.window_start < before_s))
+
+    def stored(self) -> dict[bytes, RunningTap]:
+        """Return all taps that are not closed, whoever owns them, by emitter."""
+        with self._engine.connect() as connection:
+            rows = connection.execute(select(TapRow.emitter, TapRow.tap, TapRow.since))
+            return {row.emitter: RunningTap(Tap.of(row.tap), row.emitter, row.since) for row in rows}

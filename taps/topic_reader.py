@@ -1,0 +1,277 @@
+"""A topic as its brokers hold it: looks at its partitions, and the records of planned spans."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from confluent_kafka import (
+    TIMESTAMP_LOG_APPEND_TIME,
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import BrokerRefusals, is_of_group, kafka_error, needs
+from taps.extraction import Records
+from taps.plan import Look, OffsetSpan, PartitionLog
+
+TIMEOUT_S: Final = 10.0
+STALLED_S: Final = 30.0
+"""Longest wait for the next record of a span that the broker holds."""
+BATCH: Final = 10_000
+MAX_EARLY: Final = 100_000
+"""Records of one partition that are kept for later spans."""
+PREFETCH_KB: Final = 32_768
+_HELD_BACK_MS: Final = 50
+"""Time for which a broker holds back the answer to a fetch at the end of a partition."""
+
+
+class TopicIs(NamedTuple):
+    """A topic's id, which is another one once it was created anew, and its partitions."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecords:
+    """The records of a span in their order; arrays are of shape (records,). `gone`: offsets of it that retention
+    deleted meanwhile."""
+
+    offsets: npt.NDArray[np.int64]
+    records: Records
+    is_append_time: bool
+    gone: int = 0
+
+
+class TopicReader:
+    """Reads one topic as a committed reader that belongs to no group and commits nothing. Used by one thread.
+
+    Methods raise KafkaException when the brokers do not answer, or refuse.
+    """
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.topic = topic
+        self._refusals = BrokerRefusals()
+        common = {"client.id": "lagloss-taps", "log_level": 0, "error_cb": self._refusals.take}
+        connection = KafkaConnection.of(cluster)
+        self._admin = AdminClient(connection.client({"socket.timeout.ms": int(TIMEOUT_S * 1_000), **common}))
+        config = connection.client(
+            {
+                "group.id": "lagloss-taps",  # the client wants one
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": _HELD_BACK_MS,
+                "queued.max.messages.kbytes": PREFETCH_KB,
+                **common,
+            }
+        )
+        self._consumer = Consumer(config)
+        self._peeking = Consumer({**config, "queued.min.messages": 1, "fetch.message.max.bytes": 65_536})
+        self._next: dict[int, int] = {}
+        """Where the next span begins if it goes on, by assigned partition."""
+        self._reached: dict[int, int] = {}
+        """Every record before this offset was delivered; those not handed out yet are `_early`."""
+        self._early: dict[int, deque[Message]] = {}
+        self._paused: set[int] = set()
+        self._emptiness: dict[int, tuple[int, int, bool]] = {}
+
+    def describe(self) -> TopicIs:
+        """Return the topic's id and partitions."""
+        asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_S)
+        found = self._answer(asked[self.topic])
+        return TopicIs(str(found.topic_id), tuple(sorted(partition.id for partition in found.partitions)))
+
+    def look(self, partitions: Iterable[int]) -> Look:
+        """Return the offsets that these partitions hold now."""
+        places = [TopicPartition(self.topic, partition) for partition in partitions]
+        at_ms = time.time_ns() // 1_000_000
+        asked = [
+            self._offsets(places, spec, level)
+            for spec, level in (
+                (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),  # the first, so that it bounds the others
+                (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
+                (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
+            )
+        ]
+        ends, stable, starts = ({at: self._answer(future).offset for at, future in each.items()} for each in asked)
+        logs = {at: PartitionLog(starts[at], min(stable[at], ends[at]), ends[at]) for at in ends}
+        if any(offset < 0 for log in logs.values() for offset in (log.start, log.stable_end, log.end)):
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # the client's sign of a leader that did not answer
+        return Look(at_ms, logs)
+
+    def starts_at(self, moment_ms: int, partitions: Iterable[int]) -> dict[int, int]:
+        """Return by partition the offset of the first record whose timestamp is at or after a moment; its end if there
+        is none."""
+        places = [TopicPartition(self.topic, partition) for partition in partitions]
+        found = self._offsets(places, OffsetSpec.for_timestamp(moment_ms), IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        offsets = {at: self._answer(future).offset for at, future in found.items()}
+        return {at: offset if offset >= 0 else self._answer(ends[at]).offset for at, offset in offsets.items()}
+
+    def has_none(self, partition: int, start: int, end: int) -> bool:
+        """Return whether a committed reader finds no record in [start, end)."""
+        known = self._emptiness.get(partition)
+        if known is not None and known[:2] == (start, end):
+            return known[2]
+        if known is None or known[0] != start:  # moves: look again once it stands still
+            self._emptiness[partition] = (start, -1, False)
+            return False
+        found = self._peek(partition, start, end)
+        self._emptiness[partition] = (start, end, found)
+        return found
+
+    def _peek(self, partition: int, start: int, end: int) -> bool:
+        self._peeking.assign([TopicPartition(self.topic, partition, start)])
+        try:
+            deadline = time.monotonic() + TIMEOUT_S
+            while (left_s := deadline - time.monotonic()) > 0:
+                message = self._peeking.poll(left_s)
+                if message is None:
+                    break
+                error = message.error()
+                if error is None:
+                    return (message.offset() or 0) >= end
+                if error.code() == KafkaError._PARTITION_EOF:
+                    return (message.offset() or 0) >= end
+                if not is_of_group(error):
+                    return False
+            return False
+        finally:
+            self._peeking.unassign()
+
+    def read(self, spans: Sequence[OffsetSpan]) -> dict[int, SpanRecords]:
+        """Return the records of these spans by partition."""
+        gone = Counter[int]()
+        self._assign(spans)
+        heard = time.monotonic()
+        while waiting := {span.partition: span for span in spans if self._reached[span.partition] < span.end}:
+            messages = self._consumer.consume(BATCH, 0.1)
+            if messages:
+                heard = time.monotonic()
+            elif time.monotonic() - heard > STALLED_S:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            for message in messages:
+                self._take(message, waiting, gone)
+        return {span.partition: _columns(self._taken(span), gone[span.partition]) for span in spans}
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._peeking.close()
+
+    def _assign(self, spans: Sequence[OffsetSpan]) -> None:
+        """Have the consumer deliver these spans: go on where it stands, or begin anew."""
+        for span in spans:
+            place = TopicPartition(self.topic, span.partition, span.start)
+            if self._next.get(span.partition) != span.start:
+                self._begin(place)
+            elif span.partition in self._paused:
+                self._paused.discard(span.partition)
+                self._consumer.resume([place])
+            self._next[span.partition] = span.end
+
+    def _begin(self, place: TopicPartition) -> None:
+        if place.partition in self._reached:
+            self._consumer.incremental_unassign([place])
+        self._paused.discard(place.partition)
+        self._early[place.partition] = deque()
+        self._reached[place.partition] = place.offset
+        self._consumer.incremental_assign([place])
+
+    def _taken(self, span: OffsetSpan) -> list[Message]:
+        """Return the records of a span that was read, and keep those of later ones."""
+        early, found = self._early[span.partition], []
+        while early and (early[0].offset() or 0) < span.end:
+            found.append(early.popleft())
+        return found
+
+    def _take(self, message: Message, waiting: Mapping[int, OffsetSpan], gone: Counter[int]) -> None:
+        error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
+        if error is None:
+            if offset >= self._reached[partition]:  # not of an assignment that has ended
+                self._keep(partition, message)
+                self._reached[partition] = offset + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._reached[partition] = max(self._reached[partition], offset)
+        elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
+            if partition in waiting:
+                self._skip_deleted(waiting[partition], gone)
+        elif not is_of_group(error):
+            raise KafkaException(needs(error, "READ", f"topic {self.topic}"))
+
+    def _keep(self, partition: int, message: Message) -> None:
+        """Keep a record for its span; of a partition that is too far ahead of the others, fetch no more."""
+        early = self._early[partition]
+        early.append(message)
+        if (
+            len(early) >= MAX_EARLY
+            and partition not in self._paused
+            and self._next[partition] <= (message.offset() or 0)
+        ):
+            self._paused.add(partition)
+            self._consumer.pause([TopicPartition(self.topic, partition)])
+
+    def _skip_deleted(self, span: OffsetSpan, gone: Counter[int]) -> None:
+        """Go on at the first offset that retention has left."""
+        reached = self._reached[span.partition]
+        start = max(self.look([span.partition]).logs[span.partition].start, reached)
+        gone[span.partition] += min(start, span.end) - reached
+        kept = self._early[span.partition]
+        self._begin(TopicPartition(self.topic, span.partition, start))
+        self._early[span.partition] = kept
+
+    def _offsets(
+        self, places: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
+    ) -> dict[int, Future[Any]]:
+        asked: Mapping[TopicPartition, Any] = self._admin.list_offsets(
+            dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S
+        )
+        return {place.partition: future for place, future in asked.items()}
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            found = future.result(TIMEOUT_S)
+        except TimeoutError:  # just before the client's own
+            raise self._explained(KafkaException(KafkaError(KafkaError._TIMED_OUT))) from None
+        except KafkaException as error:
+            raise self._explained(error) from error
+        self._refusals.forget()
+        return found
+
+    def _explained(self, error: KafkaException) -> KafkaException:
+        self._admin.poll(0)  # for the refusals
+        return KafkaException(needs(self._refusals.explain(kafka_error(error)), "DESCRIBE", f"topic {self.topic}"))
+
+
+def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
+    times = [message.timestamp() for message in messages]
+    return SpanRecords(
+        np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages)),
+        Records(
+            np.fromiter((at_ms for _, at_ms in times), np.int64, len(messages)),
+            [_bytes(message.key()) for message in messages],
+            [_bytes(message.value()) for message in messages],
+            [message.headers() for message in messages],
+        ),
+        bool(times) and times[0][0] == TIMESTAMP_LOG_APPEND_TIME,
+        gone,
+    )
+
+
+def _bytes(found: Any) -> bytes | None:
+    return found.encode() if isinstance(found, str) else found
