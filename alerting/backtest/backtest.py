@@ -144,7 +144,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
         NotEnoughData: there is no closed window.
     """
     most = tried.spec.sla.loss.max
-    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).first_node)
+    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).sources)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
         history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
         habits = read_habits(connection, tried, from_s, to_s)

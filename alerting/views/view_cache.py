@@ -63,7 +63,7 @@ class ViewCache:
                 seen_from_s=seen_from_s,
                 newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
                 newest_s=self._minutes.newest_s(name, kept.watched),
-                came_s=self._minutes.came_s(name, kept.graph.first),
+                came_from_s={source: self._minutes.came_s(name, f"{source}.in") for source in kept.graph.sources},
                 reported_s=_reported_s(connection, name),
                 expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboard.queries.annotations import Happenings, read_happenings
@@ -15,6 +15,7 @@ from dashboard.queries.taps import TapStatus, read_taps
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
+from lagloss_server.model.window_result import loss_ratio_of
 from lagloss_server.store.store import Store
 
 
@@ -34,6 +35,15 @@ class Panels:
     newest: dict[str, Any] | None
     newest_sla: Sla
     condition: Condition
+
+    def from_source(self, source: str) -> Panels:
+        """Return what the page shows of one source's messages: numbers over time and of the newest window. Verdicts,
+        places and hops stay those of the pipeline."""
+        newest = self.newest
+        for row in [] if newest is None else newest.get("sources", ()):
+            if newest is not None and row["name"] == source:
+                newest = {**newest, **row, "loss_ratio": loss_ratio_of(row)}
+        return replace(self, series=self.series.from_source(source), newest=newest)
 
     def document(self) -> dict[str, Any]:
         return {

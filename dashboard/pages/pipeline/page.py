@@ -24,6 +24,7 @@ from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.pipeline.shares import shares_box
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
+from dashboard.pages.sources import source_of
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels
@@ -187,7 +188,7 @@ def _figure(id_: str, named_by: str, height: int | None) -> Part:
 def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
     """Return every property of the page's parts that follows from stored data; the nodes' figure once it is `seen`."""
     try:
-        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+        panels = _read(store, name, here, now_s)
     except UnknownPipeline:
         notice = notices.unknown_pipeline(name, store.names(), here)
         return {"notice": notice, "incidents": None, "content": {"display": "none"}}
@@ -202,7 +203,7 @@ def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen
 def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
     name = of["pipeline"]
     try:
-        panels = read_panels(services.store, name, shown_span(here.query, now_s), now_s)
+        panels = _read(services.store, name, here, now_s)
     except UnknownPipeline:
         return notices.unknown_pipeline(name, services.store.names(), here)
     return [
@@ -221,10 +222,21 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
 def _draw_nodes(store: Store, name: str, here: Address, dark: bool, now_s: float) -> Any:
     """Return the figure of all nodes. It is the tallest, and below all others: drawn only when a reader comes near."""
     try:
-        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+        panels = _read(store, name, here, now_s)
     except UnknownPipeline:
         return no_update
     return nodes.nodes_figure(_frame(panels, here, dark, now_s))
+
+
+def _read(store: Store, name: str, here: Address, now_s: float) -> Panels:
+    """Read what the page shows, of the messages of the source that the address names.
+
+    Raises:
+        UnknownPipeline: there is none of this name.
+    """
+    panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+    source = source_of(here, Graph(panels.stored.definition).sources)
+    return panels if source is None else panels.from_source(source)
 
 
 def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFrame:
