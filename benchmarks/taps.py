@@ -7,6 +7,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -124,8 +125,8 @@ def _cpu_s() -> float:
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):
-        if "kafka.Kafka" in " ".join(process.cmdline()):
-            continue
-        times = process.cpu_times()
-        total += times.user + times.system
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "kafka.Kafka" not in process.cmdline():
+                times = process.cpu_times()
+                total += times.user + times.system
     return total

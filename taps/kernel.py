@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -113,13 +113,18 @@ class BlockMaker:
             return made
         kinds = [Kind(place, None, None, has_crc=False) for place in self.tap.places]
         packer = Packer(self.tap.pipeline, self.tap.node, self.emitter, self.tap.first, seq=seq)
-        observed, left_out = apply_sample(Observed.joined(parts), kinds, plan.sample)
-        made.thinned = dict.fromkeys(left_out, plan.sample)
-        made.blocks = list(packer.pack(observed, kinds, plan.partitions, plan.sample))
+        observed = Observed.joined(parts)
+        for code, kind in enumerate(kinds):
+            is_named = self.tap.first and kind.place == "in"  # names are costly to sort, and only there they are sent
+            raw_ids = observed.raw_ids if is_named else []
+            at_place = replace(observed, code=np.full(len(observed), code, np.int64), raw_ids=raw_ids)
+            kept, left_out = apply_sample(at_place, kinds, plan.sample)
+            made.thinned |= dict.fromkeys(left_out, plan.sample)
+            made.blocks += packer.pack(kept, kinds, plan.partitions, plan.sample)
         return made
 
     def _observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
-        """Return the beacons of a span, one per record and place, and count the records that make none."""
+        """Return the beacons of a span, one per record, and count the records that make none."""
         made.seen += int(read.offsets.size)
         found = self.extractor.extract(read.records)
         made.left_out += found.left_out
@@ -140,17 +145,14 @@ class BlockMaker:
             event_ms, rows = event_ms[kept], rows[kept]
             ids = [ids[row] for row in kept.tolist()]
         observed_ms = self._observed_ms(span, read, rows, times_ms)
-        places = len(self.tap.places)
-        hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids))
-        sizes = read.records.value_sizes()[rows]
         return Observed(
-            code=np.repeat(np.arange(places, dtype=np.int64), rows.size),
-            id_hash=np.tile(hashes, places),
-            event_ms=np.tile(event_ms, places),
-            lag_ms=np.tile(observed_ms - event_ms, places),
-            crc=np.zeros(rows.size * places, np.uint32),
-            payload_bytes=np.tile(sizes, places),
-            raw_ids=ids * places if self.tap.first else [],
+            code=np.zeros(rows.size, np.int64),
+            id_hash=np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids)),
+            event_ms=event_ms,
+            lag_ms=observed_ms - event_ms,
+            crc=np.zeros(rows.size, np.uint32),
+            payload_bytes=read.records.value_sizes()[rows],
+            raw_ids=ids if self.tap.first else [],
             traces=np.empty((0, CONTEXT_BYTES), np.uint8),
         )
 
