@@ -53,8 +53,9 @@ test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds th
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
 .PHONY: test-tools
-test-tools: ## install the programs outside Python that some tests need (as root, or by sudo)
+test-tools: $(VENV)/.project ## install the programs outside Python that some tests need (as root, or by sudo)
 	@$(PYTHON) tests/programs.py
+	@$(BIN)/python -m tests.support.kafka_connect
 
 .PHONY: unit
 unit: $(VENV)/.development ## run the tests that need no server (a minute or two)
