@@ -38,6 +38,8 @@ class ReferenceSettings(BaseModel):
     """event-norm works in transactions."""
     shadow: bool = False
     """A second event-norm runs beside production: see `pipeline_under_test.shadow`."""
+    taps: bool = False
+    """The nodes send no beacons: lagloss reads their topics and commits. What they filter goes to a topic, too."""
     batch: int = Field(100, ge=1)
     """Events in one request of a connector, at most."""
     parallel: int = Field(4, ge=1)
