@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -85,13 +85,18 @@ class TapRunner:
         self._closing = close
         self._stop.set()
 
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Next offsets to plan, by partition; none while the tap is not owned."""
+        return self._plan.positions if self._plan is not None and self._is_done else {}
+
     def run(self) -> None:
         """Own the tap as soon as no other process does, and work until `stop`. Outages are waited for."""
         pause_s = TURN_S
         try:
             while not self._stop.is_set():
                 try:
-                    self._work()
+                    self._stop.wait(self.turn())
                     pause_s = TURN_S
                 except NotOwned:
                     self._forget()
@@ -133,23 +138,26 @@ class TapRunner:
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        """Take one turn, and wait where there is nothing more to do now."""
+    def turn(self) -> float:
+        """Carry out one plan, if there is anything new; return for how long to wait before the next turn, in s.
+
+        Raises:
+            NotOwned: another process has taken the tap over.
+            KafkaException, DBAPIError: servers do not answer.
+        """
         if self._plan is None and not self._own():
-            self._stop.wait(CLAIM_S)
-            return
+            return CLAIM_S
         assert self._plan is not None
         if not self._is_done:
             self._carry_out(self._plan)
-            return
+            return 0
         following = self._next(self._plan)
         if self._is_news(self._plan, following):
             self._advance(following)
             self._carry_out(following)
         else:
             self._plan = replace(following, number=self._plan.number)
-        if following.records < self._engine.limit // 2:
-            self._stop.wait(TURN_S)
+        return 0 if following.records >= self._engine.limit // 2 else TURN_S
 
     def _own(self) -> bool:
         """Own the tap, and learn where it was left; False while another process owns it."""

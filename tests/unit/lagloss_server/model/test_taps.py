@@ -1,0 +1,99 @@
+"""Taps of a definition: which topics and groups are read for which checkpoints."""
+
+from __future__ import annotations
+
+import pytest
+
+from lagloss_server.errors import BadDefinition
+from lagloss_server.model.definition import Definition, as_document, parse_definition
+from lagloss_server.model.taps import Extraction, Tap
+
+HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: orders}\nspec:\n  nodes:\n"
+ORDERS = Extraction("$.order_id", "$.created_at")
+SHOP = "{topic: orders, id: $.order_id, eventTime: $.created_at}"
+
+
+def taps(*nodes: str) -> list[Tap]:
+    return parse_definition(HEAD + "\n".join(f"  - {node}" for node in nodes)).taps
+
+
+def problem(*nodes: str) -> str:
+    with pytest.raises(BadDefinition) as refused:
+        taps(*nodes)
+    return str(refused.value)
+
+
+def test_a_source_takes_in_where_it_sends_out_and_a_sink_delivers_by_its_commits() -> None:
+    found = taps(
+        f"{{name: shop, to: [enrich], taps: {{out: {SHOP}}}}}",
+        "{name: enrich, to: [warehouse], taps: {in: {group: e}, out: {topic: enriched, id: 'header:order-id'}}}",
+        "{name: warehouse, taps: {in: {group: w}}}",
+    )
+    enriched = Extraction("header:order-id", "$.created_at")
+    assert found == [
+        Tap("orders", "shop", "", "orders", None, ("in", "out"), ORDERS, True),
+        Tap("orders", "enrich", "", "enriched", None, ("out",), enriched, False),
+        Tap("orders", "enrich", "", "orders", "e", ("in",), ORDERS, False),
+        Tap("orders", "warehouse", "", "enriched", "w", ("in", "out"), enriched, False),
+    ]
+
+
+def test_one_topic_for_several_next_nodes_is_read_once_and_by_a_filter_for_each() -> None:
+    found = taps(
+        f"{{name: shop, to: [a, b], copy: all, taps: {{out: {SHOP}}}}}",
+        "{name: a, taps: {in: {group: a}}}",
+        "{name: b, taps: {in: {group: b}, out: beacons}}",
+    )
+    assert [(tap.topic, tap.group, tap.places) for tap in found] == [
+        ("orders", None, ("in", "out:a", "out:b")),
+        ("orders", "a", ("in", "out")),
+        ("orders", "b", ("in",)),
+    ]
+    filtered = taps(
+        f"{{name: shop, to: [a, b], taps: {{'out:a': {SHOP[:-1]}, where: '$.kind == \"a\"'}}, 'out:b': {SHOP}}}}}",
+        "{name: a, taps: {in: {group: a}}}",
+        "{name: b}",
+    )
+    assert [(tap.places, tap.extraction.where) for tap in filtered] == [
+        (("in", "out:a"), '$.kind == "a"'),
+        (("in", "out:b"), None),
+        (("in", "out"), '$.kind == "a"'),
+    ]
+
+
+def test_taps_and_instrumented_nodes_mix() -> None:
+    found = taps(
+        "{name: shop, to: [enrich]}",
+        "{name: enrich, to: [sink], taps: {in: {group: e, topic: orders, id: key, eventTime: $.at}}}",
+        "{name: sink}",
+    )
+    assert found == [Tap("orders", "enrich", "", "orders", "e", ("in",), Extraction("key", "$.at"), False)]
+
+
+def test_a_tapped_group_is_watched_as_any_other() -> None:
+    definition = parse_definition(
+        HEAD + f"  - {{name: shop, to: [s], taps: {{out: {SHOP}}}}}\n  - {{name: s, taps: {{in: {{group: w}}}}}}"
+    )
+    assert definition.groups == {"s": "w"}
+    assert Definition.model_validate(as_document(definition)) == definition
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("{name: shop, taps: {out: {topic: orders, eventTime: $.at}}}", "taps.out: expected an `id`"),
+        ("{name: shop, taps: {out: {topic: orders, id: key}}}", "taps.out: expected an `eventTime`"),
+        ("{name: shop, taps: {out: {id: key}}}", "expected a `topic` or a `group`"),
+        ("{name: shop, taps: {in: {group: g}}}", "taps.in: expected a `topic` beside the group"),
+        ("{name: shop, taps: {out: {group: g}}}", "taps.out: expected a `topic`, found a group"),
+        ("{name: shop, taps: {out: commit}}", "taps.out: expected an `in` tap beside `out: commit`"),
+        ("{name: shop, taps: {'out:nowhere': {topic: t}}}", "expected one of in, out, filtered, dead"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_its_place(node: str, expected: str) -> None:
+    assert expected in problem(node)
+
+
+def test_a_record_s_timestamp_is_not_inherited() -> None:
+    shop = "{name: shop, to: [s], taps: {out: {topic: orders, id: key, eventTime: timestamp}}}"
+    assert "the tap before takes the record's timestamp" in problem(shop, "{name: s, taps: {out: {topic: o}}}")

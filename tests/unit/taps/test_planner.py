@@ -1,0 +1,102 @@
+"""Planners: simulated topics and groups, whose every record has to be planned once, at its time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taps.plan import Log, Look, Mark, Plan
+from taps.planner import Commits, GroupPlanner, TopicPlanner
+
+FIRST = Plan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
+STEPS = st.lists(
+    st.tuples(st.tuples(st.integers(0, 9), st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 9))),
+    min_size=1,
+    max_size=25,
+)
+LIMIT = st.integers(1, 20)
+Step = tuple[tuple[int, int], tuple[int, int]]
+"""Records appended to two partitions, and records of each committed."""
+
+
+def with_rest(steps: list[Step]) -> list[Step]:
+    """The steps, and as many without anything new as one offset per turn takes."""
+    return [*steps, *[((0, 0), (0, 0))] * (sum(sum(more) for more, _ in steps) + 2)]
+
+
+def add(ends: tuple[int, int], more: tuple[int, int]) -> tuple[int, int]:
+    return ends[0] + more[0], ends[1] + more[1]
+
+
+@given(STEPS, LIMIT)
+def test_every_offset_of_a_topic_is_planned_once_and_progress_never_claims_more(steps: list[Step], limit: int) -> None:
+    planner, last, ends = TopicPlanner(), FIRST, (0, 0)
+    planned: list[tuple[int, int]] = []
+    at_look: dict[int, tuple[int, int]] = {0: (0, 0)}
+    for at, (more, _) in enumerate(with_rest(steps), 1):
+        ends = add(ends, more)
+        at_look[at] = ends
+        logs = {partition: Log(0, end, end) for partition, end in enumerate(ends)}
+        last = planner.plan(last, Look(at, logs), None, limit)
+        assert last.number == at
+        planned += [(span.partition, offset) for span in last.spans for offset in range(span.start, span.end)]
+        done = at_look[last.through_ms]
+        assert all((partition, offset) in planned for partition in (0, 1) for offset in range(done[partition]))
+    assert sorted(planned) == [(partition, offset) for partition in (0, 1) for offset in range(ends[partition])]
+    assert last.through_ms == len(with_rest(steps))
+
+
+@given(STEPS, LIMIT)
+def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_its_commit(
+    steps: list[Step], limit: int
+) -> None:
+    planner, last, ends, committed = GroupPlanner(lambda *_: False), FIRST, (0, 0), (0, 0)
+    times: dict[tuple[int, int], int] = {}
+    seen: dict[tuple[int, int], int] = {}
+    at_look: dict[int, tuple[int, int]] = {0: (0, 0)}
+    for at, (more, taken) in enumerate(with_rest(steps), 1):
+        ends = add(ends, more)
+        at_look[at] = ends
+        before = committed
+        committed = (min(ends[0], committed[0] + taken[0]), min(ends[1], committed[1] + taken[1]))
+        for partition in (0, 1):
+            seen.update({(partition, offset): at for offset in range(before[partition], committed[partition])})
+        marks = {p: [Mark(committed[p], at)] for p in (0, 1) if committed[p] > before[p]}
+        logs = {partition: Log(0, end, end) for partition, end in enumerate(ends)}
+        last = planner.plan(last, Look(at, logs), Commits(at, at, marks), limit)
+        for span in last.spans:
+            for offset in range(span.start, span.end):
+                assert (span.partition, offset) not in times
+                times[span.partition, offset] = next(mark.at_ms for mark in span.marks if mark.offset > offset)
+        for partition, until in last.until_ms.items():
+            assert all((partition, offset) in times for offset in range(at_look[until][partition]))
+        assert all(key in times for key, when in seen.items() if when <= last.through_ms)
+    assert times == seen
+    assert last.through_ms == len(with_rest(steps))
+
+
+def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_counted() -> None:
+    planner = TopicPlanner()
+    opened = planner.plan(FIRST, Look(10, {0: Log(0, 5, 8), 1: Log(3, 4, 4)}), None, 100)
+    assert [(span.partition, span.start, span.end) for span in opened.spans] == [(0, 0, 5), (1, 3, 4)]
+    assert opened.gone == {1: 3}
+    assert opened.through_ms == 0
+    ended = planner.plan(opened, Look(20, {0: Log(0, 9, 9), 1: Log(3, 4, 4)}), None, 100)
+    assert (ended.spans[0].start, ended.spans[0].end, ended.through_ms, ended.gone) == (5, 9, 20, {})
+
+
+def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -> None:
+    planner = GroupPlanner(lambda *_: False)
+    behind = planner.plan(FIRST, Look(10, {0: Log(4, 9, 9), 1: Log(0, 0, 0)}), Commits(9, 1, {}), 100)
+    assert (behind.spans, behind.gone, behind.positions[0], behind.until_ms[0]) == ((), {}, 0, 0)
+    logs = {0: Log(4, 9, 9), 1: Log(0, 0, 0)}
+    passed = planner.plan(behind, Look(20, logs), Commits(19, 2, {0: [Mark(6, 15)]}), 100)
+    assert [(span.start, span.end, span.marks) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
+    assert (passed.gone, passed.positions[0]) == ({0: 4}, 6)
+
+
+def test_a_group_that_waits_for_nothing_but_markers_has_taken_all_in() -> None:
+    planner = GroupPlanner(lambda partition, start, end: (partition, start, end) == (0, 5, 6))
+    logs = {0: Log(0, 6, 6), 1: Log(0, 0, 0)}
+    level = planner.plan(FIRST, Look(10, logs), Commits(9, 1, {0: [Mark(5, 8)]}), 100)
+    assert (level.until_ms, level.through_ms, level.positions[0]) == ({0: 10, 1: 10}, 9, 5)
