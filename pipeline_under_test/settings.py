@@ -36,6 +36,8 @@ class ReferenceSettings(BaseModel):
     """URL of col-service."""
     exactly_once: bool = False
     """event-norm works in transactions."""
+    at_most_once: bool = False
+    """event-norm commits what it reads before it does it: the bad example."""
     shadow: bool = False
     """A second event-norm runs beside production: see `pipeline_under_test.shadow`."""
     taps: bool = False

@@ -88,6 +88,7 @@ class ScenarioRun:
             bootstrap=stack.settings.require_kafka(),
             pipeline=scenario.name,
             exactly_once=options.exactly_once,
+            at_most_once=options.at_most_once,
             taps=options.taps,
             retry=options.retry,
             batch=options.batch,

@@ -48,6 +48,7 @@ class Options(Strict):
     batch: Annotated[int, Field(ge=1)] = 100
     parallel: Annotated[int, Field(ge=1)] = 4
     exactly_once: bool = Field(default=False, alias="exactlyOnce")
+    at_most_once: bool = Field(default=False, alias="atMostOnce")
     taps: bool = False
     """The nodes send no beacons: lagloss reads their topics and commits."""
     grace: DurationMs = 10_000
