@@ -20,6 +20,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_RECORDS: Final = 200_000
 """Records of the log of commits that are read in one turn."""
 BATCH: Final = 10_000
+LOOK_AGAIN_S: Final = 60.0
+"""Between two tries to read the log of commits where they are polled."""
 _STALLED_S: Final = 10.0
 
 
@@ -36,7 +38,9 @@ class Commit(NamedTuple):
 class CommitReader(Protocol):
     """Commits of one group in one topic."""
 
-    kind: str
+    @property
+    def kind(self) -> str:
+        """Return `log` or `polled`; empty while that is not known."""
 
     def read(self, position: int, since_ms: int) -> Commits:
         """Return the commits after this position of the log; of -1, those since a time, and the newest before it."""
@@ -49,8 +53,7 @@ class CommitLog:
     """Reads the group's commits in the partition of the log that has them. Used by one thread.
 
     Raises:
-        KafkaException: from `read`, when the brokers do not answer; from the constructor also when the log cannot be
-            read: see `is_unreadable`.
+        KafkaException: when the brokers do not answer, or do not let the log be read (see `is_unreadable`).
     """
 
     kind = "log"
@@ -134,28 +137,50 @@ class PolledCommits:
     def read(self, position: int, since_ms: int) -> Commits:
         at_ms = time.time_ns() // 1_000_000
         marks = _newest(self._groups, self._group, self._topic)
-        return Commits(at_ms, 0, {partition: [mark] for partition, mark in marks.items()})
+        return Commits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()})
 
     def close(self) -> None:
         self._groups.close()
 
 
-def open_commits(cluster: Cluster, group: str, topic: str) -> CommitReader:
-    """Return a reader of the log of commits, or one that polls where the brokers do not let it be read."""
-    try:
-        log = CommitLog(cluster, group, topic)
-    except KafkaException as error:
-        if is_unreadable(error):
-            return PolledCommits(cluster, group, topic)
-        raise
-    try:
-        log.read(-1, time.time_ns() // 1_000_000)
-    except KafkaException as error:
-        log.close()
-        if is_unreadable(error):
-            return PolledCommits(cluster, group, topic)
-        raise
-    return log
+class GroupCommits:
+    """Commits of a group: from the log, or polled while brokers do not let it be read, or have none yet."""
+
+    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
+        self._source = cluster, group, topic
+        self._reader: CommitLog | PolledCommits | None = None
+        self._look_at = 0.0
+
+    @property
+    def kind(self) -> str:
+        return self._reader.kind if self._reader else ""
+
+    def read(self, position: int, since_ms: int) -> Commits:
+        if not isinstance(self._reader, CommitLog) and time.monotonic() >= self._look_at:
+            self._look_at = time.monotonic() + LOOK_AGAIN_S
+            try:
+                log = CommitLog(*self._source)
+            except KafkaException as error:
+                if not is_unreadable(error):
+                    raise
+            else:
+                self.close()
+                self._reader = log
+        if self._reader is None:
+            self._reader = PolledCommits(*self._source)
+        try:
+            return self._reader.read(position, since_ms)
+        except KafkaException as error:
+            if isinstance(self._reader, CommitLog) and is_unreadable(error):
+                self.close()
+                self._reader = PolledCommits(*self._source)
+                return self._reader.read(position, since_ms)
+            raise
+
+    def close(self) -> None:
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close()
 
 
 def is_unreadable(error: KafkaException) -> bool:

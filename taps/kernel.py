@@ -145,8 +145,7 @@ class BlockMaker:
 
     def _drop_gone(self, plan: Plan, read: Mapping[int, SpanRecords], made: Blocks) -> None:
         """Count what retention deleted unread, in every window that it may have been of."""
-        firsts = {span.partition: read[span.partition].first - span.start for span in plan.spans}
-        gone = sum(plan.gone.values()) + sum(firsts.values())
+        gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
         if not gone:
             return
         made.gone += gone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -55,7 +55,7 @@ class TapRunner:
     """Runs one tap in the thread that calls `run`, until it is stopped.
 
     Args:
-        open_commits: opens the commits of the tap's group.
+        commits: of the tap's group, if it is a group's.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TapRunner:
         outlet: Outlet,
         reader: TopicReader,
         engine: Engine,
-        open_commits: Callable[[], CommitReader],
+        commits: CommitReader | None,
         metrics: TapMetrics,
     ) -> None:
         self._running = running
@@ -73,9 +73,8 @@ class TapRunner:
         self._outlet = outlet
         self._reader = reader
         self._engine = engine
-        self._open_commits = open_commits
+        self._commits = commits
         self._metrics = metrics
-        self._commits: CommitReader | None = None
         self._stop = threading.Event()
         self._closing = False
         self._forget()
@@ -193,8 +192,7 @@ class TapRunner:
             sample=self._outlet.sample(self._running.tap.pipeline),
         )
         commits = None
-        if self._running.tap.group is not None:
-            self._commits = self._commits or self._open_commits()
+        if self._commits is not None:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
         return self._planner.plan(last, self._reader.look(topic.partitions), commits, self._engine.limit)
 

@@ -18,7 +18,7 @@ from lagloss.errors import BadSetting
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
-from taps.commit_log import open_commits
+from taps.commit_log import GroupCommits
 from taps.extraction.extractor import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.metrics import TapMetrics
@@ -129,7 +129,7 @@ class TapService:
             KafkaOutlet(self._bootstrap),
             reader,
             LocalEngine(reader, maker),
-            lambda: open_commits(cluster, tap.group or "", tap.topic),
+            GroupCommits(cluster, tap.group, tap.topic) if tap.group else None,
             self.metrics,
         )
 

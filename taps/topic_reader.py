@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -48,13 +48,13 @@ class TopicIs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpanRecords:
-    """The records of a span in their order; arrays are of shape (records,). Of a span whose first records were deleted
-    meanwhile, `first` is the first offset that was left."""
+    """The records of a span in their order; arrays are of shape (records,). `gone`: offsets of it that retention
+    deleted meanwhile."""
 
     offsets: npt.NDArray[np.int64]
     records: Records
     is_append_time: bool
-    first: int
+    gone: int = 0
 
 
 class TopicReader:
@@ -83,8 +83,10 @@ class TopicReader:
         )
         self._consumer = Consumer(config)
         self._peeking = Consumer({**config, "queued.min.messages": 1, "fetch.message.max.bytes": 65_536})
-        self._at: dict[int, int] = {}
-        """Next offset to deliver, by assigned partition; what the consumer delivered too early is `_early`."""
+        self._next: dict[int, int] = {}
+        """Where the next span begins if it goes on, by assigned partition."""
+        self._reached: dict[int, int] = {}
+        """Every record before this offset was delivered; those not handed out yet are `_early`."""
         self._early: dict[int, deque[Message]] = {}
         self._paused: set[int] = set()
         self._emptiness: dict[int, tuple[int, int, bool]] = {}
@@ -155,29 +157,18 @@ class TopicReader:
 
     def read(self, spans: Sequence[Span]) -> dict[int, SpanRecords]:
         """Return the records of these spans by partition."""
+        gone = Counter[int]()
         self._assign(spans)
-        found: dict[int, list[Message]] = {span.partition: [] for span in spans}
-        firsts: dict[int, int] = {}
-        left = {span.partition: span for span in spans}
-        for partition, span in list(left.items()):
-            early = self._early.get(partition)
-            while early:
-                if (early[0].offset() or 0) >= span.end:
-                    del left[partition]
-                    break
-                found[partition].append(early.popleft())
         heard = time.monotonic()
-        while left:
+        while waiting := {span.partition: span for span in spans if self._reached[span.partition] < span.end}:
             messages = self._consumer.consume(BATCH, 0.1)
             if messages:
                 heard = time.monotonic()
             elif time.monotonic() - heard > STALLED_S:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             for message in messages:
-                self._take(message, left, found, firsts)
-        return {
-            span.partition: _columns(found[span.partition], firsts.get(span.partition, span.start)) for span in spans
-        }
+                self._take(message, waiting, gone)
+        return {span.partition: _columns(self._taken(span), gone[span.partition]) for span in spans}
 
     def close(self) -> None:
         self._consumer.close()
@@ -187,60 +178,62 @@ class TopicReader:
         """Have the consumer deliver these spans: go on where it stands, or begin anew."""
         for span in spans:
             place = TopicPartition(self.topic, span.partition, span.start)
-            at = self._at.get(span.partition)
-            if at == span.start:
-                if span.partition in self._paused:
-                    self._paused.discard(span.partition)
-                    self._consumer.resume([place])
-                continue
-            if at is not None:
-                self._consumer.incremental_unassign([place])
-            self._paused.discard(span.partition)
-            self._early[span.partition] = deque()
-            self._consumer.incremental_assign([place])
-        for span in spans:
-            self._at[span.partition] = span.end
+            if self._next.get(span.partition) != span.start:
+                self._begin(place)
+            elif span.partition in self._paused:
+                self._paused.discard(span.partition)
+                self._consumer.resume([place])
+            self._next[span.partition] = span.end
 
-    def _take(
-        self, message: Message, left: dict[int, Span], found: dict[int, list[Message]], firsts: dict[int, int]
-    ) -> None:
+    def _begin(self, place: TopicPartition) -> None:
+        if place.partition in self._reached:
+            self._consumer.incremental_unassign([place])
+        self._paused.discard(place.partition)
+        self._early[place.partition] = deque()
+        self._reached[place.partition] = place.offset
+        self._consumer.incremental_assign([place])
+
+    def _taken(self, span: Span) -> list[Message]:
+        """Return the records of a span that was read, and keep those of later ones."""
+        early, found = self._early[span.partition], []
+        while early and (early[0].offset() or 0) < span.end:
+            found.append(early.popleft())
+        return found
+
+    def _take(self, message: Message, waiting: Mapping[int, Span], gone: Counter[int]) -> None:
         error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
-        span = left.get(partition)
         if error is None:
-            if span is not None and offset < span.end:
-                found[partition].append(message)
-                if offset < span.end - 1:
-                    return
-            else:
-                self._keep_early(partition, message)
-            left.pop(partition, None)
-            return
-        if error.code() == KafkaError._PARTITION_EOF:
-            if span is not None and offset >= span.end:
-                del left[partition]
+            if offset >= self._reached[partition]:  # not of an assignment that has ended
+                self._keep(partition, message)
+                self._reached[partition] = offset + 1
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._reached[partition] = max(self._reached[partition], offset)
         elif error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET):
-            if span is not None:
-                self._skip_deleted(span, left, firsts)
+            if partition in waiting:
+                self._skip_deleted(waiting[partition], gone)
         elif not is_of_group(error):
             raise KafkaException(needs(error, "READ", f"topic {self.topic}"))
 
-    def _keep_early(self, partition: int, message: Message) -> None:
-        """Keep a record of a later span; of a partition that is too far ahead of the others, fetch no more."""
-        early = self._early.setdefault(partition, deque())
+    def _keep(self, partition: int, message: Message) -> None:
+        """Keep a record for its span; of a partition that is too far ahead of the others, fetch no more."""
+        early = self._early[partition]
         early.append(message)
-        if len(early) >= MAX_EARLY and partition not in self._paused:
+        if (
+            len(early) >= MAX_EARLY
+            and partition not in self._paused
+            and self._next[partition] <= (message.offset() or 0)
+        ):
             self._paused.add(partition)
             self._consumer.pause([TopicPartition(self.topic, partition)])
 
-    def _skip_deleted(self, span: Span, left: dict[int, Span], firsts: dict[int, int]) -> None:
+    def _skip_deleted(self, span: Span, gone: Counter[int]) -> None:
         """Go on at the first offset that retention has left."""
-        start = self.look([span.partition]).logs[span.partition].start
-        self._consumer.incremental_unassign([TopicPartition(self.topic, span.partition)])
-        firsts[span.partition] = min(max(start, span.start), span.end)
-        self._consumer.incremental_assign([TopicPartition(self.topic, span.partition, max(start, span.start))])
-        if start >= span.end:
-            del left[span.partition]
-            self._at[span.partition] = max(start, span.start)
+        reached = self._reached[span.partition]
+        start = max(self.look([span.partition]).logs[span.partition].start, reached)
+        gone[span.partition] += min(start, span.end) - reached
+        kept = self._early[span.partition]
+        self._begin(TopicPartition(self.topic, span.partition, start))
+        self._early[span.partition] = kept
 
     def _offsets(
         self, places: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
@@ -265,7 +258,7 @@ class TopicReader:
         return KafkaException(needs(self._refusals.explain(kafka_error(error)), "DESCRIBE", f"topic {self.topic}"))
 
 
-def _columns(messages: Sequence[Message], first: int) -> SpanRecords:
+def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
     times = [message.timestamp() for message in messages]
     return SpanRecords(
         np.fromiter((message.offset() or 0 for message in messages), np.int64, len(messages)),
@@ -276,7 +269,7 @@ def _columns(messages: Sequence[Message], first: int) -> SpanRecords:
             [message.headers() for message in messages],
         ),
         bool(times) and times[0][0] == TIMESTAMP_LOG_APPEND_TIME,
-        first,
+        gone,
     )
 
 

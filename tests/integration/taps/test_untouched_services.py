@@ -6,6 +6,7 @@ import json
 import subprocess
 import threading
 import time
+import uuid
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +15,13 @@ import pytest
 
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.store.store import Store
+from pipeline_under_test.scenarios.stack import ScenarioStack
 from pipeline_under_test.truth.lagloss_results import Measured
-from tests.integration.taps.conftest import Tapped
 from tests.programs import need
 from tests.support.kafka_connect import ConnectWorker, java_command, produce
 from tests.support.kafka_log import wait_for
+from tests.support.tapped_pipelines import Tapped
 
 ARCHIVED = """
 apiVersion: lagloss/v1
@@ -52,9 +55,20 @@ SKIPPED_EACH = 50
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def _connect() -> None:
+@pytest.fixture(scope="module")
+def stack(jars: None) -> Iterator[ScenarioStack]:
     need("kafka-connect")
+    with ScenarioStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def tapped(stack: ScenarioStack, tmp_path: Path) -> Iterator[Tapped]:
+    store = Store(stack.settings.require_database())
+    try:
+        yield Tapped(f"shop-{uuid.uuid4().hex[:8]}", stack, store, tmp_path)
+    finally:
+        store.close()
 
 
 def orders(count: int, offset: int = 0) -> Iterator[str]:

@@ -1,0 +1,494 @@
+"""Random histories of two taps, a topic's and a group's, and what each record should have come to.
+
+Runners are killed and paused between any two steps that others can see, two own a tap one after the other, records are
+deleted, transactions aborted or left open, partitions added. The truth is written down by whoever produces and commits,
+and of commits by a reader of the log of commits that knows no tap.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
+from sqlalchemy import Engine, update
+
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.sdk.outlets.kafka import MemoryOutlet, Outgoing
+from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report, hash_id
+from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.taps import TapRow
+from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
+from taps.extraction.extractor import Extractor
+from taps.kernel import SEQ_BITS, BlockMaker
+from taps.metrics import TapMetrics
+from taps.plan import Plan
+from taps.runner import REPORT_BITS, TapRunner
+from taps.service import LocalEngine
+from taps.store import NotOwned, RunningTap, TapStore
+from taps.topic_reader import TopicReader
+
+WINDOW_MS = 60_000
+LIMIT = 7
+"""Offsets per plan: so few that histories of some dozen records take many."""
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Saboteur:
+    """Kills its runner at the n-th step that others can see."""
+
+    left: int | None = None
+
+    def step(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+            if self.left < 0:
+                raise Killed
+
+
+class FragileStore(TapStore):
+    def __init__(self, engine: Engine, owner: str, saboteur: Saboteur) -> None:
+        super().__init__(engine, owner)
+        self._saboteur = saboteur
+
+    def advance(self, *given: Any) -> None:
+        self._saboteur.step()
+        super().advance(*given)
+        self._saboteur.step()
+
+
+class FragileOutlet(MemoryOutlet):
+    saboteur: Saboteur = Saboteur()
+
+    def send(self, record: Outgoing) -> None:
+        self.saboteur.step()
+        super().send(record)
+
+    def poll(self, timeout_s: float) -> None:
+        self.saboteur.step()
+        super().poll(timeout_s)
+        self.saboteur.step()
+
+
+@dataclass
+class Runner:
+    """One process's runner of a tap."""
+
+    runner: TapRunner
+    saboteur: Saboteur
+    reader: TopicReader
+    closing: list[Callable[[], None]]
+
+    def close(self) -> None:
+        self.reader.close()
+        for close in self.closing:
+            close()
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A record as its producer knows it. `appended_ms`: bounds of when the log took it."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    appended_ms: tuple[int, int]
+    message_id: str | None
+    event_ms: int
+    bad: str | None = None
+
+
+@dataclass
+class History:
+    """One topic and one group, two taps of them, and the processes that run them."""
+
+    bootstrap: str
+    engine: Engine
+    seed: int
+    since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS - WINDOW_MS)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        name = f"h{self.seed}-{uuid.uuid4().hex[:6]}"
+        self.topic, self.group = f"topic-{name}", f"group-{name}"
+        self.admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        self.partitions = self.random.randint(1, 3)
+        self.is_append_time = self.random.random() < 0.5
+        config = {"message.timestamp.type": "LogAppendTime" if self.is_append_time else "CreateTime"}
+        self.admin.create_topics([NewTopic(self.topic, self.partitions, 1, config=config)])[self.topic].result(10)
+        self.plain = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
+        self._transactional: Producer | None = None
+        self._open: list[Truth] | None = None
+        self.committer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group, "log_level": 0})
+        self.records: list[Truth] = []
+        self.invisible = 0
+        self.number = 0
+        self.committed: dict[int, int] = {}
+        self.deleted: dict[int, int] = {}
+        extraction = Extraction("$.id", "$.at")
+        common = {"pipeline": name, "cluster": "", "topic": self.topic, "extraction": extraction}
+        self.taps = {
+            "topic": RunningTap(
+                Tap(node="a", group=None, places=("in", "out"), first=True, **common), uuid.uuid4().bytes, self.since_ms
+            ),
+            "group": RunningTap(
+                Tap(node="b", group=self.group, places=("in", "out"), first=False, **common),
+                uuid.uuid4().bytes,
+                self.since_ms,
+            ),
+        }
+        self.log: list[tuple[str, int, bytes, bytes]] = []
+        self.ends: Counter[tuple[str, int]] = Counter()
+        self.runners: dict[str, list[Runner]] = {kind: [self.new_runner(kind)] for kind in self.taps}
+        self.kills = 0
+
+    # -- the pipeline -------------------------------------------------------------------------------------------------
+
+    def produce(self) -> None:
+        self._produce(self.plain, self.random.randint(1, 12), self.records)
+
+    def _produce(self, producer: Producer, count: int, into: list[Truth]) -> None:
+        for _ in range(count):
+            self.number += 1
+            now_ms = time.time_ns() // 1_000_000
+            event_ms = now_ms - self.random.choice([0, 5, 900, 30_000])
+            message_id: str | None = f"{self.seed}-{self.number}"
+            document: Any = {"id": message_id, "at": event_ms}
+            bad = None
+            kind = self.random.random()
+            if kind < 0.05:
+                bad, document, message_id = "no_id", {"at": event_ms}, None
+            elif kind < 0.1:
+                bad, message_id = "not_json", None
+            elif kind < 0.15:
+                event_ms = self.since_ms - self.random.randint(1, 100_000)
+                document["at"] = event_ms
+            value = "{broken" if bad == "not_json" else json.dumps(document)
+            stamp_ms = now_ms - self.random.choice([0, 0, 20_000])  # a stream processor keeps its input's time
+            at, facts = self.random.randrange(self.partitions), (now_ms, message_id, event_ms, bad)
+
+            def delivered(error: Any, message: Message, facts: tuple[Any, ...] = facts) -> None:
+                assert error is None, error
+                sent_ms, name, event, problem = facts
+                bounds = (sent_ms, time.time_ns() // 1_000_000)
+                place = message.partition() or 0, message.offset() or 0
+                into.append(Truth(*place, message.timestamp()[1], bounds, name, event, problem))
+
+            producer.produce(self.topic, value, partition=at, timestamp=stamp_ms, on_delivery=delivered)
+        assert producer.flush(10) == 0
+
+    def transact(self) -> None:
+        """Begin a transaction, or end the open one."""
+        if self._transactional is None:
+            self._transactional = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic})
+            self._transactional.init_transactions(10)
+        if self._open is None:
+            self._transactional.begin_transaction()
+            self._open = []
+            self._produce(self._transactional, self.random.randint(1, 8), self._open)
+        elif self.random.random() < 0.5:
+            self._transactional.commit_transaction(10)
+            self.records += self._open
+            self._open = None
+        else:
+            self._transactional.abort_transaction(10)
+            self.invisible += len(self._open)
+            self._open = None
+
+    def stable_ends(self) -> dict[int, int]:
+        return {at: self._bounds(at)[1] for at in range(self.partitions)}
+
+    def _bounds(self, partition: int) -> tuple[int, int]:
+        """The first and the end offset of a partition, once the client knows a new one."""
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                return self.committer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+            except KafkaException:
+                assert time.monotonic() < deadline
+                self.committer.list_topics(self.topic, timeout=10)
+
+    def commit(self, *, all_of_it: bool = False) -> None:
+        """Have the group commit something, now and then less than before."""
+        ends = self.stable_ends()
+        for at, end in ends.items():
+            if not all_of_it and self.random.random() < 0.3:
+                continue
+            known = self.committed.get(at, 0)
+            offset = end if all_of_it or known >= end else self.random.randint(known, end)
+            if not all_of_it and self.random.random() < 0.1:
+                offset = self.random.randint(0, known)
+            self.committer.commit(offsets=[TopicPartition(self.topic, at, offset)], asynchronous=False)
+            self.committed[at] = max(known, offset)
+
+    def widen(self) -> None:
+        if self.partitions < 5:
+            self.partitions += 1
+            self.admin.create_partitions([NewPartitions(self.topic, self.partitions)])[self.topic].result(10)
+            deadline = time.monotonic() + 10
+            for client in filter(None, (self.admin, self.plain, self.committer, self._transactional)):
+                while len(client.list_topics(self.topic).topics[self.topic].partitions) < self.partitions:
+                    assert time.monotonic() < deadline
+
+    def delete(self) -> None:
+        """Have retention take the first records of a partition."""
+        at = self.random.randrange(self.partitions)
+        low, high = self._bounds(at)
+        if high > low:
+            offset = self.random.randint(low, high)
+            with suppress(Exception):  # not beyond an open transaction
+                self.admin.delete_records([TopicPartition(self.topic, at, offset)])
+                found = self.admin.delete_records([TopicPartition(self.topic, at, offset)])
+                for future in found.values():
+                    self.deleted[at] = max(self.deleted.get(at, 0), future.result(10).low_watermark)
+
+    # -- the taps -----------------------------------------------------------------------------------------------------
+
+    def new_runner(self, kind: str) -> Runner:
+        running, saboteur = self.taps[kind], Saboteur()
+        reader = TopicReader(self.bootstrap, self.topic)
+        outlet = FragileOutlet(partition_count=3, records=self.log, _ends=self.ends)
+        outlet.saboteur = saboteur
+        store = FragileStore(self.engine, uuid.uuid4().hex, saboteur)
+        maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
+        engine = LocalEngine(reader, maker)
+        engine.limit = LIMIT
+        commits = GroupCommits(self.bootstrap, self.group, self.topic) if kind == "group" else None
+        runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics())
+        return Runner(runner, saboteur, reader, [commits.close] if commits else [])
+
+    def turn(self, kind: str, *, kill: bool = False) -> None:
+        """Have one of the processes take a turn, in which it may be killed."""
+        chosen = self.random.choice(self.runners[kind])
+        if kill:
+            chosen.saboteur.left = self.random.randint(0, 8)
+        try:
+            chosen.runner.turn()
+        except Killed:
+            self.kills += 1
+            self.runners[kind].remove(chosen)
+            chosen.close()
+            if not self.runners[kind]:
+                self.runners[kind].append(self.new_runner(kind))
+        except (NotOwned, KafkaException):  # as `run` does
+            chosen.runner._forget()
+        chosen.saboteur.left = None
+
+    def start_twice(self, kind: str) -> None:
+        if len(self.runners[kind]) < 2:
+            self.runners[kind].append(self.new_runner(kind))
+
+    def expire(self, kind: str) -> None:
+        """Let another process own the tap, as after 20 s without a sign of life; the one that did goes on."""
+        row = table_of(TapRow)
+        with self.engine.begin() as connection:
+            connection.execute(update(row).where(row.c.emitter == self.taps[kind].emitter).values(owned_until=0))
+
+    def act(self) -> None:
+        """Do something, whatever."""
+        kind = self.random.choice(["topic", "group"])
+        actions: list[tuple[Callable[[], None], int]] = [
+            (self.produce, 6),
+            (self.transact, 3),
+            (self.commit, 5),
+            (self.widen, 1),
+            (self.delete, 1),
+            (lambda: self.turn(kind), 9),
+            (lambda: self.turn(kind, kill=True), 5),
+            (lambda: self.start_twice(kind), 2),
+            (lambda: self.expire(kind), 3),
+        ]
+        self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
+
+    def finish(self) -> None:
+        """End transactions, have the group commit all, and the taps read all."""
+        if self._open is not None:
+            self.transact()
+        self.commit(all_of_it=True)
+        self.ended_ms = time.time_ns() // 1_000_000
+        for kind in self.taps:
+            deadline = time.monotonic() + 60
+            while not self._has_read_all(kind):
+                assert time.monotonic() < deadline, f"seed {self.seed}: the {kind} tap does not end"
+                if self.random.random() < 0.3:
+                    self.expire(kind)
+                self.turn(kind)
+
+    def _has_read_all(self, kind: str) -> bool:
+        for found in self.runners[kind]:
+            positions = found.runner.positions
+            reports = self.reports(kind)
+            if (
+                positions
+                and all(positions.get(at, 0) >= end for at, end in self.stable_ends().items())
+                and reports
+                and min(progress.until for progress in reports[-1].progress) >= self.ended_ms
+            ):
+                return True
+        return False
+
+    def close(self) -> None:
+        for found in [runner for runners in self.runners.values() for runner in runners]:
+            found.close()
+        self.committer.close()
+        self.admin.delete_topics([self.topic])
+
+    # -- what they sent -----------------------------------------------------------------------------------------------
+
+    def blocks(self, kind: str) -> list[BeaconBlock]:
+        emitter = self.taps[kind].emitter
+        found = (decode_block(value) for topic, _, _, value in self.log if topic == BEACONS)
+        return [block for block in found if block.emitter == emitter]
+
+    def reports(self, kind: str) -> list[EmitterReport]:
+        emitter = self.taps[kind].emitter
+        return [decode_report(value) for topic, _, key, value in self.log if topic == REPORTS and key == emitter]
+
+    def commits(self) -> dict[int, list[tuple[int, int]]]:
+        """Every commit of the group by partition, as (offset, epoch ms), in the order of the log."""
+        found: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        with_log = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": "oracle",
+                "enable.partition.eof": True,
+                "isolation.level": "read_committed",
+            }
+        )
+        try:
+            count = len(with_log.list_topics(OFFSETS_TOPIC, timeout=10).topics[OFFSETS_TOPIC].partitions)
+            with_log.assign([TopicPartition(OFFSETS_TOPIC, partition_of_group(self.group, count), 0)])
+            while (message := with_log.poll(10)) is not None and not message.error():
+                commit = parse_commit(message.key(), message.value())
+                if commit is not None and commit.group == self.group:
+                    found[commit.partition].append((commit.offset, commit.at_ms))
+        finally:
+            with_log.close()
+        return found
+
+
+def differences(history: History) -> list[str]:
+    """Return everything in which the taps' blocks and reports differ from the truth."""
+    commits = history.commits()
+    problems: list[str] = []
+    for kind, running in history.taps.items():
+        problems += [f"{kind}: {problem}" for problem in _differences(history, kind, running, commits)]
+    return problems
+
+
+def _differences(
+    history: History, kind: str, running: RunningTap, commits: Mapping[int, list[tuple[int, int]]]
+) -> Iterator[str]:
+    by_seq: dict[int, BeaconBlock] = {}
+    for block in history.blocks(kind):
+        known = by_seq.setdefault(block.seq, block)
+        same = np.array_equal(known.id_hash, block.id_hash) and known.checkpoint == block.checkpoint
+        if not same and not history.deleted:
+            yield f"block {block.seq} was sent with two contents"
+    reports = history.reports(kind)
+    newest: dict[tuple[str, int], tuple[int, Tally]] = {}
+    for report in reports:
+        for tally in report.tallies:
+            key = (tally.checkpoint, tally.window_start)
+            if report.seq >= newest.get(key, (-1, tally))[0]:
+                newest[key] = (report.seq, tally)
+    dropped = sum(tally.dropped for _, tally in newest.values())
+    plan_of = {
+        (block.checkpoint, id_): seq >> SEQ_BITS for seq, block in by_seq.items() for id_ in block.id_hash.tolist()
+    }
+    for place in running.tap.places:
+        checkpoint = f"{running.tap.node}.{place}"
+        found: Counter[int] = Counter()
+        lags: dict[int, float] = {}
+        for block in by_seq.values():
+            if block.checkpoint == checkpoint:
+                found.update(block.id_hash.tolist())
+                lags.update(zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True))
+        expected = {
+            hash_id(t.message_id): t for t in history.records if t.message_id and t.event_ms >= history.since_ms
+        }
+        for id_, count in found.items():
+            if id_ not in expected:
+                yield f"{checkpoint} has a record that is not there"
+            elif count > 1:
+                yield f"{checkpoint} has {expected[id_]} {count} times"
+        missing = [truth for id_, truth in expected.items() if id_ not in found]
+        for truth in missing:
+            if truth.offset >= history.deleted.get(truth.partition, 0):
+                yield f"{checkpoint} lacks {truth}"
+        if missing and not dropped:
+            yield f"{checkpoint} lacks deleted records, and counts none as dropped"
+        for id_, truth in expected.items():
+            if id_ in lags:
+                low, high = _observed(history, kind, truth, commits)
+                lag = np.float32(lags[id_])
+                if not np.float32(low - truth.event_ms) <= lag <= np.float32(high - truth.event_ms):
+                    yield f"{checkpoint} observed {truth} {lag + truth.event_ms - low} ms after {low}"
+        for (at, window), (_, tally) in newest.items():
+            if at == checkpoint:
+                blocks = [block for block in by_seq.values() if (block.checkpoint, block.window_start) == (at, window)]
+                if tally.beacons != sum(block.count for block in blocks):
+                    yield f"{checkpoint} tallies {tally.beacons} beacons of {window}, not those of its blocks"
+                if tally.id_sum % (1 << 64) != sum(sum(map(int, b.id_hash.tolist())) for b in blocks) % (1 << 64):
+                    yield f"{checkpoint} tallies another sum of ids"
+        yield from _false_claims(history, kind, checkpoint, reports, plan_of)
+    bad = Counter(t.bad for t in history.records if t.bad and t.offset >= history.deleted.get(t.partition, 0))
+    if kind == "topic" and bad and dropped == 0:
+        yield f"unreadable records {bad} are not counted as dropped"
+
+
+def _observed(
+    history: History, kind: str, truth: Truth, commits: Mapping[int, list[tuple[int, int]]]
+) -> tuple[int, int]:
+    """Return the bounds of when a record was observed."""
+    if kind == "group":
+        first = next(at_ms for offset, at_ms in commits[truth.partition] if offset > truth.offset)
+        return first, first
+    if history.is_append_time:
+        return truth.timestamp_ms, truth.timestamp_ms
+    return truth.timestamp_ms, max(truth.timestamp_ms, truth.appended_ms[1])
+
+
+def _false_claims(
+    history: History,
+    kind: str,
+    checkpoint: str,
+    reports: Iterable[EmitterReport],
+    plan_of: Mapping[tuple[str, int], int],
+) -> Iterator[str]:
+    """Yield the reports that claim to have observed what only a later plan holds."""
+    for report in reports:
+        number = report.seq >> REPORT_BITS
+        lanes = {progress.lane: progress.until for progress in report.progress}
+        for truth in history.records:
+            if not truth.message_id or truth.event_ms < history.since_ms:
+                continue
+            if truth.offset < history.deleted.get(truth.partition, 0):
+                continue
+            until = lanes.get("") if kind == "topic" else lanes.get(f"{history.topic}/{truth.partition}")
+            if kind == "group" and until is None:
+                until = 0
+            seen = plan_of.get((checkpoint, hash_id(truth.message_id)))
+            if until is not None and truth.appended_ms[1] < until and (seen is None or seen > number):
+                yield f"{checkpoint}: report {number} claims all until {until}, {truth} is of plan {seen}"
+                return
+    del kind
+
+
+def plan_document(plan: Plan) -> str:
+    """A plan as text, for messages."""
+    return json.dumps(plan.document())
