@@ -1,6 +1,6 @@
 """The at-most-once loop of a relay, the bad example: an offset is committed before anything is done with its record.
 
-A process that is killed leaves holes: nobody reads again what it had in hand.
+A process that is killed leaves holes: what it had in hand is not read again.
 """
 
 from __future__ import annotations
