@@ -17,7 +17,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 # Dependency groups of pyproject.toml that the checkout's locks hold, beside `dev`. Not `msk`, whose library wants an
 # older python-dateutil than all others.
-RUN_TIME := sdk http checksum aws spark server aggregator embedded notebook build
+RUN_TIME := sdk http checksum aws spark server aggregator embedded notebook build protobuf
 
 .PHONY: help
 help: ## list the targets

@@ -4,7 +4,21 @@ from __future__ import annotations
 
 import argparse
 
-from benchmarks import blame, closing, importing, intake, live, looks, overview, paging, panels, pipelines, sizes, span
+from benchmarks import (
+    blame,
+    closing,
+    extraction,
+    importing,
+    intake,
+    live,
+    looks,
+    overview,
+    paging,
+    panels,
+    pipelines,
+    sizes,
+    span,
+)
 
 ALL = {
     "closing": closing.run,
@@ -13,6 +27,7 @@ ALL = {
     "pipelines": pipelines.run,
     "live": live.run,
     "span": span.run,
+    "extraction": extraction.run,
     "intake": intake.run,
     "importing": importing.run,
     "paging": paging.run,

@@ -45,6 +45,8 @@ LaglossError
 │   ├── UnreachableDirectory
 │   ├── ServerNotReady
 │   ├── KafkaUnreachable
+│   ├── RegistryUnreachable
+│   │   └── RegistryRefuses
 │   ├── DatabaseUnreachable
 │   ├── SparkEnded
 │   ├── NotConfigured
@@ -267,6 +269,15 @@ class ServerNotReady(ServerUnreachable):
 
 class DatabaseUnreachable(ServerUnreachable):
     """PostgreSQL at {url} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_DATABASE_URL."""
+
+
+class RegistryUnreachable(ServerUnreachable):
+    """The schema registry at {url} cannot be asked: {detail}. Check LAGLOSS_SCHEMA_REGISTRY_URL and that it runs; no
+    record is given up meanwhile."""
+
+
+class RegistryRefuses(RegistryUnreachable):
+    """The schema registry at {url} refuses {who}: {detail}. docs/kafka.md lists the variables of a connection."""
 
 
 class TablesUnknown(ServerUnreachable):

@@ -13,7 +13,7 @@ from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import NOT_ALLOWED, is_of_group, kafka_error, needs
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from taps.plan import Looks, Mark
-from taps.planner import Commits
+from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -42,7 +42,7 @@ class CommitReader(Protocol):
     def kind(self) -> str:
         """Return `log` or `polled`; empty while that is not known."""
 
-    def read(self, position: int, since_ms: int) -> Commits:
+    def read(self, position: int, since_ms: int) -> NewCommits:
         """Return the commits after this position of the log; of -1, those since a time, and the newest before it."""
 
     def close(self) -> None:
@@ -77,7 +77,7 @@ class CommitLog:
         self._looks = Looks()
         self._at: int | None = None
 
-    def read(self, position: int, since_ms: int) -> Commits:
+    def read(self, position: int, since_ms: int) -> NewCommits:
         baseline: dict[int, Mark] = {}
         if position < 0:
             position = self._reader.starts_at(since_ms, [self._partition])[self._partition]
@@ -93,7 +93,7 @@ class CommitLog:
         reached = max(position, self._at or 0)
         for partition, mark in baseline.items():
             marks.setdefault(partition, []).append(mark)
-        return Commits(self._looks.passed({self._partition: reached}), reached, marks)
+        return NewCommits(self._looks.passed({self._partition: reached}), reached, marks)
 
     def close(self) -> None:
         self._consumer.close()
@@ -134,10 +134,10 @@ class PolledCommits:
         self._group, self._topic = group, topic
         self._groups = ConsumerGroups(cluster, "lagloss-taps")
 
-    def read(self, position: int, since_ms: int) -> Commits:
+    def read(self, position: int, since_ms: int) -> NewCommits:
         at_ms = time.time_ns() // 1_000_000
         marks = _newest(self._groups, self._group, self._topic)
-        return Commits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()})
+        return NewCommits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()})
 
     def close(self) -> None:
         self._groups.close()
@@ -155,7 +155,7 @@ class GroupCommits:
     def kind(self) -> str:
         return self._reader.kind if self._reader else ""
 
-    def read(self, position: int, since_ms: int) -> Commits:
+    def read(self, position: int, since_ms: int) -> NewCommits:
         if not isinstance(self._reader, CommitLog) and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_AGAIN_S
             try:

@@ -18,9 +18,9 @@ from lagloss.sdk.packing import Kind, Observed, PackedBlock, Packer, TallyKey, a
 from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_start_of
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.model.taps import Tap
-from taps.extraction.extractor import Extractor
-from taps.plan import Plan, Span
-from taps.store import Unreadable
+from taps.extraction import Extractor
+from taps.plan import OffsetSpan, TapPlan
+from taps.store import UnreadableRecords
 from taps.topic_reader import SpanRecords
 
 SEQ_BITS: Final = 24
@@ -42,11 +42,11 @@ class Blocks:
     left_out: int = 0
     early: int = 0
     gone: int = 0
-    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
 
     def add_unreadable(self, reason: str, count: int, partition: int, offset: int, at_ms: int) -> None:
         before = self.unreadable.get(reason)
-        self.unreadable[reason] = Unreadable(count + (before.count if before else 0), partition, offset, at_ms)
+        self.unreadable[reason] = UnreadableRecords(count + (before.count if before else 0), partition, offset, at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class BlockMaker:
     since_ms: int
     extractor: Extractor
 
-    def make(self, plan: Plan, read: Mapping[int, SpanRecords]) -> Blocks:
+    def make(self, plan: TapPlan, read: Mapping[int, SpanRecords]) -> Blocks:
         """Return the blocks of a plan whose records these are, by partition."""
         made = Blocks()
         parts = [
@@ -74,13 +74,13 @@ class BlockMaker:
         made.blocks = list(packer.pack(observed, kinds, plan.partitions, plan.sample))
         return made
 
-    def _observe(self, plan: Plan, span: Span, read: SpanRecords, made: Blocks) -> Observed | None:
+    def _observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
         """Return the beacons of a span, one per record and place, and count the records that make none."""
         made.seen += int(read.offsets.size)
         found = self.extractor.extract(read.records)
         made.left_out += found.left_out
         times_ms = read.records.timestamp_ms
-        for reason, rows in found.unreadable.items():
+        for reason, rows in found.unreadable_rows.items():
             self._count_unreadable(reason, rows, span, read, made)
         event_ms, rows, ids = found.event_ms, found.rows, found.ids
         early = event_ms < self.since_ms
@@ -111,7 +111,7 @@ class BlockMaker:
         )
 
     def _observed_ms(
-        self, span: Span, read: SpanRecords, rows: npt.NDArray[np.intp], times_ms: npt.NDArray[np.int64]
+        self, span: OffsetSpan, read: SpanRecords, rows: npt.NDArray[np.intp], times_ms: npt.NDArray[np.int64]
     ) -> npt.NDArray[np.float64]:
         """Return when these records were observed: when a commit passed them, or when they were appended.
 
@@ -131,7 +131,7 @@ class BlockMaker:
         return np.maximum(found, before)
 
     def _count_unreadable(
-        self, reason: str, rows: npt.NDArray[np.intp], span: Span, read: SpanRecords, made: Blocks
+        self, reason: str, rows: npt.NDArray[np.intp], span: OffsetSpan, read: SpanRecords, made: Blocks
     ) -> None:
         """Count records that cannot be read: each may be the beacon of a message in the window of its timestamp or the
         one before, whose evidence is incomplete by it."""
@@ -143,7 +143,7 @@ class BlockMaker:
         for window in {int(found) * WINDOW_S - back for found in windows for back in (0, WINDOW_S)}:
             self._drop(window, 1, made)
 
-    def _drop_gone(self, plan: Plan, read: Mapping[int, SpanRecords], made: Blocks) -> None:
+    def _drop_gone(self, plan: TapPlan, read: Mapping[int, SpanRecords], made: Blocks) -> None:
         """Count what retention deleted unread, in every window that it may have been of."""
         gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
         if not gone:

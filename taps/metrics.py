@@ -7,7 +7,7 @@ from prometheus_client import Counter, Gauge
 from lagloss_server.model.taps import Tap
 from lagloss_server.net.exposition import registry_of
 from taps.kernel import Blocks
-from taps.plan import Plan
+from taps.plan import TapPlan
 
 _LABELS = ("pipeline", "node", "source")
 
@@ -32,7 +32,7 @@ class TapMetrics:
             registry=self.registry,
         )
 
-    def count(self, tap: Tap, made: Blocks, plan: Plan) -> None:
+    def count(self, tap: Tap, made: Blocks, plan: TapPlan) -> None:
         """Count a plan that was carried out."""
         labels = (tap.pipeline, tap.node, tap.source)
         self._records.labels(*labels).inc(made.seen)

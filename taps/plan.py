@@ -26,7 +26,7 @@ class Mark(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Log:
+class PartitionLog:
     """Offsets of a partition at one moment: the first that it holds, the end of what a committed reader can read, and
     the end of all records, those of open transactions included."""
 
@@ -40,7 +40,7 @@ class Look:
     """The partitions of a topic, by number, as they were at `at_ms` or a little later."""
 
     at_ms: int
-    logs: Mapping[int, Log]
+    logs: Mapping[int, PartitionLog]
 
     @property
     def ends(self) -> dict[int, int]:
@@ -48,7 +48,7 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OffsetSpan:
     """Offsets of a partition to read, [start, end), and the marks by which their records were observed, ascending."""
 
     partition: int
@@ -58,7 +58,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TapPlan:
     """One step of a tap, and all that the next one has to know.
 
     Attributes:
@@ -79,7 +79,7 @@ class Plan:
     planned_at_ms: int
     partitions: int
     sample: int
-    spans: tuple[Span, ...] = ()
+    spans: tuple[OffsetSpan, ...] = ()
     gone: Mapping[int, int] = field(default_factory=dict)
     positions: Mapping[int, int] = field(default_factory=dict)
     until_ms: Mapping[int, int] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Plan:
             **{
                 **document,
                 **{name: {int(key): value for key, value in document[name].items()} for name in numbers},
-                "spans": tuple(Span(**{**span, "marks": _marks(span["marks"])}) for span in document["spans"]),
+                "spans": tuple(OffsetSpan(**{**span, "marks": _marks(span["marks"])}) for span in document["spans"]),
                 "commits": {int(key): _marks(found) for key, found in document["commits"].items()},
             }
         )

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from taps.plan import EndMarks, Look, Looks, Mark, Plan, Span, merged_commits, shared_out
+from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, TapPlan, merged_commits, shared_out
 
 HasNone = Callable[[int, int, int], bool]
 """Return whether a partition holds no record in [start, end), but markers of transactions at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Commits:
+class NewCommits:
     """Commits of a group since those read before, by partition, in the order of time. `at_ms`: none before that is
     missing; None if that is not known yet. `next`: next offset of the log of commits."""
 
@@ -25,7 +25,7 @@ class Commits:
 class Planner(Protocol):
     """Keeps between turns only what makes times more precise: a new one plans the same records."""
 
-    def plan(self, last: Plan, look: Look, commits: Commits | None, limit: int) -> Plan:
+    def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         """Return the next plan, of at most `limit` offsets, made for as many partitions and the sample of the last."""
 
 
@@ -36,14 +36,14 @@ class TopicPlanner:
         self._looks = Looks()
         self._marks = EndMarks()
 
-    def plan(self, last: Plan, look: Look, commits: Commits | None, limit: int) -> Plan:
+    def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         self._looks.add(look.at_ms, look.ends)
         self._marks.add(look)
         starts, gone = _starts(last, look)
         wanted = {at: log.stable_end - starts[at] for at, log in look.logs.items() if log.stable_end > starts[at]}
         shares = shared_out(wanted, limit)
         spans = tuple(
-            Span(at, starts[at], starts[at] + share, self._marks.take(at, starts[at], starts[at] + share))
+            OffsetSpan(at, starts[at], starts[at] + share, self._marks.take(at, starts[at], starts[at] + share))
             for at, share in sorted(shares.items())
             if share
         )
@@ -68,7 +68,7 @@ class GroupPlanner:
         self._has_none = has_none
         self._looks: dict[int, Looks] = {}
 
-    def plan(self, last: Plan, look: Look, commits: Commits | None, limit: int) -> Plan:
+    def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         assert commits is not None
         starts = {at: last.positions.get(at, 0) for at in look.logs}
         known = {
@@ -86,7 +86,7 @@ class GroupPlanner:
             if start > starts[at]:
                 gone[at] = start - starts[at]
             if end > start:
-                spans.append(Span(at, start, end, _passing(known[at], start, end)))
+                spans.append(OffsetSpan(at, start, end, _passing(known[at], start, end)))
         left = {at: tuple(mark for mark in marks if mark.offset > positions[at]) for at, marks in known.items()}
         is_level = not any(left.values()) and commits.at_ms is not None
         return replace(
@@ -102,7 +102,7 @@ class GroupPlanner:
             commits={at: marks for at, marks in left.items() if marks},
         )
 
-    def _until(self, last: Plan, look: Look, positions: Mapping[int, int]) -> dict[int, int]:
+    def _until(self, last: TapPlan, look: Look, positions: Mapping[int, int]) -> dict[int, int]:
         """Return by partition the newest look before which everything appended has been taken in."""
         found = {}
         for at, log in look.logs.items():
@@ -122,7 +122,7 @@ def _passing(marks: Sequence[Mark], start: int, end: int) -> tuple[Mark, ...]:
     return tuple(marks[first : last + 1])
 
 
-def _starts(last: Plan, look: Look) -> tuple[dict[int, int], dict[int, int]]:
+def _starts(last: TapPlan, look: Look) -> tuple[dict[int, int], dict[int, int]]:
     """Return by partition the offset to go on at, and the number of offsets that retention deleted before it."""
     before = {at: last.positions.get(at, 0) for at in look.logs}
     starts = {at: max(before[at], log.start) for at, log in look.logs.items()}

@@ -18,12 +18,13 @@ from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
+from lagloss_server.errors import RegistryUnreachable
 from taps.commit_log import CommitReader
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
-from taps.plan import Plan
+from taps.plan import TapPlan
 from taps.planner import GroupPlanner, Planner, TopicPlanner
-from taps.store import Counts, NotOwned, RunningTap, TapStore, Unreadable
+from taps.store import NotOwned, RunningTap, TapCounts, TapStore, UnreadableRecords
 from taps.topic_reader import TopicReader
 
 log = structlog.get_logger()
@@ -47,7 +48,7 @@ class Engine(Protocol):
     limit: int
     """Offsets that a plan can hold."""
 
-    def blocks(self, plan: Plan) -> Blocks:
+    def blocks(self, plan: TapPlan) -> Blocks:
         """Return the blocks of a plan. Raises KafkaException."""
 
 
@@ -100,7 +101,7 @@ class TapRunner:
                 except NotOwned:
                     self._forget()
                     self._stop.wait(CLAIM_S)
-                except (KafkaException, DBAPIError, OSError) as error:
+                except (KafkaException, DBAPIError, OSError, RegistryUnreachable) as error:
                     self._wait_for(error, pause_s)
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 except Exception as error:  # a fault of ours: of this tap alone, and never worth a wrong number
@@ -127,10 +128,10 @@ class TapRunner:
         self._account = Account(tap.node)
         self._shipper = Shipper(identity, self._outlet, self._account)
         self._planner: Planner = TopicPlanner() if tap.group is None else GroupPlanner(self._reader.has_none)
-        self._plan: Plan | None = None
+        self._plan: TapPlan | None = None
         self._is_done = False
         """The plan was carried out, and reported."""
-        self._counts = Counts()
+        self._counts = TapCounts()
         self._unsaved: list[Tally] = []
         self._reported_at = float("-inf")
         self._pruned_at = self._owned_at = time.monotonic()
@@ -174,12 +175,12 @@ class TapRunner:
         self._plan, self._counts = owned.plan, owned.counts
         return True
 
-    def _first_plan(self) -> Plan:
+    def _first_plan(self) -> TapPlan:
         topic = self._reader.describe()
         positions = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
-        return Plan(0, self._running.since_ms, 1, 1, positions=positions, topic_id=topic.topic_id)
+        return TapPlan(0, self._running.since_ms, 1, 1, positions=positions, topic_id=topic.topic_id)
 
-    def _next(self, last: Plan) -> Plan:
+    def _next(self, last: TapPlan) -> TapPlan:
         partitions = self._outlet.partitions()
         topic = self._reader.describe()
         if topic.topic_id != last.topic_id:
@@ -196,7 +197,7 @@ class TapRunner:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
         return self._planner.plan(last, self._reader.look(topic.partitions), commits, self._engine.limit)
 
-    def _is_news(self, last: Plan, following: Plan) -> bool:
+    def _is_news(self, last: TapPlan, following: TapPlan) -> bool:
         return bool(
             following.spans
             or following.gone
@@ -204,13 +205,13 @@ class TapRunner:
             or time.monotonic() - self._reported_at >= IDLE_REPORT_S
         )
 
-    def _advance(self, plan: Plan) -> None:
+    def _advance(self, plan: TapPlan) -> None:
         kind = self._commits.kind if self._commits else ""
         self._store.advance(self._running.emitter, plan, self._unsaved, self._counts, kind)
         self._unsaved = []
         self._plan, self._is_done = plan, False
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _carry_out(self, plan: TapPlan) -> None:
         """Send the blocks of a plan, and report it. A plan that was carried out before makes the same blocks again."""
         made = self._engine.blocks(plan)
         flush = Flush(
@@ -233,7 +234,7 @@ class TapRunner:
         self._metrics.count(self._running.tap, made, plan)
         self._tidy()
 
-    def _progress(self, plan: Plan) -> tuple[Progress, ...]:
+    def _progress(self, plan: TapPlan) -> tuple[Progress, ...]:
         tap = self._running.tap
         lanes = [Progress(f"{tap.node}.in", f"{tap.topic}/{at}", until) for at, until in sorted(plan.until_ms.items())]
         if tap.group is None or "out" in tap.places:
@@ -296,14 +297,14 @@ class TapRunner:
             self._commits.close()
 
 
-def _added(before: Counts, made: Blocks) -> Counts:
+def _added(before: TapCounts, made: Blocks) -> TapCounts:
     unreadable = dict(before.unreadable)
     for reason, found in made.unreadable.items():
         known = unreadable.get(reason)
-        unreadable[reason] = Unreadable(
+        unreadable[reason] = UnreadableRecords(
             found.count + (known.count if known else 0), found.partition, found.offset, found.at_ms
         )
-    return Counts(
+    return TapCounts(
         before.seen + made.seen,
         before.left_out + made.left_out,
         before.early + made.early,

@@ -13,16 +13,16 @@ import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError
 
-from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.errors import BadSetting
+from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
+from taps.clusters import cluster_of, registry_of
 from taps.commit_log import GroupCommits
-from taps.extraction.extractor import Extractor
+from taps.extraction import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.metrics import TapMetrics
-from taps.plan import Plan
+from taps.plan import TapPlan
 from taps.runner import TapRunner
 from taps.store import RunningTap, TapStore
 from taps.topic_reader import TopicReader
@@ -45,7 +45,7 @@ class LocalEngine:
         self._reader = reader
         self._maker = maker
 
-    def blocks(self, plan: Plan) -> Blocks:
+    def blocks(self, plan: TapPlan) -> Blocks:
         return self._maker.make(plan, self._reader.read(plan.spans))
 
 
@@ -109,7 +109,7 @@ class TapService:
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
         try:
             runner = self._runner(running, taps)
-        except (BadSetting, KafkaException) as error:
+        except (LaglossError, KafkaException) as error:
             log.warning("tap cannot run", tap=running.tap.source, trouble=str(error))
             return
         if close:
@@ -120,9 +120,9 @@ class TapService:
 
     def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:
         tap = running.tap
-        cluster: Cluster = KafkaConnection.named(tap.cluster) if tap.cluster else self._bootstrap
+        cluster = cluster_of(tap.cluster, self._bootstrap)
         reader = TopicReader(cluster, tap.topic)
-        maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, None))
+        maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
         return TapRunner(
             running,
             taps,

@@ -7,7 +7,7 @@ carry out the same plan, only one gets to the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Final
 
 from sqlalchemy import BigInteger, Engine, cast, delete, func, select, update
@@ -18,7 +18,7 @@ from lagloss.wire.format import Tally
 from lagloss_server.model.taps import Tap
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
-from taps.plan import Plan
+from taps.plan import TapPlan
 
 OWNED_MS: Final = 20_000
 """Ownership without a new plan, after which another process takes over."""
@@ -39,7 +39,7 @@ class NotOwned(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableRecords:
     """Records that could not be read for one reason, and an example."""
 
     count: int
@@ -49,23 +49,23 @@ class Unreadable:
 
 
 @dataclass(slots=True)
-class Counts:
+class TapCounts:
     """Records of a tap so far: read, left out by its filter, too early, deleted unread, and not readable by reason."""
 
     seen: int = 0
     left_out: int = 0
     early: int = 0
     gone: int = 0
-    unreadable: dict[str, Unreadable] = field(default_factory=dict)
+    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedTap:
     """A tap as it was left: its newest plan, which may have been carried out or not, and the account before it."""
 
-    plan: Plan
+    plan: TapPlan
     tallies: Sequence[Tally]
-    counts: Counts
+    counts: TapCounts
 
 
 class TapStore:
@@ -75,13 +75,13 @@ class TapStore:
         self._engine = engine
         self._owner = owner
 
-    def add(self, running: RunningTap, first: Plan) -> None:
+    def add(self, running: RunningTap, first: TapPlan) -> None:
         """Store a tap with its first plan; one that is there stays as it is."""
         new = {
             "emitter": running.emitter,
             "pipeline": running.tap.pipeline,
             "node": running.tap.node,
-            "tap": asdict(running.tap),
+            "tap": running.tap.document(),
             "since": running.since_ms,
             "number": first.number,
             "plan": first.document(),
@@ -112,11 +112,11 @@ class TapStore:
             tallies = [unpack_tally(found) for found in packed]
             columns = [getattr(TapUnreadableRow, name) for name in ("reason", "count", "partition", "offset", "at")]
             rows = connection.execute(select(*columns).where(TapUnreadableRow.emitter == emitter))
-            unreadable = {reason: Unreadable(*found) for reason, *found in rows}
-        counts = Counts(row.seen, row.left_out, row.early, row.gone, unreadable)
-        return OwnedTap(Plan.of(row.plan), tallies, counts)
+            unreadable = {reason: UnreadableRecords(*found) for reason, *found in rows}
+        counts = TapCounts(row.seen, row.left_out, row.early, row.gone, unreadable)
+        return OwnedTap(TapPlan.of(row.plan), tallies, counts)
 
-    def advance(self, emitter: bytes, plan: Plan, tallies: Sequence[Tally], counts: Counts, commits: str) -> None:
+    def advance(self, emitter: bytes, plan: TapPlan, tallies: Sequence[Tally], counts: TapCounts, commits: str) -> None:
         """Store the next plan, with the account up to the one before it: `tallies` that changed since.
 
         Raises:

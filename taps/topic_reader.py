@@ -25,8 +25,8 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import BrokerRefusals, is_of_group, kafka_error, needs
-from taps.extraction.records import Records
-from taps.plan import Log, Look, Span
+from taps.extraction import Records
+from taps.plan import Look, OffsetSpan, PartitionLog
 
 TIMEOUT_S: Final = 10.0
 STALLED_S: Final = 30.0
@@ -110,7 +110,7 @@ class TopicReader:
             )
         ]
         ends, stable, starts = ({at: self._answer(future).offset for at, future in each.items()} for each in asked)
-        logs = {at: Log(starts[at], min(stable[at], ends[at]), ends[at]) for at in ends}
+        logs = {at: PartitionLog(starts[at], min(stable[at], ends[at]), ends[at]) for at in ends}
         if any(offset < 0 for log in logs.values() for offset in (log.start, log.stable_end, log.end)):
             raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # the client's sign of a leader that did not answer
         return Look(at_ms, logs)
@@ -155,7 +155,7 @@ class TopicReader:
         finally:
             self._peeking.unassign()
 
-    def read(self, spans: Sequence[Span]) -> dict[int, SpanRecords]:
+    def read(self, spans: Sequence[OffsetSpan]) -> dict[int, SpanRecords]:
         """Return the records of these spans by partition."""
         gone = Counter[int]()
         self._assign(spans)
@@ -174,7 +174,7 @@ class TopicReader:
         self._consumer.close()
         self._peeking.close()
 
-    def _assign(self, spans: Sequence[Span]) -> None:
+    def _assign(self, spans: Sequence[OffsetSpan]) -> None:
         """Have the consumer deliver these spans: go on where it stands, or begin anew."""
         for span in spans:
             place = TopicPartition(self.topic, span.partition, span.start)
@@ -193,14 +193,14 @@ class TopicReader:
         self._reached[place.partition] = place.offset
         self._consumer.incremental_assign([place])
 
-    def _taken(self, span: Span) -> list[Message]:
+    def _taken(self, span: OffsetSpan) -> list[Message]:
         """Return the records of a span that was read, and keep those of later ones."""
         early, found = self._early[span.partition], []
         while early and (early[0].offset() or 0) < span.end:
             found.append(early.popleft())
         return found
 
-    def _take(self, message: Message, waiting: Mapping[int, Span], gone: Counter[int]) -> None:
+    def _take(self, message: Message, waiting: Mapping[int, OffsetSpan], gone: Counter[int]) -> None:
         error, partition, offset = message.error(), message.partition() or 0, message.offset() or 0
         if error is None:
             if offset >= self._reached[partition]:  # not of an assignment that has ended
@@ -226,7 +226,7 @@ class TopicReader:
             self._paused.add(partition)
             self._consumer.pause([TopicPartition(self.topic, partition)])
 
-    def _skip_deleted(self, span: Span, gone: Counter[int]) -> None:
+    def _skip_deleted(self, span: OffsetSpan, gone: Counter[int]) -> None:
         """Go on at the first offset that retention has left."""
         reached = self._reached[span.partition]
         start = max(self.look([span.partition]).logs[span.partition].start, reached)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from itertools import groupby
 from typing import Final
 
@@ -48,4 +47,4 @@ def first_window_ms(version: StoredPipeline) -> int:
 
 def _emitter(tap: Tap, since_ms: int) -> bytes:
     """Return the id of a tap: the same in every process, another one for a tap that is wanted anew."""
-    return uuid.uuid5(_NAMESPACE, json.dumps([asdict(tap), since_ms], sort_keys=True)).bytes
+    return uuid.uuid5(_NAMESPACE, json.dumps([tap.document(), since_ms], sort_keys=True)).bytes

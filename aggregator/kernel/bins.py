@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.kernel.compiled import compiled
 from lagloss.wire.format import F32
 from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss_server.compiled import compiled
 
 I32 = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]

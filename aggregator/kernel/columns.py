@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.kernel.compiled import compiled
 from aggregator.kernel.plan import WindowPlan
 from aggregator.kernel.scanner import U8, Headers
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, BadReason, BeaconBlock, partition_of
+from lagloss_server.compiled import compiled
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.facts import Account
 

@@ -17,13 +17,13 @@ import pandas as pd
 from aggregator.kernel.beacons import Bools, DistinctIds, Found, Ints
 from aggregator.kernel.bins import sketch_of
 from aggregator.kernel.columns import BlockColumns, Column
-from aggregator.kernel.compiled import compiled
 from aggregator.kernel.id_index import IdIndex, Rows
 from aggregator.kernel.picking import CountedIds, pick
 from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext, find_traces
+from lagloss_server.compiled import compiled
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.arithmetic import is_unsettled
 from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts

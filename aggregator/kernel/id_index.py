@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.kernel.compiled import compiled
 from lagloss.wire.format import U64
+from lagloss_server.compiled import compiled
 
 Rows = npt.NDArray[np.int32]
 

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from aggregator.kernel.compiled import compiled
 from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES, MAX_PARTITIONS, SAMPLE_ALL
 from lagloss.wire.sketch import MAX_LAG_MS
 from lagloss.wire.traces import TRACE_ROW
+from lagloss_server.compiled import compiled
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]

@@ -129,6 +129,15 @@ def reports(words: typer.Context) -> None:
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
+def tap(words: typer.Context) -> None:
+    """Try taps on a topic, and propose a definition from groups and topics; see `lagloss tap --help`."""
+    _become("taps.cli.main", *words.args)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
 def report(words: typer.Context) -> None:
     """Print the SLA report of a pipeline over a week, a month or any range; see `lagloss report --help`."""
     _become("dashboard.reports.cli", *words.args)

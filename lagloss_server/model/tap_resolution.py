@@ -6,12 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.model.taps import COMMIT, Extraction, Tap, TapSpec
-
-RECORD_TIME = "timestamp"
-"""The expression of a record's own timestamp, which is no event time where another process writes the next record."""
 
 
 class TapProblem(ValueError):
@@ -34,8 +32,8 @@ class _Topic(NamedTuple):
 class _Identity:
     """Expressions that the next nodes inherit."""
 
-    id: str | None = None
-    event_time: str | None = None
+    id: IdExpression | None = None
+    event_time: TimeExpression | None = None
 
 
 def taps_of(pipeline: str, nodes: Sequence[NodeSpec]) -> list[Tap]:
@@ -118,12 +116,15 @@ class _Resolver:
             raise TapProblem(node, place, "expected an `id`: no tap before it names one")
         if event_time is None:
             raise TapProblem(node, place, "expected an `eventTime`: no tap before it names one")
-        if spec.event_time is None and event_time.startswith(RECORD_TIME):
+        if spec.event_time is None and event_time.part.source == "timestamp":
             problem = (
                 "expected an `eventTime`: the tap before takes the record's timestamp, which other records may not have"
             )
             raise TapProblem(node, place, problem)
-        return Extraction(message_id, event_time, spec.where, spec.format or "auto", spec.schema_, spec.message)
+        try:
+            return Extraction(message_id, event_time, spec.where, spec.format or "auto", spec.schema_, spec.message)
+        except ValueError as error:
+            raise TapProblem(node, place, str(error)) from error
 
     def _topic_taps(self, node: str) -> Iterator[Tap]:
         taps = self._taps(node)

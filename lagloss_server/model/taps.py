@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from lagloss_server.fields import Name, Strict
+from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
 
 GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
 """As Kafka's clients call it: `group.id`."""
@@ -19,6 +20,7 @@ Place = Annotated[str, Field(pattern=r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-
 Elsewhere = Literal["beacons", "commit"]
 """`beacons`: the node's processes send them; `commit`: the checkpoint of a sink is that of its group's commits."""
 Format = Literal["auto", "json", "avro", "protobuf", "text"]
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
 class TapSpec(Strict):
@@ -28,9 +30,9 @@ class TapSpec(Strict):
     topic: TopicName | None = None
     group: GroupId | None = None
     cluster: Name | None = None
-    id: str | None = None
-    event_time: str | None = Field(default=None, alias="eventTime")
-    where: str | None = None
+    id: IdExpression | None = None
+    event_time: TimeExpression | None = Field(default=None, alias="eventTime")
+    where: ConditionExpression | None = None
     format: Format | None = None
     schema_: str | None = Field(default=None, alias="schema")
     message: str | None = None
@@ -44,14 +46,55 @@ class TapSpec(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """How ids and event times are read from records; see docs/taps.md. `schema`: its text, None for a registry's."""
+    """What to extract from the records of a topic: their ids and event times, of those that pass `where`.
 
-    id: str
-    event_time: str
-    where: str | None = None
+    `schema`: the text of an Avro schema or a .proto, or a FileDescriptorSet in base64, of records without the number of
+    a schema in a registry; `message`: the name of a Protobuf message in it.
+
+    Raises:
+        ValueError: these do not fit together.
+    """
+
+    id: IdExpression
+    event_time: TimeExpression
+    where: ConditionExpression | None = None
     format: Format = "auto"
     schema: str | None = None
     message: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.format not in FORMATS:
+            raise ValueError(f"expected a format of {', '.join(FORMATS)}, found {self.format!r}")
+        if self.schema is not None and self.format not in ("avro", "protobuf"):
+            raise ValueError(f"expected a schema only with the format avro or protobuf, found it with {self.format}")
+        if self.message is not None and (self.format != "protobuf" or self.schema is None):
+            raise ValueError("expected the name of a message only with the format protobuf and a schema")
+        if self.format == "text" and any(part.source == "value" and part.path for part in self.parts()):
+            raise ValueError("expected `$` alone for a value with the format text, which has no fields")
+
+    @classmethod
+    def of(cls, document: Mapping[str, Any]) -> Self:
+        """Return the extraction in a `document`."""
+        where = document["where"]
+        return cls(
+            IdExpression.parse(document["id"]),
+            TimeExpression.parse(document["event_time"]),
+            None if where is None else ConditionExpression.parse(where),
+            document["format"],
+            document["schema"],
+            document["message"],
+        )
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON, expressions as they were written."""
+        written = {"id": self.id.written, "event_time": self.event_time.written}
+        where = self.where.written if self.where else None
+        return {**written, "where": where, "format": self.format, "schema": self.schema, "message": self.message}
+
+    def parts(self) -> tuple[RecordPart, ...]:
+        """Return the parts of a record that are looked at, each once."""
+        where = self.where.parts() if self.where else ()
+        return tuple(dict.fromkeys((*self.id.parts, self.event_time.part, *where)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +116,15 @@ class Tap:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """Return the tap of which `dataclasses.asdict` made this document."""
-        return cls(
-            **{
-                **document,
-                "places": tuple(document["places"]),
-                "extraction": Extraction(**document["extraction"]),
-            }
-        )
+        """Return the tap in a `document`."""
+        extraction = Extraction.of(document["extraction"])
+        return cls(**{**document, "places": tuple(document["places"]), "extraction": extraction})
+
+    def document(self) -> dict[str, Any]:
+        """Return the tap as JSON."""
+        names = ("pipeline", "node", "cluster", "topic", "group", "first")
+        own = {name: getattr(self, name) for name in names}
+        return {**own, "places": list(self.places), "extraction": self.extraction.document()}
 
     @property
     def source(self) -> str:

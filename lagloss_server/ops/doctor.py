@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Final, Literal
@@ -25,6 +26,7 @@ from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.net.health_server import LEASE
+from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.java import find_java
 from lagloss_server.settings import Settings
@@ -73,7 +75,8 @@ def show(checks: list[Check], settings: Settings, console: Console) -> None:
     console.print(table)
     console.print("\nsettings:", style="bold")
     connection = KafkaConnection.of(settings.kafka_bootstrap).printable()
-    for name, value in {**settings.printable(), **connection}.items():
+    registry = RegistryConnection.of_environment()
+    for name, value in {**settings.printable(), **connection, **(registry.printable() if registry else {})}.items():
         console.print(f"  {name} = {value}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -138,6 +141,15 @@ def check_kafka(settings: Settings) -> list[Check]:
             todo = "run `python -m lagloss_server.ops.prepare` or `lagloss up`; an ACL must allow DESCRIBE"
             checks.append(Check(topic, "fail", "missing", todo))
     return [*checks, _check_kafka_clock(bootstrap, admin)]
+
+
+def check_schema_registry(settings: Settings) -> list[Check]:
+    """Check that the schema registry answers, if there is one."""
+    connection = RegistryConnection.of_environment()
+    if connection is None:
+        return []
+    with closing(SchemaRegistry(connection)) as registry:
+        return [Check("schema registry", "ok", f"{connection}: {', '.join(registry.kinds())}")]
 
 
 def check_database(settings: Settings) -> list[Check]:
@@ -208,6 +220,7 @@ ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
     check_space,
     check_jars,
     check_kafka,
+    check_schema_registry,
     check_database,
     check_services,
 )
@@ -218,6 +231,7 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
         return check(settings)
     except LaglossError as error:
         name = check.__name__.removeprefix("check_").replace("kafka", "Kafka").replace("database", "PostgreSQL")
+        name = name.replace("_", " ")
         found, _, todo = str(error).partition(". ")
         return [Check(name, "fail", found, todo)]
 

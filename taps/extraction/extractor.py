@@ -1,71 +1,111 @@
-"""Stand-in until the real one is merged."""
+"""Extraction: message ids and event times of the records of a topic, by columns."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.model.taps import Extraction
-from taps.extraction.records import Records
+from lagloss_server.model.expressions import RecordPart
+from taps.extraction.columns import I8, ByteColumn, PartColumn
+from taps.extraction.conditions import FALSE, UNKNOWN, judge
+from taps.extraction.formats import FormatReader, Schemas
+from taps.extraction.headers import header_column
+from taps.extraction.ids import measure_ids, write_ids
+from taps.extraction.reasons import CODES, REASONS, Reason
+from taps.extraction.spec import Extracted, Extraction, Records
+from taps.extraction.times import read_times
 
-
-@dataclass(frozen=True, slots=True)
-class Extracted:
-    rows: npt.NDArray[np.intp]
-    ids: list[bytes]
-    event_ms: npt.NDArray[np.float64]
-    left_out: int
-    unreadable: Mapping[str, npt.NDArray[np.intp]]
+_LEFT_OUT: Final = -1
+"""Beside the codes of reasons: a row that the condition leaves out."""
 
 
 class Extractor:
-    def __init__(self, extraction: Extraction, registry: object) -> None:
-        self.e = extraction
+    """Extracts ids and event times as an `Extraction` says.
+
+    Raises:
+        BadTapSchema: the schema given cannot be used.
+        ProtobufCompilerMissing: it is the text of a .proto, for which there is no compiler.
+    """
+
+    def __init__(self, extraction: Extraction, registry: Schemas | None = None) -> None:
+        self._extraction = extraction
+        parts = extraction.parts()
+        self._values = tuple(part for part in parts if part.source == "value")
+        self._keys = tuple(part for part in parts if part.source == "key" and part.path is not None)
+        self._others = tuple(part for part in parts if part not in self._values + self._keys)
+        schema, message = extraction.schema, extraction.message
+        self._value_reader = FormatReader(_paths(self._values), extraction.format, schema, message, registry)
+        self._key_reader = FormatReader(_paths(self._keys), "auto", None, None, registry)
 
     def extract(self, records: Records) -> Extracted:
-        rows, ids, times, left_out = [], [], [], 0
-        bad: dict[str, list[int]] = {}
-        for row, value in enumerate(records.values):
-            headers = {name: (found or b"").decode() for name, found in records.headers[row] or ()}
-            if self.e.where is not None and not _passes(self.e.where, headers):
-                left_out += 1
-                continue
-            try:
-                document = json.loads(value or b"") if "$" in self.e.id + self.e.event_time else {}
-            except ValueError:
-                bad.setdefault("not_json", []).append(row)
-                continue
-            try:
-                message_id = _part(self.e.id, document, headers)
-                time_ms = float(_part(self.e.event_time.removesuffix(" in ms"), document, headers))
-            except (KeyError, ValueError, TypeError):
-                bad.setdefault("no_id", []).append(row)
-                continue
-            rows.append(row)
-            ids.append(message_id.encode())
-            times.append(time_ms)
-        return Extracted(
-            np.array(rows, np.intp),
-            ids,
-            np.array(times, float),
-            left_out,
-            {key: np.array(found, np.intp) for key, found in bad.items()},
-        )
+        """Return the ids and times of these records.
+
+        Raises:
+            RegistryUnreachable: a schema is wanted that the registry cannot be asked for.
+        """
+        extraction, read = self._extraction, self._read(records)
+        ids = [read.parts[part] for part in extraction.id.parts]
+        sizes, id_codes = measure_ids(ids)
+        times, time_codes = read_times(read.parts[extraction.event_time.part], extraction.event_time.unit)
+        wanted = (*extraction.id.parts, extraction.event_time.part)
+        codes = _first([*(read.codes[part] for part in wanted), id_codes, time_codes])
+        left_out = 0
+        if extraction.where is not None:
+            truth = judge(extraction.where.test, read.parts, {part: each > 0 for part, each in read.codes.items()})
+            undecided = _first([read.codes[part] for part in extraction.where.parts()])
+            codes = np.where(truth == UNKNOWN, undecided, codes)
+            codes[truth == FALSE] = _LEFT_OUT
+            left_out = int(np.count_nonzero(truth == FALSE))
+        rows = np.flatnonzero(codes == 0)
+        return Extracted(rows, write_ids(ids, sizes, rows), times[rows], left_out, _unreadable(codes))
+
+    def _read(self, records: Records) -> _Read:
+        parts: dict[RecordPart, PartColumn] = {}
+        codes: dict[RecordPart, I8] = dict.fromkeys(self._others, np.zeros(len(records), np.int8))
+        wants_keys = any(part.source == "key" for part in (*self._keys, *self._others))
+        keys = ByteColumn.of(records.keys if wants_keys else ())
+        if self._values:
+            values = ByteColumn.of(records.values)
+            columns, unread = self._value_reader.read(values)
+            unread[values.is_null] = CODES["no_value"]
+            parts.update(zip(self._values, columns, strict=True))
+            codes.update(dict.fromkeys(self._values, unread))
+        if self._keys:
+            columns, unread = self._key_reader.read(keys)
+            parts.update(zip(self._keys, columns, strict=True))
+            codes.update(dict.fromkeys(self._keys, unread))
+        for part in self._others:
+            if part.source == "timestamp":
+                parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
+            elif part.source == "header":
+                parts[part] = PartColumn.of_bytes(header_column(records.headers, part.name))
+            else:
+                parts[part] = PartColumn.of_bytes(keys)
+        return _Read(parts, codes)
 
 
-def _part(expression: str, document: Any, headers: Mapping[str, str]) -> str:
-    return headers[expression[7:]] if expression.startswith("header:") else str(document[expression[2:]])
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """The parts of some records; and of each part why a row of it could not be read: a code of `CODES`, or 0."""
+
+    parts: Mapping[RecordPart, PartColumn]
+    codes: Mapping[RecordPart, I8]
 
 
-def _passes(where: str, headers: Mapping[str, str]) -> bool:
-    if (exists := re.fullmatch(r"(not )?exists header:(\S+)", where)) is not None:
-        return (exists[2] in headers) != bool(exists[1])
-    equals = re.fullmatch(r'header:(\S+) == "(.*)"', where)
-    assert equals is not None, where
-    return headers.get(equals[1]) == equals[2]
+def _first(codes: Sequence[I8]) -> I8:
+    """Return of each row the first code that is not 0."""
+    return reduce(lambda before, after: np.where(before, before, after), codes)
+
+
+def _paths(parts: Sequence[RecordPart]) -> list[tuple[str | int, ...]]:
+    return [part.path or () for part in parts]
+
+
+def _unreadable(codes: I8) -> dict[Reason, npt.NDArray[np.intp]]:
+    """Return the rows of each reason, ascending."""
+    return {REASONS[code - 1]: np.flatnonzero(codes == code) for code in np.unique(codes).tolist() if code > 0}

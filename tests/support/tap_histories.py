@@ -25,14 +25,15 @@ from sqlalchemy import Engine, update
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import MemoryOutlet, Outgoing
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report, hash_id
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.taps import TapRow
 from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
-from taps.extraction.extractor import Extractor
+from taps.extraction import Extractor
 from taps.kernel import SEQ_BITS, BlockMaker
 from taps.metrics import TapMetrics
-from taps.plan import Plan
+from taps.plan import TapPlan
 from taps.runner import REPORT_BITS, TapRunner
 from taps.service import LocalEngine
 from taps.store import NotOwned, RunningTap, TapStore
@@ -139,7 +140,7 @@ class History:
         self.number = 0
         self.committed: dict[int, int] = {}
         self.deleted: dict[int, int] = {}
-        extraction = Extraction("$.id", "$.at")
+        extraction = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
         common = {"pipeline": name, "cluster": "", "topic": self.topic, "extraction": extraction}
         self.taps = {
             "topic": RunningTap(
@@ -194,7 +195,9 @@ class History:
     def transact(self) -> None:
         """Begin a transaction, or end the open one."""
         if self._transactional is None:
-            self._transactional = Producer({"bootstrap.servers": self.bootstrap, "transactional.id": self.topic})
+            self._transactional = Producer(
+                {"bootstrap.servers": self.bootstrap, "transactional.id": self.topic, "log_level": 0}
+            )
             self._transactional.init_transactions(10)
         if self._open is None:
             self._transactional.begin_transaction()
@@ -489,6 +492,6 @@ def _false_claims(
     del kind
 
 
-def plan_document(plan: Plan) -> str:
+def plan_document(plan: TapPlan) -> str:
     """A plan as text, for messages."""
     return json.dumps(plan.document())

@@ -36,6 +36,8 @@ from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import Definition, Metadata, PipelineSpec, parse_definition
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.net.schema_registry import FIELDS as REGISTRY_FIELDS
+from lagloss_server.net.schema_registry import PREFIX as REGISTRY_PREFIX
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.store.audit import ACTIONS, Action
 from lagloss_server.store.schema.audit import AuditTrailRow
@@ -46,7 +48,16 @@ ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "lagloss_server/incidents/runbooks"
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
-PACKAGES = ("lagloss", "lagloss_server", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
+PACKAGES = (
+    "lagloss",
+    "lagloss_server",
+    "collector",
+    "aggregator",
+    "alerting",
+    "dashboard",
+    "pipeline_under_test",
+    "taps",
+)
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -80,7 +91,10 @@ def environment_variables() -> set[str]:
     texts = [path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
     named = {name for text in texts for name in re.findall(r"LAGLOSS_[A-Z]+(?:_[A-Z]+)*\b", text)}
     kafka = {*PROPERTIES, *(f"TOPIC_{topic}" for topic in ("BEACONS", "REPORTS", "SAMPLING"))}
-    return {name for name in fields | named if not name.startswith(ANY)} | {f"{PREFIX}{name}" for name in kafka}
+    registry = {f"{REGISTRY_PREFIX}{name}" for name in ("URL", *REGISTRY_FIELDS)}
+    return (
+        registry | {name for name in fields | named if not name.startswith(ANY)} | {f"{PREFIX}{name}" for name in kafka}
+    )
 
 
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("lagloss", "lagloss_server", "aggregator", "collector", "alerting", "dashboard", "pipeline_under_test")
+PACKAGES = (
+    "lagloss",
+    "lagloss_server",
+    "aggregator",
+    "collector",
+    "alerting",
+    "dashboard",
+    "pipeline_under_test",
+    "taps",
+)
 BANNED = re.compile(r"(?<![a-z`])(told|nobody|somebody)(?![a-z])", re.IGNORECASE)
 
 

@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taps.plan import EndMarks, Log, Look, Looks, Mark, Plan, Span, merged_commits, shared_out
+from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, PartitionLog, TapPlan, merged_commits, shared_out
 
 OFFSETS = st.integers(0, 50)
 GROWTH = st.lists(st.integers(0, 10), min_size=1, max_size=40)
@@ -18,7 +18,7 @@ def grown(steps: list[int]) -> list[int]:
 
 
 def look(at_ms: int, end: int) -> Look:
-    return Look(at_ms, {0: Log(0, end, end)})
+    return Look(at_ms, {0: PartitionLog(0, end, end)})
 
 
 @given(GROWTH, st.data())
@@ -72,12 +72,12 @@ def test_a_record_is_taken_in_by_the_first_commit_past_it(offsets: list[int], po
 
 
 def test_a_plan_survives_its_document() -> None:
-    plan = Plan(
+    plan = TapPlan(
         7,
         1_000,
         8,
         1 << 32,
-        spans=(Span(1, 5, 9, (Mark(4, 10), Mark(9, 20))),),
+        spans=(OffsetSpan(1, 5, 9, (Mark(4, 10), Mark(9, 20))),),
         gone={1: 2},
         positions={1: 9, 2: 0},
         until_ms={1: 900},
@@ -86,4 +86,4 @@ def test_a_plan_survives_its_document() -> None:
         commits_at=17,
         commits={2: (Mark(3, 30),)},
     )
-    assert Plan.of(json.loads(json.dumps(plan.document()))) == plan
+    assert TapPlan.of(json.loads(json.dumps(plan.document()))) == plan

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taps.plan import Log, Look, Mark, Plan
-from taps.planner import Commits, GroupPlanner, TopicPlanner
+from taps.plan import Look, Mark, PartitionLog, TapPlan
+from taps.planner import GroupPlanner, NewCommits, TopicPlanner
 
-FIRST = Plan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
+FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
 STEPS = st.lists(
     st.tuples(st.tuples(st.integers(0, 9), st.integers(0, 9)), st.tuples(st.integers(0, 9), st.integers(0, 9))),
     min_size=1,
@@ -36,7 +36,7 @@ def test_every_offset_of_a_topic_is_planned_once_and_progress_never_claims_more(
     for at, (more, _) in enumerate(with_rest(steps), 1):
         ends = add(ends, more)
         at_look[at] = ends
-        logs = {partition: Log(0, end, end) for partition, end in enumerate(ends)}
+        logs = {partition: PartitionLog(0, end, end) for partition, end in enumerate(ends)}
         last = planner.plan(last, Look(at, logs), None, limit)
         assert last.number == at
         planned += [(span.partition, offset) for span in last.spans for offset in range(span.start, span.end)]
@@ -62,8 +62,8 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
         for partition in (0, 1):
             seen.update({(partition, offset): at for offset in range(before[partition], committed[partition])})
         marks = {p: [Mark(committed[p], at)] for p in (0, 1) if committed[p] > before[p]}
-        logs = {partition: Log(0, end, end) for partition, end in enumerate(ends)}
-        last = planner.plan(last, Look(at, logs), Commits(at, at, marks), limit)
+        logs = {partition: PartitionLog(0, end, end) for partition, end in enumerate(ends)}
+        last = planner.plan(last, Look(at, logs), NewCommits(at, at, marks), limit)
         for span in last.spans:
             for offset in range(span.start, span.end):
                 assert (span.partition, offset) not in times
@@ -77,26 +77,26 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
 
 def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_counted() -> None:
     planner = TopicPlanner()
-    opened = planner.plan(FIRST, Look(10, {0: Log(0, 5, 8), 1: Log(3, 4, 4)}), None, 100)
+    opened = planner.plan(FIRST, Look(10, {0: PartitionLog(0, 5, 8), 1: PartitionLog(3, 4, 4)}), None, 100)
     assert [(span.partition, span.start, span.end) for span in opened.spans] == [(0, 0, 5), (1, 3, 4)]
     assert opened.gone == {1: 3}
     assert opened.through_ms == 0
-    ended = planner.plan(opened, Look(20, {0: Log(0, 9, 9), 1: Log(3, 4, 4)}), None, 100)
+    ended = planner.plan(opened, Look(20, {0: PartitionLog(0, 9, 9), 1: PartitionLog(3, 4, 4)}), None, 100)
     assert (ended.spans[0].start, ended.spans[0].end, ended.through_ms, ended.gone) == (5, 9, 20, {})
 
 
 def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -> None:
     planner = GroupPlanner(lambda *_: False)
-    behind = planner.plan(FIRST, Look(10, {0: Log(4, 9, 9), 1: Log(0, 0, 0)}), Commits(9, 1, {}), 100)
+    logs = {0: PartitionLog(4, 9, 9), 1: PartitionLog(0, 0, 0)}
+    behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {}), 100)
     assert (behind.spans, behind.gone, behind.positions[0], behind.until_ms[0]) == ((), {}, 0, 0)
-    logs = {0: Log(4, 9, 9), 1: Log(0, 0, 0)}
-    passed = planner.plan(behind, Look(20, logs), Commits(19, 2, {0: [Mark(6, 15)]}), 100)
+    passed = planner.plan(behind, Look(20, logs), NewCommits(19, 2, {0: [Mark(6, 15)]}), 100)
     assert [(span.start, span.end, span.marks) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
     assert (passed.gone, passed.positions[0]) == ({0: 4}, 6)
 
 
 def test_a_group_that_waits_for_nothing_but_markers_has_taken_all_in() -> None:
     planner = GroupPlanner(lambda partition, start, end: (partition, start, end) == (0, 5, 6))
-    logs = {0: Log(0, 6, 6), 1: Log(0, 0, 0)}
-    level = planner.plan(FIRST, Look(10, logs), Commits(9, 1, {0: [Mark(5, 8)]}), 100)
+    logs = {0: PartitionLog(0, 6, 6), 1: PartitionLog(0, 0, 0)}
+    level = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {0: [Mark(5, 8)]}), 100)
     assert (level.until_ms, level.through_ms, level.positions[0]) == ({0: 10, 1: 10}, 9, 5)

@@ -6,10 +6,17 @@ import pytest
 
 from lagloss_server.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, parse_definition
+from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: orders}\nspec:\n  nodes:\n"
-ORDERS = Extraction("$.order_id", "$.created_at")
+
+
+def extraction(message_id: str, event_time: str) -> Extraction:
+    return Extraction(IdExpression.parse(message_id), TimeExpression.parse(event_time))
+
+
+ORDERS = extraction("$.order_id", "$.created_at")
 SHOP = "{topic: orders, id: $.order_id, eventTime: $.created_at}"
 
 
@@ -29,7 +36,7 @@ def test_a_source_takes_in_where_it_sends_out_and_a_sink_delivers_by_its_commits
         "{name: enrich, to: [warehouse], taps: {in: {group: e}, out: {topic: enriched, id: 'header:order-id'}}}",
         "{name: warehouse, taps: {in: {group: w}}}",
     )
-    enriched = Extraction("header:order-id", "$.created_at")
+    enriched = extraction("header:order-id", "$.created_at")
     assert found == [
         Tap("orders", "shop", "", "orders", None, ("in", "out"), ORDERS, True),
         Tap("orders", "enrich", "", "enriched", None, ("out",), enriched, False),
@@ -54,7 +61,7 @@ def test_one_topic_for_several_next_nodes_is_read_once_and_by_a_filter_for_each(
         "{name: a, taps: {in: {group: a}}}",
         "{name: b}",
     )
-    assert [(tap.places, tap.extraction.where) for tap in filtered] == [
+    assert [(tap.places, tap.extraction.where and tap.extraction.where.written) for tap in filtered] == [
         (("in", "out:a"), '$.kind == "a"'),
         (("in", "out:b"), None),
         (("in", "out"), '$.kind == "a"'),
@@ -67,7 +74,7 @@ def test_taps_and_instrumented_nodes_mix() -> None:
         "{name: enrich, to: [sink], taps: {in: {group: e, topic: orders, id: key, eventTime: $.at}}}",
         "{name: sink}",
     )
-    assert found == [Tap("orders", "enrich", "", "orders", "e", ("in",), Extraction("key", "$.at"), False)]
+    assert found == [Tap("orders", "enrich", "", "orders", "e", ("in",), extraction("key", "$.at"), False)]
 
 
 def test_a_tapped_group_is_watched_as_any_other() -> None:

@@ -1,0 +1,377 @@
+"""Expressions of a tap: which part of a Kafka record is the message id, which the event time, which records count.
+
+Each is kept as it was written, so that a stored definition reads back the same; `docs/taps.md` has the grammar.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Literal, NoReturn, Self, cast, get_args
+
+from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+Source = Literal["value", "key", "header", "timestamp"]
+Unit = Literal["s", "ms", "us", "ns"]
+Path = tuple[str | int, ...]
+"""Members of objects by name and items of arrays by index, from the outermost in; empty: the whole."""
+Scalar = str | int | float | bool | None
+
+MAX_LENGTH: Final = 1_000
+"""Characters of one expression."""
+MAX_DEPTH: Final = 20
+"""Steps of a path, and levels of parentheses in a condition."""
+_STEP: Final = re.compile(
+    r"""\.(?P<name>[^\W\d][\w-]*|[@$][\w@$-]*)|\[(?P<index>0|[1-9]\d{0,8})\]|\[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
+)
+_HEADER: Final = re.compile(r"""header:(?P<name>'(?:[^'\\]|\\.)+'|"(?:[^"\\]|\\.)+"|[^\s()=!,'"\[\]]+)""")
+_UNIT: Final = re.compile(r"\s+in\s+(\S+)$")
+_WORD: Final = re.compile(r"[A-Za-z]+")
+_NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?P<fraction>(?:\.\d+)?(?:[eE][+-]?\d+)?)")
+_TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+_OPERANDS: Final = "a path such as $.order.id, `key`, `key:$.path` or `header:NAME`"
+_LITERALS: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": None}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPart:
+    """A part of a Kafka record: of its value or key the field at `path`, the header `name`, or its own timestamp.
+
+    A key without a path is its bytes as text, whatever its format.
+    """
+
+    source: Source
+    path: Path | None = None
+    name: str = ""
+
+
+class _Expression:
+    """An expression as it was written, usable as a field of a pydantic model. Equal if written alike."""
+
+    written: Any
+    json_schema: ClassVar[dict[str, Any]] = {"type": "string"}
+
+    @classmethod
+    def parse(cls, given: object) -> Self:
+        """Parse the expression. Raises ValueError: what was expected, and what was found."""
+        raise NotImplementedError
+
+    @classmethod
+    def _of(cls, given: object) -> Self:
+        return given if isinstance(given, cls) else cls.parse(given)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = core_schema.plain_serializer_function_ser_schema(lambda found: found.written)
+        return core_schema.no_info_plain_validator_function(cls._of, serialization=written)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return dict(cls.json_schema)
+
+
+@dataclass(frozen=True, slots=True)
+class IdExpression(_Expression):
+    """Where the message id is: one part of a record, or several, which a `/` joins."""
+
+    written: str | tuple[str, ...]
+    parts: tuple[RecordPart, ...] = field(compare=False)
+
+    json_schema: ClassVar[dict[str, Any]] = {
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": 8}]
+    }
+
+    @classmethod
+    def parse(cls, given: object) -> IdExpression:
+        """Parse `$.order.id`, or `[$.shop, $.order.id]`.
+
+        Raises:
+            ValueError: what was expected, and what was found.
+        """
+        if isinstance(given, str):
+            return cls(given, (_part(given),))
+        if isinstance(given, list | tuple) and 0 < len(given) <= 8 and all(isinstance(each, str) for each in given):
+            return cls(tuple(given), tuple(_part(each) for each in given))
+        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to 8 of these, found {given!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeExpression(_Expression):
+    """Where the event time is; `unit`: what its numbers count, None to go by their size."""
+
+    written: str
+    part: RecordPart = field(compare=False)
+    unit: Unit | None = field(compare=False)
+
+    @classmethod
+    def parse(cls, given: object) -> TimeExpression:
+        """Parse `$.created_at`, `header:time in us` or `timestamp`.
+
+        Raises:
+            ValueError: what was expected, and what was found.
+        """
+        text = _text(given)
+        if text.strip() == "timestamp":
+            return cls(text, RecordPart("timestamp"), None)
+        suffix = _UNIT.search(text.rstrip())
+        unit = suffix[1] if suffix else None
+        if unit is not None and unit not in get_args(Unit):
+            raise ValueError(f"expected `in s`, `in ms`, `in us` or `in ns`, found `in {unit}` in {text!r}")
+        part = _part(text[: suffix.start()] if suffix else text, "`timestamp`, ")
+        return cls(text, part, cast("Unit | None", unit))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Whether a part of the record equals one of these; `negated`: none of them. A part that is not there does
+    neither."""
+
+    part: RecordPart
+    values: tuple[Scalar, ...]
+    negated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """Whether a part of the record is there, be it null."""
+
+    part: RecordPart
+
+
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """Whether a test fails."""
+
+    test: Test
+
+
+@dataclass(frozen=True, slots=True)
+class Junction:
+    """Whether all of these tests pass, or any of them."""
+
+    kind: Literal["and", "or"]
+    tests: tuple[Test, ...]
+
+
+Test = Comparison | Exists | Negation | Junction
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionExpression(_Expression):
+    """Which records of a topic count."""
+
+    written: str
+    test: Test = field(compare=False)
+
+    @classmethod
+    def parse(cls, given: object) -> ConditionExpression:
+        """Parse `$.type == "order" and not header:test in ["yes", "1"]`.
+
+        Raises:
+            ValueError: what was expected, and what was found.
+        """
+        text = _text(given)
+        return cls(text, _Parser(text).condition())
+
+    def parts(self) -> tuple[RecordPart, ...]:
+        """Return the parts of a record that it looks at, each once."""
+        return tuple(dict.fromkeys(_parts_of(self.test)))
+
+
+def write_part(part: RecordPart) -> str:
+    """Return the expression of a part."""
+    if part.source == "header":
+        plain = _HEADER.fullmatch(f"header:{part.name}") and part.name[0] not in "'\""
+        return f"header:{part.name if plain else _quote(part.name)}"
+    if part.source == "timestamp" or part.path is None:
+        return part.source
+    steps = [_write_step(step) for step in part.path]
+    return f"{'key:' if part.source == 'key' else ''}${''.join(steps)}"
+
+
+def _write_step(step: str | int) -> str:
+    if isinstance(step, int):
+        return f"[{step}]"
+    return f".{step}" if _STEP.fullmatch(f".{step}") else f"[{_quote(step)}]"
+
+
+def _quote(text: str) -> str:
+    escaped = re.sub(r"([\\'])", r"\\\1", text)
+    return f"'{escaped}'"
+
+
+def _parts_of(test: Test) -> Iterator[RecordPart]:
+    match test:
+        case Comparison(part=part) | Exists(part=part):
+            yield part
+        case Negation(test=inner):
+            yield from _parts_of(inner)
+        case Junction(tests=tests):
+            for each in tests:
+                yield from _parts_of(each)
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str) or not given.strip():
+        raise ValueError(f"expected an expression as text, found {given!r}")
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"expected an expression in Unicode, found half of a surrogate pair in {given!r}") from None
+    if len(given) > MAX_LENGTH:
+        raise ValueError(f"expected an expression of at most {MAX_LENGTH} characters, found {len(given)}")
+    return given
+
+
+def _part(given: str, others: str = "") -> RecordPart:
+    parser = _Parser(_text(given).strip(), f"{others}{_OPERANDS}")
+    found = parser.part()
+    if parser.at < len(parser.text):
+        parser.fail(parser.expected)
+    return found
+
+
+def _unquote(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text[1:-1])
+
+
+class _Parser:
+    """A recursive descent over one expression."""
+
+    def __init__(self, text: str, expected: str = _OPERANDS) -> None:
+        self.text = text
+        self.at = 0
+        self.depth = 0
+        self.expected = expected
+
+    def fail(self, expected: str) -> NoReturn:
+        """Raise ValueError of what stands here."""
+        rest = self.text[self.at :]
+        found = f"{rest[:30]!r} at character {self.at + 1} of {self.text!r}" if rest else f"the end of {self.text!r}"
+        raise ValueError(f"expected {expected}, found {found}")
+
+    def part(self) -> RecordPart:
+        """Parse a path, a key or a header."""
+        if self._next("$"):
+            return RecordPart("value", self._path())
+        if self._next("key:"):
+            if not self._next("$"):
+                self.fail("a path such as $.id after `key:`")
+            return RecordPart("key", self._path())
+        header = _HEADER.match(self.text, self.at)
+        if header:
+            self.at = header.end()
+            name = header["name"]
+            return RecordPart("header", name=_unquote(name) if name[0] in "'\"" else name)
+        if self._word() == "key":
+            self.at += 3
+            return RecordPart("key")
+        return self.fail(self.expected)
+
+    def condition(self) -> Test:
+        """Parse the whole text as a condition."""
+        found = self._junction("or")
+        self._space()
+        if self.at < len(self.text):
+            self.fail("`and`, `or` or the end of the condition")
+        return found
+
+    def _path(self) -> Path:
+        steps: list[str | int] = []
+        while step := _STEP.match(self.text, self.at):
+            self.at = step.end()
+            if step["index"] is not None:
+                steps.append(int(step["index"]))
+            else:
+                steps.append(step["name"] or _unquote(step["quoted"]))
+        if self.at < len(self.text) and self.text[self.at] in ".[":
+            self.fail("a member such as .name or ['odd name'], or an index such as [0]")
+        if len(steps) > MAX_DEPTH:
+            raise ValueError(f"expected a path of at most {MAX_DEPTH} steps, found {len(steps)} in {self.text!r}")
+        return tuple(steps)
+
+    def _junction(self, kind: Literal["and", "or"]) -> Test:
+        def side() -> Test:
+            return self._junction("and") if kind == "or" else self._negation()
+
+        tests = [side()]
+        while self._word() == kind:
+            self.at += len(kind)
+            tests.append(side())
+        return tests[0] if len(tests) == 1 else Junction(kind, tuple(tests))
+
+    def _negation(self) -> Test:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ValueError(f"expected at most {MAX_DEPTH} nested conditions in {self.text!r}")
+        try:
+            if self._word() == "not":
+                self.at += 3
+                return Negation(self._negation())
+            if self._next("("):
+                found = self._junction("or")
+                if not self._next(")"):
+                    self.fail("a closing parenthesis")
+                return found
+            return self._comparison()
+        finally:
+            self.depth -= 1
+
+    def _comparison(self) -> Test:
+        if self._word() == "exists":
+            self.at += 6
+            self._space()
+            return Exists(self.part())
+        part = self.part()
+        if self._next("=="):
+            return Comparison(part, (self._scalar(),))
+        if self._next("!="):
+            return Comparison(part, (self._scalar(),), negated=True)
+        if self._word() == "in":
+            self.at += 2
+            if not self._next("["):
+                self.fail('a list such as ["a", "b"]')
+            values = [self._scalar()]
+            while self._next(","):
+                values.append(self._scalar())
+            if not self._next("]"):
+                self.fail("a comma or a closing bracket")
+            return Comparison(part, tuple(values))
+        return self.fail("`==`, `!=` or `in [...]`")
+
+    def _scalar(self) -> Scalar:
+        self._space()
+        word = self._word()
+        if word in _LITERALS:
+            self.at += len(word)
+            return _LITERALS[word]
+        if text := _TEXT.match(self.text, self.at):
+            try:
+                found = json.loads(text[0]) if text[0][0] == '"' else _unquote(text[0])
+                found.encode()
+            except ValueError:
+                self.fail("a text as JSON writes it")
+            self.at = text.end()
+            return str(found)
+        if number := _NUMBER.match(self.text, self.at):
+            self.at = number.end()
+            return float(number[0]) if number["fraction"] else int(number[0])
+        return self.fail("a text in quotes, a number, true, false or null")
+
+    def _word(self) -> str:
+        self._space()
+        word = _WORD.match(self.text, self.at)
+        return word[0] if word else ""
+
+    def _next(self, wanted: str) -> bool:
+        self._space()
+        found = self.text.startswith(wanted, self.at)
+        self.at += len(wanted) * found
+        return found
+
+    def _space(self) -> None:
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1

@@ -1,0 +1,1 @@
+"""`lagloss tap`: commands to look at topics before they are tapped."""

@@ -1,0 +1,92 @@
+"""`lagloss tap discover`: a definition to edit, from consumer groups, the topics that they read, and samples."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import typer
+from confluent_kafka.admin import AdminClient
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.errors import UsageError
+from lagloss_server.errors import NotEnoughData
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.queries.consumer_groups import ConsumerGroups
+from taps.clusters import cluster_of, registry_of
+from taps.discovery import TopicGuess, as_yaml, propose
+from taps.sample import read_newest, read_since
+from taps.topic_reader import TopicReader
+
+MAX_TOPICS: Final = 30
+MAX_RECORDS: Final = 50_000
+"""Records of a topic that are compared: as many as come within `--span`, if they are fewer."""
+ANSWER_S: Final = 10.0
+
+
+def discover(
+    group: Annotated[list[str] | None, typer.Option("--group", help="consumer group; repeatable")] = None,
+    topic: Annotated[list[str] | None, typer.Option("--topic", help="topic besides those of the groups")] = None,
+    name: Annotated[str, typer.Option(help="name of the pipeline")] = "discovered",
+    lookback: Annotated[str, typer.Option(help="how far back the taps begin")] = "10m",
+    span: Annotated[int, typer.Option(min=5, help="seconds of records to compare")] = 120,
+    cluster: Annotated[str, typer.Option(help="name of the Kafka cluster, where it is not lagloss's own")] = "",
+) -> None:
+    """Propose a definition with taps, as YAML on stdout to edit and apply. Without --group, all groups are looked at.
+
+    Exit codes: 2 usage, 3 a server cannot be reached, 4 no topic has records.
+    """
+    connection = cluster_of(cluster)
+    read = _read_topics(connection, group or ())
+    missing = sorted(set(group or ()) - {each for each, topics in read.items() if topics})
+    if missing:
+        raise UsageError(detail=f"expected groups that have committed offsets, found none of {', '.join(missing)}")
+    wanted = list(dict.fromkeys([*(topic or ()), *(each for topics in read.values() for each in topics)]))
+    if not topic and not group:
+        wanted = [each for each in _all_topics(connection) if each in wanted or not each.startswith("lagloss.")]
+    if len(wanted) > MAX_TOPICS:
+        raise UsageError(detail=f"expected at most {MAX_TOPICS} topics, found {len(wanted)}: name some, or a group")
+    topics = [found for each in wanted if (found := _guess(connection, each, cluster, span)) is not None]
+    if not topics:
+        raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted) or '(there are none)'}")
+    text = as_yaml(name, propose(topics, read), lookback)
+    parse_definition(text, "the proposal")  # so that what is printed can be applied
+    sys.stdout.write(text)
+
+
+def _read_topics(cluster: Cluster, groups: Sequence[str]) -> dict[str, list[str]]:
+    """Return the topics of which each group has committed offsets; without groups, of all groups."""
+    asked = ConsumerGroups(cluster, "lagloss-tap-discover")
+    try:
+        names = list(groups) or _all_groups(cluster)
+        committed = asked.committed(names)
+    finally:
+        asked.close()
+    return {each: sorted({topic for topic, _ in offsets}) for each, offsets in committed.items()}
+
+
+def _all_groups(cluster: Cluster) -> list[str]:
+    found = _admin(cluster).list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
+    return sorted(each.group_id for each in found.valid)
+
+
+def _all_topics(cluster: Cluster) -> list[str]:
+    return sorted(name for name in _admin(cluster).list_topics(timeout=ANSWER_S).topics if not name.startswith("__"))
+
+
+def _admin(cluster: Cluster) -> AdminClient:
+    return AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))
+
+
+def _guess(connection: Cluster, topic: str, cluster: str, span_s: int) -> TopicGuess | None:
+    """Sample a topic and guess; None if it has no records."""
+    reader = TopicReader(connection, topic)
+    try:
+        sample = read_since(reader, int((time.time() - span_s) * 1_000), MAX_RECORDS)
+        if not len(sample):
+            sample = read_newest(reader)
+    finally:
+        reader.close()
+    return TopicGuess.of(sample, registry_of(cluster)) if len(sample) else None

@@ -1,0 +1,213 @@
+"""`lagloss tap try`: what would be extracted from a topic's newest records, and what could not be."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from lagloss.errors import UsageError
+from lagloss_server.cli.options import AsJson, out
+from lagloss_server.errors import NotEnoughData
+from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
+from lagloss_server.model.message_ids import readable_id
+from lagloss_server.model.taps import FORMATS, Extraction, Format
+from lagloss_server.model.window_result import rfc3339
+from taps.clusters import cluster_of, registry_of
+from taps.extraction import Extractor
+from taps.extraction.guesses import Guesses, guess
+from taps.sample import Sample, read_newest
+from taps.topic_reader import TopicReader
+
+MAX_GUESSES = 5
+KEY_CHARS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What an extraction gives of a sample. `ids`, `event_ms`: by row; None where there is none. `reasons`: by row."""
+
+    extraction: Extraction
+    ids: list[str | None]
+    event_ms: list[float | None]
+    reasons: list[str | None]
+    left_out: int
+    counts: dict[str, int]
+
+    @classmethod
+    def of(cls, extraction: Extraction, sample: Sample, extractor: Extractor) -> Trial:
+        """Extract from a sample."""
+        found = extractor.extract(sample.records)
+        ids: list[str | None] = [None] * len(sample)
+        times: list[float | None] = [None] * len(sample)
+        reasons: list[str | None] = ["left out by where"] * len(sample)
+        for row, raw, at_ms in zip(found.rows.tolist(), found.ids, found.event_ms.tolist(), strict=True):
+            ids[row], times[row], reasons[row] = raw.decode(), at_ms, None
+        for reason, rows in found.unreadable_rows.items():
+            for row in rows.tolist():
+                reasons[row] = reason
+        return cls(extraction, ids, times, reasons, found.left_out, {k: v[0] for k, v in found.unreadable.items()})
+
+    @property
+    def readable(self) -> int:
+        return sum(found is not None for found in self.ids)
+
+
+def try_topic(
+    topic: Annotated[str, typer.Argument(help="name of the topic", metavar="TOPIC")],
+    message_id: Annotated[
+        str | None, typer.Option("--id", help="$.path, key, key:$.path or header:NAME; without it, a guess")
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option(help="the same, or timestamp; ` in s|ms|us|ns` for its unit; without it, a guess")
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="""condition, as '$.type == "order"'""")] = None,
+    form: Annotated[Format, typer.Option("--format", help=", ".join(FORMATS))] = "auto",
+    schema: Annotated[Path | None, typer.Option(help="file of an Avro schema, a .proto or a descriptor set")] = None,
+    message: Annotated[str | None, typer.Option(help="name of the Protobuf message in that file")] = None,
+    cluster: Annotated[str, typer.Option(help="name of the Kafka cluster, where it is not lagloss's own")] = "",
+    count: Annotated[int, typer.Option(min=1, max=1_000, help="records to show")] = 10,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a tap would extract from a topic's newest records, and what it could not read.
+
+    Exit codes: 2 usage, 3 a server cannot be reached, 4 the topic has no records.
+    """
+    text = read_schema(schema)
+    reader = TopicReader(cluster_of(cluster), topic)
+    try:
+        sample = read_newest(reader)
+    finally:
+        reader.close()
+    if not len(sample):
+        raise NotEnoughData(detail=f"topic {topic} has no records: none came yet, or retention has deleted all")
+    registry = registry_of(cluster)
+    guesses = guess(sample.records, form, text, message, registry)
+    chosen_id = message_id or (guesses.ids[0].expression if guesses.ids else "key")
+    chosen_time = event_time or guesses.times[0].expression
+    try:
+        extraction = Extraction(
+            IdExpression.parse(chosen_id),
+            TimeExpression.parse(chosen_time),
+            ConditionExpression.parse(where) if where else None,
+            form,
+            text,
+            message,
+        )
+    except ValueError as error:
+        raise UsageError(detail=str(error)) from error
+    trial = Trial.of(extraction, sample, Extractor(extraction, registry))
+    if as_json:
+        print(json.dumps(_document(sample, trial, guesses, count), indent=2))  # noqa: T201
+    else:
+        _print(sample, trial, guesses, count, guessed=(message_id is None, event_time is None))
+
+
+def read_schema(path: Path | None) -> str | None:
+    """Return the text of a schema's file, of a compiled one as base64.
+
+    Raises:
+        UsageError: it cannot be read.
+    """
+    import base64
+
+    if path is None:
+        return None
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(detail=f"expected a readable schema, found {error}") from error
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(raw).decode()
+
+
+def _document(sample: Sample, trial: Trial, guesses: Guesses, count: int) -> dict[str, Any]:
+    first = max(0, len(sample) - count)
+    return {
+        "topic": sample.topic,
+        "id": trial.extraction.id.written,
+        "event_time": trial.extraction.event_time.written,
+        "records": len(sample),
+        "readable": trial.readable,
+        "left_out": trial.left_out,
+        "unreadable": trial.counts,
+        "sample": [
+            {
+                "partition": int(sample.partitions[row]),
+                "offset": int(sample.offsets[row]),
+                "timestamp": rfc3339(int(sample.records.timestamp_ms[row]) / 1_000),
+                "id": trial.ids[row],
+                "event_time": None if (at := trial.event_ms[row]) is None else rfc3339(at / 1_000),
+                "reason": trial.reasons[row],
+            }
+            for row in range(first, len(sample))
+        ],
+        "guesses": {
+            "ids": [asdict(each) for each in guesses.ids[:MAX_GUESSES]],
+            "times": [asdict(each) for each in guesses.times[:MAX_GUESSES]],
+        },
+    }
+
+
+def _print(sample: Sample, trial: Trial, guesses: Guesses, count: int, guessed: tuple[bool, bool]) -> None:
+    console = out()
+    columns = ("record", "record time (UTC)", "key", "message id", "event time (UTC)", "lag", "not readable")
+    table = Table(*columns, box=None, header_style="bold")
+    for row in range(max(0, len(sample) - count), len(sample)):
+        stamp, event = int(sample.records.timestamp_ms[row]), trial.event_ms[row]
+        table.add_row(
+            sample.place(row),
+            _clock(stamp),
+            escape(_key(sample.records.keys[row])),
+            escape(readable_id((trial.ids[row] or "").encode())),
+            "" if event is None else _clock(event),
+            "" if event is None else f"{stamp - event:,.0f} ms",
+            trial.reasons[row] or "",
+        )
+    console.print(table)
+    console.print()
+    console.print(escape(summary(sample, trial)))
+    if any(guessed):
+        for name, found, wanted in (("--id", guesses.ids, guessed[0]), ("--event-time", guesses.times, guessed[1])):
+            if wanted:
+                console.print(f"guesses for {name}:")
+                for each in found[:MAX_GUESSES]:
+                    facts = f"in {each.share:.0%} of the records, {each.distinct:.0%} distinct, such as {each.example}"
+                    console.print(escape(f"  {each.expression}  {facts}"))
+
+
+def summary(sample: Sample, trial: Trial) -> str:
+    """Return in a few lines how much of a sample can be read, and how its ids and times look."""
+    extraction = trial.extraction
+    ids = [found for found in trial.ids if found is not None]
+    by = f"id {extraction.id.written} and eventTime {extraction.event_time.written}"
+    lines = [f"{trial.readable} of the newest {len(sample)} records can be read, by {by}."]
+    if trial.left_out:
+        lines.append(f"{trial.left_out} are left out by the condition.")
+    lines += [f"{count} cannot be read: {reason}." for reason, count in trial.counts.items()]
+    if ids:
+        if len(set(ids)) < len(ids):
+            lines.append(f"{len(ids) - len(set(ids))} repeat an id of another record.")
+        times = zip(sample.records.timestamp_ms.tolist(), trial.event_ms, strict=True)
+        lags = np.array([at_ms - event_ms for at_ms, event_ms in times if event_ms is not None])
+        lines.append(f"Records are {np.median(lags):,.0f} ms after their event times, {lags.max():,.0f} ms at most.")
+    if not sample.is_append_time:
+        lines.append("The topic keeps the producer's time (CreateTime), so lags are measured by the producer's clock.")
+    return "\n".join(lines)
+
+
+def _clock(at_ms: float) -> str:
+    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%m-%d %H:%M:%S.%f")[:-3]
+
+
+def _key(raw: bytes | None) -> str:
+    return "" if raw is None else readable_id(raw)[:KEY_CHARS]

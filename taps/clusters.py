@@ -1,0 +1,23 @@
+"""Clusters and schema registries of taps, as the environment names them."""
+
+from __future__ import annotations
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
+from lagloss_server.settings import Settings
+
+
+def cluster_of(name: str, bootstrap: str = "") -> Cluster:
+    """Return the connection to a named cluster; empty: the one of lagloss's own topics.
+
+    Raises:
+        BadSetting: the environment does not know it.
+        NotConfigured: no Kafka is known.
+    """
+    return KafkaConnection.named(name) if name else bootstrap or Settings.load().require_kafka()
+
+
+def registry_of(name: str) -> SchemaRegistry | None:
+    """Return the schema registry of a cluster, None where the environment names none."""
+    connection = RegistryConnection.of_environment(cluster=name)
+    return None if connection is None else SchemaRegistry(connection)

@@ -1,0 +1,270 @@
+"""Discovery: a definition guessed from topics' samples and the topics that consumer groups have committed. Pure.
+
+Topics that share ids are hops of one flow; where ids come first is upstream. A consumer group of a topic is the node
+that reads it; which group wrote a topic no broker knows, so that it is the one of an upstream topic whose name is most
+alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import SequenceMatcher
+from functools import cached_property
+from typing import Final
+
+import networkx as nx
+import numpy as np
+
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction
+from taps.extraction import Extractor
+from taps.extraction.formats import Schemas
+from taps.extraction.guesses import Guesses, guess
+from taps.sample import Sample
+
+CANDIDATES: Final = 4
+"""Guesses of ids that are compared between topics."""
+LEAST_SHARED: Final = 0.3
+"""Share of the ids of the topic with fewer that another has to have, to be a hop of the same flow."""
+SAME_TIME_MS: Final = 1.0
+SAME_TIMES: Final = 0.95
+"""Share of the ids in two topics that have the same event time in both, where a tap can read it in both."""
+_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
+"""Plain scalars that YAML reads as something else."""
+
+
+@dataclass(frozen=True)
+class TopicGuess:
+    """A topic's sample, and what ids and event times of it could be."""
+
+    sample: Sample
+    guesses: Guesses
+    registry: Schemas | None = None
+
+    @classmethod
+    def of(cls, sample: Sample, registry: Schemas | None = None) -> TopicGuess:
+        """Guess ids and event times of a topic."""
+        return cls(sample, guess(sample.records, registry=registry), registry)
+
+    @property
+    def topic(self) -> str:
+        return self.sample.topic
+
+    def times(self, id_expression: str, time_expression: str = "timestamp") -> dict[bytes, float]:
+        """Return by id the time (epoch ms) of its first record: by an expression, or the record's own."""
+        key = id_expression, time_expression
+        if key not in self._times:
+            extraction = Extraction(IdExpression.parse(id_expression), TimeExpression.parse(time_expression))
+            found = Extractor(extraction, self.registry).extract(self.sample.records)
+            self._times[key] = dict(zip(reversed(found.ids), reversed(found.event_ms.tolist()), strict=True))
+        return self._times[key]
+
+    @cached_property
+    def _times(self) -> dict[tuple[str, str], dict[bytes, float]]:
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """Topic `after` has ids of topic `before`. `shared`: of the ids in the sample with fewer, the share that the other
+    has; `later_ms`: by how much they come later, in the median."""
+
+    before: str
+    after: str
+    before_id: str
+    after_id: str
+    shared: float
+    later_ms: float
+
+
+def find_hops(topics: Sequence[TopicGuess]) -> list[Hop]:
+    """Return the pairs of topics that share ids, upstream first, without those that another topic lies between."""
+    found = [hop for one, other in itertools.combinations(topics, 2) if (hop := _compare(one, other)) is not None]
+    return [hop for hop in found if not _is_indirect(hop, found)]
+
+
+def _compare(one: TopicGuess, other: TopicGuess) -> Hop | None:
+    best: Hop | None = None
+    for first, second in itertools.product(one.guesses.ids[:CANDIDATES], other.guesses.ids[:CANDIDATES]):
+        left, right = one.times(first.expression), other.times(second.expression)
+        common = left.keys() & right.keys()
+        shared = len(common) / max(1, min(len(left), len(right)))
+        if shared < LEAST_SHARED or (best is not None and shared <= best.shared):
+            continue
+        later_ms = float(np.median([right[key] - left[key] for key in common]))
+        if later_ms >= 0:
+            best = Hop(one.topic, other.topic, first.expression, second.expression, shared, later_ms)
+        else:
+            best = Hop(other.topic, one.topic, second.expression, first.expression, shared, -later_ms)
+    return best
+
+
+def _is_indirect(hop: Hop, hops: Sequence[Hop]) -> bool:
+    """Return whether another topic lies between the two."""
+    behind = {each.after for each in hops if each.before == hop.before}
+    return any(each.before in behind and each.after == hop.after for each in hops)
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A topic that a node writes, how its records are read, and the nodes that read it."""
+
+    topic: str
+    id: str
+    event_time: str
+    readers: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class NodeGuess:
+    """A node of the definition: its group, the topics that it writes, and doubts about it."""
+
+    name: str
+    group: str | None = None
+    outputs: list[Output] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def to(self) -> tuple[str, ...]:
+        """Return the next nodes, each once."""
+        return tuple(dict.fromkeys(reader for output in self.outputs for reader in output.readers))
+
+
+def propose(topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -> list[NodeGuess]:
+    """Return the nodes of a definition, in the order of the flow; of topics that share no ids, the largest flow.
+
+    Args:
+        groups: the topics that each consumer group has committed offsets of.
+    """
+    nodes = _Proposal(topics, groups).nodes()
+    links: nx.Graph[str] = nx.Graph()
+    links.add_nodes_from(node.name for node in nodes)
+    links.add_edges_from((node.name, after) for node in nodes for after in node.to)
+    flow = max(nx.connected_components(links), key=lambda found: (len(found), nodes[0].name in found))
+    kept = [node for node in nodes if node.name in flow]
+    others = sorted(output.topic for node in nodes if node.name not in flow for output in node.outputs)
+    if others:
+        kept[0].notes.insert(0, f"not of this flow, since they share no ids with it: {', '.join(others)}")
+    return kept
+
+
+class _Proposal:
+    def __init__(self, topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -> None:
+        self._topics = {found.topic: found for found in topics}
+        self._hops = find_hops(topics)
+        self._readers: dict[str, list[str]] = {
+            topic: sorted(group for group, read in groups.items() if topic in read) for topic in self._topics
+        }
+        self._writer: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+        self._notes: dict[str, list[str]] = {}
+        for hop in self._hops:
+            self._writer.setdefault(hop.after, self._choose_writer(hop))
+
+    def nodes(self) -> list[NodeGuess]:
+        found: dict[str, NodeGuess] = {}
+        groups = {group for readers in self._readers.values() for group in readers}
+        for topic in self._ordered():
+            writer = self._writer.get(topic) or f"source of {topic}"
+            node = found.setdefault(writer, NodeGuess(self._name(writer), writer if writer in groups else None))
+            identity, event_time, doubts = self._identity(topic)
+            node.notes += [*self._notes.pop(writer, ()), *doubts]
+            readers = self._readers[topic]
+            node.outputs.append(Output(topic, identity, event_time, tuple(map(self._name, readers))))
+            for group in readers:
+                found.setdefault(group, NodeGuess(self._name(group), group))
+        return list(found.values())
+
+    def _ordered(self) -> list[str]:
+        """Return the topics, upstream first."""
+        before = {topic: {hop.before for hop in self._hops if hop.after == topic} for topic in self._topics}
+        ordered: list[str] = []
+        while len(ordered) < len(before):
+            ready = [topic for topic in before if topic not in ordered and before[topic] <= set(ordered)]
+            ordered += ready or [topic for topic in before if topic not in ordered][:1]
+        return ordered
+
+    def _choose_writer(self, hop: Hop) -> str:
+        """Return the group that writes the topic after a hop; a label of our own where none reads the one before."""
+        readers = self._readers[hop.before]
+        if not readers:
+            return f"writer of {hop.after}"
+        best = max(readers, key=lambda group: (SequenceMatcher(None, group, hop.after).ratio(), group))
+        if len(readers) > 1:
+            others = ", ".join(group for group in readers if group != best)
+            note = f"{hop.after} can also be written by {others}, which reads {hop.before}, too"
+            self._notes.setdefault(best, []).append(note)
+        return best
+
+    def _identity(self, topic: str) -> tuple[str, str, list[str]]:
+        """Return id and event time of a topic's tap, and doubts."""
+        guessed = self._topics[topic]
+        before = [hop for hop in self._hops if hop.after == topic]
+        shared = [hop.before_id for hop in self._hops if hop.before == topic] + [hop.after_id for hop in before]
+        guesses = [each.expression for each in guessed.guesses.ids]
+        identity = [*shared, *guesses, "key"][0]
+        if not before:
+            time = guessed.guesses.times[0].expression
+            doubt = "the event time is the record's own timestamp, which no later topic has: look for a better one"
+            return identity, time, [doubt] if time == "timestamp" else []
+        hop = before[0]
+        _, source_time, _ = self._identity(hop.before)
+        expected = self._topics[hop.before].times(hop.before_id, source_time)
+        for time in dict.fromkeys([source_time, *(each.expression for each in guessed.guesses.times)]):
+            if _agree(expected, guessed.times(hop.after_id, time)):
+                return identity, time, [f"{hop.shared:.0%} of its ids are in {hop.before}"]
+        return identity, source_time, [f"no field has the event time that {hop.before} gives its ids: taps need it"]
+
+    def _name(self, label: str) -> str:
+        """Return a node's name, of letters, digits, `-` and `_`."""
+        if label not in self._names:
+            plain = re.sub(r"^(source|writer) of ", "", label)
+            short = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:90] or "node"
+            name = f"{short}-source" if label.startswith("source of ") else short
+            names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+            self._names[label] = next(each for each in names if each not in self._names.values())
+        return self._names[label]
+
+
+def _agree(expected: Mapping[bytes, float], found: Mapping[bytes, float]) -> bool:
+    """Return whether nearly all ids in both have the same event time."""
+    common = expected.keys() & found.keys()
+    same = sum(abs(expected[key] - found[key]) < SAME_TIME_MS for key in common)
+    return bool(common) and same >= SAME_TIMES * len(common)
+
+
+def as_yaml(pipeline: str, nodes: Sequence[NodeGuess], lookback: str) -> str:
+    """Return the definition as YAML to edit, doubts as comments."""
+    lines = [
+        "apiVersion: lagloss/v1",
+        "kind: Pipeline",
+        f"metadata: {{name: {pipeline}}}",
+        "spec:",
+        f"  lookback: {lookback}  # begin with records that are already there",
+        "  nodes:",
+    ]
+    for node in nodes:
+        lines += [f"    # {note}" for note in node.notes]
+        to = f", to: [{', '.join(node.to)}]" if node.to else ""
+        copy = ", copy: all" if len(node.to) > 1 and len(node.outputs) == 1 else ""
+        lines += [f"    - {{name: {node.name}{to}{copy}, taps: {{{', '.join(_taps(node))}}}}}"]
+    return "\n".join(lines) + "\n"
+
+
+def _taps(node: NodeGuess) -> Iterator[str]:
+    if node.group is not None:
+        yield f"in: {{group: {_quoted(node.group)}}}"
+    for output in node.outputs:
+        expressions = {"topic": output.topic, "id": output.id, "eventTime": output.event_time}
+        source = ", ".join(f"{name}: {_quoted(value)}" for name, value in expressions.items())
+        places = ["out"] if len(node.outputs) == 1 else [_quoted(f"out:{reader}") for reader in output.readers]
+        yield from (f"{place}: {{{source}}}" for place in places)
+
+
+def _quoted(text: str) -> str:
+    """Return a YAML scalar, quoted where it could be taken for something else."""
+    is_plain = re.fullmatch(r"[$A-Za-z_/][$A-Za-z0-9_./-]*", text) and text not in _WORDS
+    return text if is_plain else "'" + text.replace("'", "''") + "'"

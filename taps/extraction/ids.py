@@ -1,0 +1,123 @@
+"""Message ids of parts of records, as bytes of UTF-8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lagloss.wire.format import MAX_ID_BYTES
+from lagloss_server.compiled import compiled_bare
+from taps.extraction import kinds
+from taps.extraction.columns import I8, I64, U8, Int, PartColumn
+from taps.extraction.reasons import CODES
+from taps.extraction.text import is_utf8
+
+SEPARATOR: Final = b"/"
+"""Between the parts of a composite id."""
+_END: Final = 0xFF
+"""Between ids, while they are written one after the other: no byte of UTF-8."""
+_MISSING: Final = -1
+_BAD: Final = -2
+_UUID_SIZE: Final = 36
+_ABSENT, _NULL, _INT, _NANOS, _DATE = kinds.ABSENT, kinds.NULL, kinds.INT, kinds.NANOS, kinds.DATE
+_TEXT, _BYTES, _UUID, _LARGE_INT = kinds.TEXT, kinds.BYTES, kinds.UUID, kinds.LARGE_INT
+
+
+def measure_ids(parts: Sequence[PartColumn]) -> tuple[I64, I8]:
+    """Return of each row the bytes of each part's text, as [part, row], and why it is no id: of `CODES`, or 0."""
+    sizes = np.empty((len(parts), parts[0].kinds.size), np.int64)
+    for part, row_sizes in zip(parts, sizes, strict=True):
+        _measure(part.data, part.kinds, part.numbers, part.starts, part.sizes, row_sizes)
+    codes = np.zeros(sizes.shape[1], np.int8)
+    codes[sizes.sum(axis=0) + (len(parts) - 1) * len(SEPARATOR) > MAX_ID_BYTES] = CODES["bad_id"]
+    least = sizes.min(axis=0)
+    codes[(sizes == _BAD).any(axis=0) | (least == 0)] = CODES["bad_id"]
+    codes[(sizes == _MISSING).any(axis=0)] = CODES["no_id"]
+    return sizes, codes
+
+
+def write_ids(parts: Sequence[PartColumn], sizes: I64, rows: npt.NDArray[np.intp]) -> list[bytes]:
+    """Return the ids of these rows, which `measure_ids` found to be good."""
+    if not rows.size:
+        return []
+    wanted = sizes[:, rows]
+    ends = np.cumsum(wanted.sum(axis=0) + len(parts))  # a separator, or the end, after each part
+    out = np.full(int(ends[-1]), SEPARATOR[0], np.uint8)
+    out[ends - 1] = _END
+    at = ends - wanted.sum(axis=0) - len(parts)
+    for part, part_sizes in zip(parts, wanted, strict=True):
+        _write(part.data, part.kinds, part.numbers, part.starts, part.sizes, rows, at, part_sizes, out)
+        at = at + part_sizes + 1
+    return out[:-1].tobytes().split(bytes([_END]))
+
+
+@compiled_bare
+def _is_integer(kind: Int) -> bool:
+    return bool(_INT <= kind <= _NANOS or kind == _DATE)
+
+
+@compiled_bare
+def _measure(data: U8, found: I8, numbers: I64, starts: I64, spans: I64, sizes: I64) -> None:
+    for row in range(found.size):
+        kind = found[row]
+        if kind in (_TEXT, _LARGE_INT):
+            sizes[row] = spans[row]
+        elif kind == _BYTES:
+            utf8 = is_utf8(data, starts[row], starts[row] + spans[row])
+            sizes[row] = spans[row] if utf8 else 2 * spans[row]
+        elif _is_integer(kind):
+            rest, size = numbers[row], 1
+            if rest < 0:
+                size = 2
+            while rest <= -10 or rest >= 10:
+                rest = _tenth(rest)
+                size += 1
+            sizes[row] = size
+        elif kind == _UUID:
+            sizes[row] = _UUID_SIZE
+        elif kind in (_ABSENT, _NULL):
+            sizes[row] = _MISSING
+        else:
+            sizes[row] = _BAD
+
+
+@compiled_bare
+def _tenth(number: Int) -> Int:
+    """Return a tenth, rounded towards 0."""
+    return number // 10 + (1 if number < 0 and number % 10 != 0 else 0)
+
+
+@compiled_bare
+def _hex(byte: Int) -> Int:
+    return byte + (0x30 if byte < 10 else 0x57)
+
+
+@compiled_bare
+def _write(
+    data: U8, found: I8, numbers: I64, starts: I64, spans: I64, rows: Any, places: I64, sizes: I64, out: U8
+) -> None:
+    for number in range(rows.size):
+        row, at, size = rows[number], places[number], sizes[number]
+        kind, start = found[row], starts[row]
+        if _is_integer(kind):
+            rest = numbers[row]
+            if rest < 0:
+                out[at] = 0x2D
+            for place in range(at + size - 1, at + (1 if rest < 0 else 0) - 1, -1):
+                after = _tenth(rest)
+                out[place] = 0x30 + abs(rest - after * 10)
+                rest = after
+        elif kind == _UUID or (kind == _BYTES and size != spans[row]):
+            for step in range(spans[row]):
+                if kind == _UUID and (step == 4 or step == 6 or step == 8 or step == 10):
+                    out[at] = 0x2D
+                    at += 1
+                byte = data[start + step]
+                out[at], out[at + 1] = _hex(byte >> 4), _hex(byte & 15)
+                at += 2
+        else:
+            for step in range(size):
+                out[at + step] = data[start + step]

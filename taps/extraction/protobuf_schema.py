@@ -1,0 +1,190 @@
+"""Protobuf schemas, as text or compiled, as descriptors by which messages are read."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from google.protobuf import (
+    any_pb2,
+    descriptor_pb2,
+    duration_pb2,
+    empty_pb2,
+    field_mask_pb2,
+    struct_pb2,
+    timestamp_pb2,
+    wrappers_pb2,
+)
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from lagloss.errors import ServerUnreachable
+from lagloss_server.net.schema_registry import RegisteredSchema
+
+_WELL_KNOWN: Final = {
+    module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb
+    for module in (
+        any_pb2, descriptor_pb2, duration_pb2, empty_pb2, field_mask_pb2, struct_pb2, timestamp_pb2, wrappers_pb2,
+    )
+}  # fmt: skip
+"""google/protobuf/….proto, which schemas import without a reference."""
+_MAIN: Final = "lagloss_tap_schema.proto"
+COMPILE_TIMEOUT_S: Final = 60.0
+
+
+class BadProtobufSchema(ValueError):
+    """The text is no schema that messages can be read by."""
+
+
+class ProtobufCompilerMissing(ServerUnreachable):
+    """A Protobuf schema is given as text, which takes a compiler, and grpcio-tools is not installed. Run
+    `pip install 'lagloss-server[protobuf]'`, or give the schema compiled, as a FileDescriptorSet in base64."""
+
+
+@dataclass(frozen=True)
+class ProtobufFile:
+    """A compiled file of schemas, with all that it imports."""
+
+    descriptor: Any
+    """The FileDescriptor."""
+
+    @classmethod
+    def given(cls, schema: str) -> ProtobufFile:
+        """Return the file of a schema as an operator gives it: the text of a .proto, or a FileDescriptorSet in base64,
+        whose last file it is.
+
+        Raises:
+            BadProtobufSchema: it is neither.
+            ProtobufCompilerMissing: it is text.
+        """
+        try:
+            raw = base64.b64decode("".join(schema.split()), validate=True)
+        except (binascii.Error, ValueError):
+            return cls._of_set(compile_proto(schema, {}))
+        return cls._of_set(raw)
+
+    @classmethod
+    def registered(cls, schema: RegisteredSchema) -> ProtobufFile:
+        """Return the file of a registry's schema.
+
+        Raises:
+            BadProtobufSchema: it cannot be used.
+            ProtobufCompilerMissing: the registry does not compile it.
+        """
+        if not schema.descriptor or not all(schema.descriptors.values()):
+            return cls._of_set(compile_proto(schema.text, schema.references))
+        files = [_renamed(raw, name) for name, raw in (*schema.descriptors.items(), (_MAIN, schema.descriptor))]
+        return cls._of_files(files)
+
+    def message(self, name: str | None) -> Any:
+        """Return the descriptor of the message with this name, full or within the file; None: the file has only one.
+
+        Raises:
+            BadProtobufSchema: there is no such message.
+        """
+        package = self.descriptor.package
+        known = dict(_messages(self.descriptor.message_types_by_name.values()))
+        top = list(self.descriptor.message_types_by_name.values())
+        if name is None:
+            if len(top) == 1:
+                return top[0]
+            names = ", ".join(each.full_name for each in top[:10]) or "none"
+            raise BadProtobufSchema(f"expected the name of a message, since the schema has {names}")
+        found = known.get(name) or known.get(f"{package}.{name}")
+        if found is None:
+            raise BadProtobufSchema(f"expected a message of the schema, {', '.join([*known][:10])}, found {name}")
+        return found
+
+    def nested(self, indexes: Sequence[int]) -> Any:
+        """Return the descriptor of the message that Confluent's indexes lead to: within the file, then within each.
+
+        Raises:
+            BadProtobufSchema: there is no such message.
+        """
+        level = list(self.descriptor.message_types_by_name.values())
+        found = None
+        for index in indexes:
+            if not 0 <= index < len(level):
+                raise BadProtobufSchema("there is no such message")
+            found = level[index]
+            # as Confluent's Java client counts: without the messages that protoc makes of a map's entries
+            level = [each for each in found.nested_types if not each.GetOptions().map_entry]
+        return found
+
+    @classmethod
+    def _of_set(cls, raw: bytes) -> ProtobufFile:
+        try:
+            files = list(descriptor_pb2.FileDescriptorSet.FromString(raw).file)
+        except DecodeError:
+            raise BadProtobufSchema("it is neither a .proto nor a FileDescriptorSet in base64") from None
+        return cls._of_files(files)
+
+    @classmethod
+    def _of_files(cls, files: Sequence[Any]) -> ProtobufFile:
+        """Return the last of these files. Each comes after those that it imports."""
+        if not files:
+            raise BadProtobufSchema("it has no file")
+        pool = DescriptorPool()
+        given = {each.name for each in files}
+        try:
+            for raw in [raw for name, raw in _WELL_KNOWN.items() if name not in given]:
+                pool.AddSerializedFile(raw)
+            for each in files:
+                pool.AddSerializedFile(each.SerializeToString())
+            return cls(pool.FindFileByName(files[-1].name))
+        except (TypeError, KeyError) as error:  # what the pool raises where a file is not whole
+            raise BadProtobufSchema(str(error)) from error
+
+
+def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
+    """Compile a .proto and what it imports into a FileDescriptorSet by protoc, which grpcio-tools brings.
+
+    Raises:
+        BadProtobufSchema: what protoc says.
+        ProtobufCompilerMissing: it is not installed.
+    """
+    if find_spec("grpc_tools") is None:
+        raise ProtobufCompilerMissing
+    with tempfile.TemporaryDirectory(prefix="lagloss-proto-") as directory:
+        root = Path(directory)
+        for name, each in (*imports.items(), (_MAIN, text)):
+            parts = PurePosixPath(name).parts
+            if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
+                raise BadProtobufSchema(f"it imports {name!r}, which is no path below its own")
+            path = root.joinpath(*parts)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(each, "utf-8")
+        out = root / "descriptors.out"
+        options = [f"--proto_path={root}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
+        command = [sys.executable, "-m", "grpc_tools.protoc", *options]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+        except subprocess.TimeoutExpired:
+            raise BadProtobufSchema(f"protoc did not end within {COMPILE_TIMEOUT_S:g} s") from None
+        if done.returncode or not out.exists():
+            raise BadProtobufSchema(done.stderr.strip().replace(f"{root}/", "")[:500] or "protoc failed")
+        return out.read_bytes()
+
+
+def _renamed(raw: bytes, name: str) -> Any:
+    try:
+        found = descriptor_pb2.FileDescriptorProto.FromString(raw)
+    except DecodeError:
+        raise BadProtobufSchema(f"the registry's {name} is no FileDescriptorProto") from None
+    found.name = name
+    return found
+
+
+def _messages(level: Any) -> Any:
+    """Yield the full name and descriptor of each message and of those within it."""
+    for each in level:
+        yield each.full_name, each
+        yield from _messages(each.nested_types)

@@ -1,0 +1,51 @@
+"""Records of a topic as columns, and what an extraction gives of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lagloss_server.model.taps import FORMATS, Extraction, Format
+from taps.extraction.reasons import Reason
+
+__all__ = ["FORMATS", "Extracted", "Extraction", "Format", "Headers", "Records"]
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records of one topic, of any partitions, a row each. `timestamp_ms`: the record's own, ms since the epoch.
+
+    `keys` and `values` may be Arrow arrays of type binary or large_binary, and `headers` one of lists of structs (key,
+    value), as Spark's Kafka source has them; they are then read in place.
+    """
+
+    timestamp_ms: npt.NDArray[np.int64]
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Sequence[Headers | None]
+
+    def __len__(self) -> int:
+        return len(self.timestamp_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Extracted:
+    """What records gave: `rows`, ascending, that have an id and a time and pass `where`, with their ids (UTF-8 of 1 to
+    255 bytes) and event times (ms since the epoch); how many rows `where` leaves out; by reason, the rows (ascending)
+    that could not be read."""
+
+    rows: npt.NDArray[np.intp]
+    ids: list[bytes]
+    event_ms: npt.NDArray[np.float64]
+    left_out: int
+    unreadable_rows: Mapping[Reason, npt.NDArray[np.intp]]
+
+    @property
+    def unreadable(self) -> dict[Reason, tuple[int, int]]:
+        """Return by reason how many rows could not be read, and the first of them."""
+        return {reason: (int(rows.size), int(rows[0])) for reason, rows in self.unreadable_rows.items()}

@@ -1,0 +1,200 @@
+"""Event times of parts of records, in ms since the epoch.
+
+Numbers count the unit of the expression, or else that of the schema's logical type, or else what their size says:
+below 1e11 seconds, below 1e14 ms, below 1e17 µs, from there on ns, which tells the years 1973 to 5138 apart. Texts are
+such numbers, or times of ISO 8601: `2026-11-21T08:40:00.123Z`, with offset `Z`, `±hh`, `±hhmm` or `±hh:mm`, or UTC.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lagloss_server.compiled import compiled_bare
+from lagloss_server.model.expressions import Unit
+from taps.extraction import kinds
+from taps.extraction.columns import I8, I64, U8, Int, PartColumn
+from taps.extraction.reasons import CODES
+
+_UNITS: Final[dict[Unit | None, int]] = {None: 0, "s": 1, "ms": 2, "us": 3, "ns": 4}
+_AUTO, _S, _MS, _US, _NS = range(5)
+_GOOD: Final = 0
+_MISSING: Final = CODES["no_time"]
+_BAD: Final = CODES["bad_time"]
+_MAX_DIGITS: Final = 18
+_KINDS: Final = (
+    kinds.ABSENT, kinds.NULL, kinds.INT, kinds.MILLIS, kinds.MICROS, kinds.NANOS, kinds.FLOAT, kinds.TEXT, kinds.BYTES,
+    kinds.MOMENT,
+)  # fmt: skip
+_ABSENT, _NULL, _INT, _MILLIS, _MICROS, _NANOS, _FLOAT, _TEXT, _BYTES, _MOMENT = _KINDS
+
+
+def read_times(part: PartColumn, unit: Unit | None) -> tuple[npt.NDArray[np.float64], I8]:
+    """Return each row's time in ms since the epoch, and why it has none: a code of `CODES`, or 0."""
+    times = np.zeros(part.kinds.size, np.float64)
+    codes = np.zeros(part.kinds.size, np.int8)
+    reals = part.numbers.view(np.float64)
+    _read(part.data, part.kinds, part.numbers, reals, part.starts, part.sizes, _UNITS[unit], times, codes)
+    return times, codes
+
+
+@compiled_bare
+def _unit_of(size: float) -> Int:
+    """Return what a number of this size counts."""
+    return _S if size < 1e11 else _MS if size < 1e14 else _US if size < 1e17 else _NS
+
+
+@compiled_bare
+def _of_integer(value: Int, unit: Int) -> float:
+    """Return an integer as ms; what a float64 cannot hold of it is below a µs."""
+    if unit == _AUTO:
+        unit = _unit_of(abs(float(value)))
+    if unit == _S:
+        return float(value) * 1e3
+    if unit == _MS:
+        return float(value)
+    parts = 1_000 if unit == _US else 1_000_000
+    return float(value // parts) + float(value % parts) / parts
+
+
+@compiled_bare
+def _of_real(value: float, unit: Int) -> float:
+    if unit == _AUTO:
+        unit = _unit_of(abs(value))
+    return value * 1e3 if unit == _S else value if unit == _MS else value / 1e3 if unit == _US else value / 1e6
+
+
+@compiled_bare
+def _digits(data: U8, at: Int, count: Int) -> Int:
+    """Return the number that so many digits are, -1 if there is anything else among them."""
+    value: Int = 0
+    for each in range(at, at + count):
+        if data[each] < 0x30 or data[each] > 0x39:
+            return -1
+        value = value * 10 + np.int64(data[each] - 0x30)
+    return value
+
+
+@compiled_bare
+def _of_digits(data: U8, at: Int, end: Int, unit: Int) -> tuple[bool, float]:
+    """Return whether a text is a decimal number such as 1732178400.123, and its time."""
+    negative = at < end and data[at] == 0x2D
+    if negative:
+        at += 1
+    dot = at
+    while dot < end and data[dot] != 0x2E:
+        dot += 1
+    if dot == at or dot - at > _MAX_DIGITS + (data[at] < 0x39):  # a 19th digit fits unless the first is a 9
+        return False, 0.0
+    value = _digits(data, at, dot - at)
+    if value < 0:
+        return False, 0.0
+    if dot == end:
+        return True, _of_integer(-value if negative else value, unit)
+    places = end - dot - 1
+    if places == 0 or places > _MAX_DIGITS:
+        return False, 0.0
+    fraction = _digits(data, dot + 1, places)
+    if fraction < 0:
+        return False, 0.0
+    real = value + fraction / 10.0**places
+    return True, _of_real(-real if negative else real, unit)
+
+
+@compiled_bare
+def _days(year: Int, month: Int, day: Int) -> Int:
+    """Return the days since 1970-01-01 of a date of the Gregorian calendar (H. Hinnant, days_from_civil); a day that
+    does not exist is -1e9."""
+    leap = (year % 4 == 0 and year % 100 != 0) or year % 400 == 0
+    longest = 29 if leap else 28
+    if month != 2:
+        longest = 30 if month == 4 or month == 6 or month == 9 or month == 11 else 31
+    if year < 1 or month < 1 or month > 12 or day < 1 or day > longest:
+        return -1_000_000_000
+    if month <= 2:
+        year -= 1
+    era = year // 400
+    of_era = year - era * 400
+    of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
+
+
+@compiled_bare
+def _offset_s(data: U8, at: Int, end: Int) -> Int:
+    """Return the offset from UTC that a time ends with, in s; -1e9 if it is none."""
+    if at == end or (at + 1 == end and (data[at] == 0x5A or data[at] == 0x7A)):
+        return 0
+    size = end - at - 1
+    if (data[at] != 0x2B and data[at] != 0x2D) or (size != 2 and size != 4 and size != 5):
+        return -1_000_000_000
+    hours, minutes = _digits(data, at + 1, 2), 0
+    if size > 2:
+        minutes = _digits(data, end - 2, 2)
+    if hours < 0 or hours > 23 or minutes < 0 or minutes > 59 or (size == 5 and data[at + 3] != 0x3A):
+        return -1_000_000_000
+    found = hours * 3_600 + minutes * 60
+    return found if data[at] == 0x2B else -found
+
+
+@compiled_bare
+def _of_iso(data: U8, at: Int, end: Int) -> tuple[bool, float]:
+    """Return whether a text is a time of ISO 8601 in extended form, and that time."""
+    if end - at < 16 or data[at + 4] != 0x2D or data[at + 7] != 0x2D or data[at + 13] != 0x3A:
+        return False, 0.0
+    if data[at + 10] != 0x54 and data[at + 10] != 0x74 and data[at + 10] != 0x20:
+        return False, 0.0
+    days = _days(_digits(data, at, 4), _digits(data, at + 5, 2), _digits(data, at + 8, 2))
+    hour, minute, second, ms = _digits(data, at + 11, 2), _digits(data, at + 14, 2), 0, 0.0
+    at += 16
+    if at < end and data[at] == 0x3A:
+        if end - at < 3:
+            return False, 0.0
+        second = _digits(data, at + 1, 2)
+        at += 3
+        if at < end and (data[at] == 0x2E or data[at] == 0x2C):
+            at += 1
+            last = at
+            while last < end and 0x30 <= data[last] <= 0x39:
+                last += 1
+            places = min(last - at, _MAX_DIGITS)
+            if places == 0:
+                return False, 0.0
+            ms = _digits(data, at, places) / 10.0 ** (places - 3)
+            at = last
+    offset_s = _offset_s(data, at, end)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+        return False, 0.0
+    if days == -1_000_000_000 or offset_s == -1_000_000_000:
+        return False, 0.0
+    return True, (days * 86_400 + hour * 3_600 + minute * 60 + second - offset_s) * 1e3 + ms
+
+
+@compiled_bare
+def _read(
+    data: U8, found: I8, numbers: I64, reals: Any, starts: I64, spans: I64, unit: Int, times: Any, codes: I8
+) -> None:
+    for row in range(found.size):
+        kind = found[row]
+        if kind in (_TEXT, _BYTES):
+            start, end = starts[row], starts[row] + spans[row]
+            good, time = _of_iso(data, start, end)
+            if not good:
+                good, time = _of_digits(data, start, end, unit)
+            if good:
+                times[row] = time
+            else:
+                codes[row] = _BAD
+        elif kind in (_INT, _MILLIS, _MICROS, _NANOS):
+            own = _MS if kind == _MILLIS else _US if kind == _MICROS else _NS if kind == _NANOS else _AUTO
+            times[row] = _of_integer(numbers[row], unit if unit != _AUTO else own)
+        elif kind == _FLOAT:
+            times[row] = _of_real(reals[row], unit)
+            if not np.isfinite(times[row]):
+                times[row] = 0.0
+                codes[row] = _BAD
+        elif kind == _MOMENT:
+            times[row] = _of_integer(numbers[row], _NS)
+        else:
+            codes[row] = _MISSING if kind in (_ABSENT, _NULL) else _BAD

@@ -1,0 +1,101 @@
+"""Samples of topics: their newest records, with their places, for people and for guesses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from taps.extraction import Records
+from taps.plan import OffsetSpan
+from taps.topic_reader import SpanRecords, TopicReader
+
+NEWEST: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Records of a topic, by time; arrays are of shape (records,)."""
+
+    topic: str
+    partitions: npt.NDArray[np.int64]
+    offsets: npt.NDArray[np.int64]
+    records: Records
+    is_append_time: bool
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def place(self, row: int) -> str:
+        """Return the place of a record as people write it: PARTITION@OFFSET."""
+        return f"{self.partitions[row]}@{self.offsets[row]}"
+
+    def newest(self, count: int) -> Sample:
+        """Return the newest of these records."""
+        return self.at(np.arange(max(0, len(self) - count), len(self)))
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Sample:
+        """Return these rows alone."""
+        records = self.records
+        chosen = rows.tolist()
+        return Sample(
+            self.topic,
+            self.partitions[rows],
+            self.offsets[rows],
+            Records(
+                records.timestamp_ms[rows],
+                [records.keys[row] for row in chosen],
+                [records.values[row] for row in chosen],
+                [records.headers[row] for row in chosen],
+            ),
+            self.is_append_time,
+        )
+
+
+def read_newest(reader: TopicReader, count: int = NEWEST) -> Sample:
+    """Return about that many of a topic's newest records, as many of each partition. Raises KafkaException."""
+    partitions = reader.describe().partitions
+    each = -(-count // max(1, len(partitions)))
+    logs = reader.look(partitions).logs
+    return _read(
+        reader, [OffsetSpan(at, max(log.start, log.stable_end - each), log.stable_end) for at, log in logs.items()]
+    )
+
+
+def read_since(reader: TopicReader, since_ms: int, limit: int) -> Sample:
+    """Return a topic's records with timestamps from a moment on, at most that many. Raises KafkaException."""
+    partitions = reader.describe().partitions
+    logs = reader.look(partitions).logs
+    starts = reader.starts_at(since_ms, partitions)
+    each = max(1, limit // max(1, len(partitions)))
+    spans = [OffsetSpan(at, starts[at], min(log.stable_end, starts[at] + each)) for at, log in logs.items()]
+    return _read(reader, spans)
+
+
+def _read(reader: TopicReader, spans: Sequence[OffsetSpan]) -> Sample:
+    wanted = [span for span in spans if span.end > span.start]
+    return joined(reader.topic, reader.read(wanted)) if wanted else joined(reader.topic, {})
+
+
+def joined(topic: str, read: dict[int, SpanRecords]) -> Sample:
+    """Return the records of several partitions in the order of their timestamps."""
+    parts = [(partition, found) for partition, found in sorted(read.items()) if found.offsets.size]
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return Sample(topic, nothing, nothing, Records(nothing, [], [], []), False)
+    sample = Sample(
+        topic,
+        np.concatenate([np.full(found.offsets.size, partition, np.int64) for partition, found in parts]),
+        np.concatenate([found.offsets for _, found in parts]),
+        Records(
+            np.concatenate([found.records.timestamp_ms for _, found in parts]),
+            [key for _, found in parts for key in found.records.keys],
+            [value for _, found in parts for value in found.records.values],
+            [headers for _, found in parts for headers in found.records.headers],
+        ),
+        any(found.is_append_time for _, found in parts),
+    )
+    return sample.at(np.argsort(sample.records.timestamp_ms, kind="stable"))

@@ -1,0 +1,373 @@
+"""Avro records: the compiled walk against a slow reader in plain Python, and that against fastavro."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagloss_server.model.expressions import Path
+from taps.extraction import kinds
+from taps.extraction.avro_program import AvroProgram, BadAvroSchema, avro_paths
+from taps.extraction.avro_walk import MAX_DEPTH, MAX_EMPTY, find_in_avro
+from taps.extraction.columns import ByteColumn, PartTable
+from tests.unit.taps.extraction.test_json import part_at
+
+_LOGICAL = {"timestamp-millis": kinds.MILLIS, "timestamp-micros": kinds.MICROS, "date": kinds.DATE}
+
+
+class Broken(Exception):
+    """The bytes are no record."""
+
+
+class SlowReader:
+    """The oracle: one record, read byte by byte into (kind, value) pairs, dicts for records and maps, and lists."""
+
+    def __init__(self, data: bytes, named: dict[str, Any]) -> None:
+        self.data, self.named = io.BytesIO(data), named
+        self.values = 0
+
+    def take(self, count: int) -> bytes:
+        found = self.data.read(count) if count >= 0 else b""
+        if count < 0 or len(found) < count:
+            raise Broken
+        return found
+
+    def long(self) -> int:
+        raw = 0
+        for place in range(10):
+            (byte,) = self.take(1)
+            raw |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                if raw >= 2**64:
+                    raise Broken
+                return (raw >> 1) ^ -(raw & 1)
+        raise Broken
+
+    def text(self) -> bytes:
+        found = self.take(self.long())
+        try:
+            found.decode()
+        except UnicodeDecodeError:
+            raise Broken from None
+        return found
+
+    def blocks(self) -> Any:
+        while True:
+            count = self.long()
+            if count == 0:
+                return
+            if count < 0:
+                count = -count
+                if self.long() < 0:
+                    raise Broken
+            for each in range(count):
+                self.values += 1
+                if self.values > MAX_EMPTY:  # these records are so short that their bytes add nothing to this
+                    raise Broken
+                yield each
+
+    def read(self, schema: Any, depth: int = 0) -> Any:
+        if isinstance(schema, str) and schema in self.named:
+            schema = self.named[schema]
+        if isinstance(schema, list):
+            index = self.long()
+            if not 0 <= index < len(schema):
+                raise Broken
+            return self.read(schema[index], depth)
+        kind = schema if isinstance(schema, str) else schema["type"]
+        logical = "" if isinstance(schema, str) else schema.get("logicalType", "")
+        if kind in ("record", "array", "map") and depth == MAX_DEPTH:
+            raise Broken
+        match kind:
+            case "null":
+                return kinds.NULL, None
+            case "boolean":
+                (byte,) = self.take(1)
+                if byte > 1:
+                    raise Broken
+                return kinds.BOOL, byte
+            case "int" | "long":
+                return _LOGICAL.get(logical, kinds.INT), self.long()
+            case "float":
+                return kinds.FLOAT, struct.unpack("<f", self.take(4))[0]
+            case "double":
+                return kinds.FLOAT, struct.unpack("<d", self.take(8))[0]
+            case "bytes":
+                return kinds.BYTES, self.take(self.long())
+            case "string":
+                return kinds.TEXT, self.text()
+            case "fixed":
+                is_uuid = logical == "uuid" and schema["size"] == 16
+                return kinds.UUID if is_uuid else kinds.BYTES, self.take(schema["size"])
+            case "enum":
+                index = self.long()
+                if not 0 <= index < len(schema["symbols"]):
+                    raise Broken
+                return kinds.TEXT, schema["symbols"][index].encode()
+            case "record":
+                return {field["name"]: self.read(field["type"], depth + 1) for field in schema["fields"]}
+            case "array":
+                return [self.read(schema["items"], depth + 1) for _ in self.blocks()]
+            case "map":
+                return {self.text().decode(): self.read(schema["values"], depth + 1) for _ in self.blocks()}
+        return self.read(kind, depth)
+
+
+def read_slowly(schema: Any, data: bytes) -> Any:
+    named: dict[str, Any] = {}
+    parsed = fastavro.schema.parse_schema(schema, named)
+    reader = SlowReader(data, named)
+    try:
+        found = reader.read(parsed)
+    except Broken:
+        return None
+    return found if reader.data.tell() == len(data) else None
+
+
+def look(document: Any, path: Path) -> Any:
+    for step in path:
+        if not isinstance(document, dict if isinstance(step, str) else list):
+            return kinds.ABSENT, None
+        try:
+            document = document[step]
+        except (KeyError, IndexError):
+            return kinds.ABSENT, None
+    return (kinds.OTHER, None) if isinstance(document, dict | list) else document
+
+
+def check(schema: Any, paths: list[Path], records: list[bytes]) -> int:
+    """Compare both; return how many of the records were good."""
+    program = AvroProgram.of(json.dumps(schema), paths)
+    column = ByteColumn.of(records)
+    table = PartTable.of(column.data, len(paths), len(records))
+    good = find_in_avro(column, np.arange(len(records)), program, table)
+    found = table.columns()
+    for row, record in enumerate(records):
+        expected = read_slowly(schema, record)
+        assert bool(good[row]) == (expected is not None), record
+        if expected is not None:
+            seen = [part_at(each, row) for each in found]
+            assert repr(seen) == repr([look(expected, path) for path in paths]), record  # NaN is equal to itself here
+    return int(np.count_nonzero(good))
+
+
+NAMES = ("id", "a", "b", "at")
+leaves = st.sampled_from(
+    ["null", "boolean", "int", "long", "float", "double", "bytes", "string",
+     {"type": "long", "logicalType": "timestamp-millis"}, {"type": "long", "logicalType": "timestamp-micros"},
+     {"type": "int", "logicalType": "date"}, {"type": "string", "logicalType": "uuid"}]
+)  # fmt: skip
+
+
+@st.composite
+def schemas(draw: st.DrawFn, depth: int = 0) -> Any:
+    """A schema without names, which `name_types` gives it."""
+    kind = draw(
+        st.sampled_from(["leaf", "leaf", "record", "array", "map", "union", "enum", "fixed"] if depth < 4 else ["leaf"])
+    )
+    inner = schemas(depth + 1)
+    match kind:
+        case "record":
+            names = draw(st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True))
+            return {"type": "record", "fields": [{"name": name, "type": draw(inner)} for name in names]}
+        case "array":
+            return {"type": "array", "items": draw(inner)}
+        case "map":
+            return {"type": "map", "values": draw(inner)}
+        case "union":
+            return draw(st.sampled_from([["null", "string"], ["long", "null", {"type": "array", "items": "string"}]]))
+        case "enum":
+            return {"type": "enum", "symbols": ["RED", "GREEN", "BLUE"]}
+        case "fixed":
+            return draw(
+                st.sampled_from([{"type": "fixed", "size": 16, "logicalType": "uuid"}, {"type": "fixed", "size": 3}])
+            )
+    return draw(leaves)
+
+
+def name_types(schema: Any, number: list[int]) -> Any:
+    if isinstance(schema, list):
+        return [name_types(each, number) for each in schema]
+    if isinstance(schema, str):
+        return schema
+    number[0] += 1
+    named = {"name": f"T{number[0]}"} if schema["type"] in ("record", "enum", "fixed") else {}
+    changed = {key: name_types(schema[key], number) for key in ("items", "values") if key in schema}
+    if "fields" in schema:
+        changed["fields"] = [{**each, "type": name_types(each["type"], number)} for each in schema["fields"]]
+    return {**schema, **named, **changed}
+
+
+def values(schema: Any) -> st.SearchStrategy[bytes]:
+    """Encodings of values of a schema, in the plainest form and in others that Avro allows."""
+    if isinstance(schema, list):
+        return st.one_of(
+            *(values(branch).map(lambda body, at=at: zigzag(at) + body) for at, branch in enumerate(schema))
+        )
+    kind = schema if isinstance(schema, str) else schema["type"]
+    match kind:
+        case "null":
+            return st.just(b"")
+        case "boolean":
+            return st.sampled_from([b"\0", b"\1"])
+        case "int" | "long":
+            return st.integers(-(2**63), 2**63 - 1).map(zigzag)
+        case "float":
+            return st.binary(min_size=4, max_size=4).filter(lambda raw: raw[2:] < b"\x80\x7f")
+        case "double":
+            return st.floats(allow_nan=False).map(lambda real: struct.pack("<d", real))
+        case "bytes":
+            return st.binary(max_size=20).map(sized)
+        case "string":
+            return st.text(max_size=20).map(lambda text: sized(text.encode("utf-8", "replace")))
+        case "fixed":
+            return st.binary(min_size=schema["size"], max_size=schema["size"])
+        case "enum":
+            return st.integers(0, 2).map(zigzag)
+        case "record":
+            return st.tuples(*(values(each["type"]) for each in schema["fields"])).map(b"".join)
+        case "array":
+            return st.lists(st.lists(values(schema["items"]), min_size=1, max_size=3), max_size=2).map(blocks)
+    keys = st.sampled_from(NAMES).map(lambda name: sized(name.encode()))
+    items = st.tuples(keys, values(schema["values"])).map(b"".join)
+    return st.lists(st.lists(items, min_size=1, max_size=3), max_size=2).map(blocks)
+
+
+def zigzag(number: int) -> bytes:
+    raw = (number << 1 ^ number >> 63) & (2**64 - 1)
+    out = bytearray()
+    while raw > 0x7F:
+        out.append(raw & 0x7F | 0x80)
+        raw >>= 7
+    return bytes([*out, raw])
+
+
+def sized(raw: bytes) -> bytes:
+    return zigzag(len(raw)) + raw
+
+
+def blocks(groups: list[list[bytes]]) -> bytes:
+    """The first block with its size in bytes, as writers may do, the others without."""
+    out = b""
+    for at, items in enumerate(groups):
+        body = b"".join(items)
+        out += (zigzag(len(items)) if at else zigzag(-len(items)) + zigzag(len(body))) + body
+    return out + b"\0"
+
+
+steps = st.sampled_from([*NAMES, *NAMES, 0, 1, 2, "zz"])
+some_paths = st.lists(st.lists(steps, max_size=3).map(tuple), min_size=1, max_size=5, unique=True)
+
+
+@given(st.data(), schemas(), some_paths)
+@settings(max_examples=150)
+def test_parts_are_those_that_a_slow_reader_finds_whole_or_broken(
+    data: st.DataObject, bare: Any, paths: list[Path]
+) -> None:
+    schema = name_types(bare, [0])
+    records = data.draw(st.lists(values(schema), min_size=1, max_size=4))
+    broken = []
+    for record in records:
+        at = data.draw(st.integers(0, len(record)))
+        broken += [record[:at], record + b"\0", record[:at] + data.draw(st.binary(max_size=3)) + record[at + 1 :]]
+    check(schema, paths, [*records, *broken, data.draw(st.binary(max_size=30))])
+
+
+@given(st.data(), schemas())
+@settings(max_examples=50)
+def test_the_slow_reader_takes_what_fastavro_takes(data: st.DataObject, bare: Any) -> None:
+    schema = name_types(bare, [0])
+    record = data.draw(values(schema))
+    if "date" not in json.dumps(schema) and "timestamp" not in json.dumps(schema) and "uuid" not in json.dumps(schema):
+        read = io.BytesIO(record)
+        fastavro.schemaless_reader(read, fastavro.parse_schema(schema), None)  # which keeps no (kind, value) pairs
+        assert read.tell() == len(record)
+    assert read_slowly(schema, record) is not None
+
+
+ORDER = {
+    "type": "record", "name": "Order", "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": {"type": "fixed", "name": "Uuid", "size": 16, "logicalType": "uuid"}},
+        {"name": "parent", "type": ["null", "Order"]},
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}},
+        {"name": "tags", "type": {"type": "map", "values": "string"}},
+        {"name": "again", "type": ["Uuid", "null"]},
+    ],
+}  # fmt: skip
+
+
+def order(parent: bytes, tags: bytes = b"\0") -> bytes:
+    return bytes(range(16)) + parent + b"\2" + tags + b"\2"
+
+
+def test_a_recursive_type_is_read_along_a_path_and_beside_it() -> None:
+    record = order(b"\2" + order(b"\2" + order(b"\0")))
+    paths: list[Path] = [("parent", "parent", "state"), ("parent", "id"), ("state",), ("parent",), ("again",)]
+    assert check(ORDER, paths, [record, order(b"\0")]) == 2
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH - 2, MAX_DEPTH - 1, 200_000])
+def test_endless_nesting_is_no_record_and_no_crash(depth: int) -> None:
+    opening, closing = bytes(range(16)) + b"\2", b"\2\0\2"
+    record = opening * depth + order(b"\0") + closing * depth
+    program = AvroProgram.of(json.dumps(ORDER), [("id",)])
+    column = ByteColumn.of([record])
+    good = find_in_avro(column, np.arange(1), program, PartTable.of(column.data, 1, 1))
+    assert bool(good[0]) == (depth == MAX_DEPTH - 2)  # and the record within, and its map
+
+
+def test_the_last_of_a_maps_equal_keys_counts() -> None:
+    tags = zigzag(2) + sized(b"a") + sized(b"first") + sized(b"a") + sized(b"last") + b"\0"
+    column = ByteColumn.of([order(b"\0", tags)])
+    table = PartTable.of(column.data, 1, 1)
+    find_in_avro(column, np.arange(1), AvroProgram.of(json.dumps(ORDER), [("tags", "a")]), table)
+    assert part_at(table.columns()[0], 0) == (kinds.TEXT, b"last")
+    assert check(ORDER, [("tags", "a")], [order(b"\0", tags)]) == 1
+
+
+def test_items_without_bytes_end_the_work() -> None:
+    nothing = {"type": "record", "name": "Nothing", "fields": [{"name": "n", "type": "null"}]}
+    schema = {"type": "array", "items": {"type": "array", "items": nothing}}
+    inner = b"".join(zigzag(60_000) for _ in range(20_000))
+    record = zigzag(1) + inner + b"\0" * 60_000 + b"\0"
+    column = ByteColumn.of([record])
+    good = find_in_avro(column, np.arange(1), AvroProgram.of(json.dumps(schema), [()]), PartTable.of(column.data, 1, 1))
+    assert not good[0]
+
+
+def test_a_schema_may_name_types_of_others() -> None:
+    money = {"type": "record", "name": "shop.Money", "fields": [{"name": "amount", "type": "long"}]}
+    bill = {"type": "record", "name": "shop.Bill", "fields": [{"name": "total", "type": "Money"}]}
+    program = AvroProgram.of(json.dumps(bill), [("total", "amount")], {"money": json.dumps(money)})
+    column = ByteColumn.of([zigzag(-17)])
+    table = PartTable.of(column.data, 1, 1)
+    assert find_in_avro(column, np.arange(1), program, table).all()
+    assert part_at(table.columns()[0], 0) == (kinds.INT, -17)
+    assert avro_paths(json.dumps(bill), {"money": json.dumps(money)}) == [("total", "amount")]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    ["", "{", "[]x", '"nothing"', '{"type": "record", "name": "A", "fields": [{}]}',
+     '{"type": "fixed", "name": "F"}', "7", "null", '{"type": "array"}', '{"type": "enum", "name": "E", "symbols": 3}',
+     '{"type":' * 3_000 + '"int"' + "}" * 3_000],
+)  # fmt: skip
+def test_what_is_no_schema_is_refused(schema: str) -> None:
+    with pytest.raises(BadAvroSchema):
+        AvroProgram.of(schema, [("id",)])
+
+
+def test_paths_of_a_recursive_schema_end() -> None:
+    found = avro_paths(json.dumps(ORDER), {})
+    assert ("id",) in found
+    assert ("parent", "parent", "state") in found
+    assert max(map(len, found)) == 5
