@@ -34,7 +34,7 @@ TAPPED = """
 name: seen-by-taps
 description: losses, dead letters, refusals, duplicates and a crash, without a beacon of any node
 load: {rate: 60, minutes: 0.5}
-run: {maxWait: 40s, tiers: [4s, 8s]}
+run: {maxWait: 90s, tiers: [4s, 8s]}
 faults:
   - {at: 0s, fault: "lose:link:event-norm->event-router:0.05"}
   - {at: 0s, fault: "lose:link:event-router->conn-ga:0.05"}
