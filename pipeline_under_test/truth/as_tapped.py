@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Final
 
 from pipeline_under_test.ledger import Fate
@@ -22,7 +23,7 @@ from pipeline_under_test.topology import (
     place_of_node,
     place_of_vendor,
 )
-from pipeline_under_test.truth.expected import TrueWindow, Truth
+from pipeline_under_test.truth.expected import ENDS, TrueWindow, Truth
 
 _AT_SOURCE: Final = frozenset({place_of_node(COL_SERVICE), place_of_link(COL_SERVICE, EVENT_NORM)})
 _SENDERS: Final = {place_of_link(node, to): place_of_node(node) for node, nexts in NEXT.items() for to in nexts}
@@ -44,7 +45,9 @@ def truth_as_tapped(truth: Truth) -> Truth:
 def as_tapped(truth: TrueWindow) -> TrueWindow:
     """Return one window of the ledger as taps show it."""
     found = TrueWindow()
-    found.deliveries.update(truth.deliveries)
+    for vendor, node in VENDORS.items():
+        to, ends = place_of_vendor(vendor), truth.ends.get(place_of_node(node), Counter())
+        found.deliveries[to] = truth.deliveries.get(to, Counter()) + ends  # each was committed
     unseen = _unseen(truth)
     hidden = _hidden_by_other_routes(truth)
     ended = _ended_at_connectors(truth)
@@ -94,7 +97,6 @@ def _ended_at_connectors(truth: TrueWindow) -> dict[str, set[str]]:
     found = {}
     for node in VENDORS.values():
         here, route = place_of_node(node), truth.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
-        fates: tuple[Fate, ...] = ("lost", "filtered", "dead")
-        ended = set().union(*(truth.at.get((fate, here), set()) for fate in fates))
+        ended = set().union(*(truth.at.get((fate, here), set()) for fate in ENDS))
         found[here] = ended | (truth.at.get(("dead", place_of_node(GLOBAL_RETRIER)), set()) & route)
     return found

@@ -59,6 +59,13 @@ def test_a_connector_has_delivered_what_it_committed(fate: Fate) -> None:
     assert outcome_of(("routed", TO_GA), ("routed", TO_FB), (fate, "node conn-ga")) == "pending"
 
 
+@pytest.mark.parametrize("fate", ["lost", "dead", "filtered"])
+def test_what_a_connector_committed_twice_without_delivering_it_is_delivered_twice(fate: Fate) -> None:
+    facts: list[Fact] = [("routed", TO_GA), (fate, "node conn-ga")]
+    assert tapped(*facts).duplicates("ga") == {}
+    assert tapped(*facts, (fate, "node conn-ga")).duplicates("ga") == {"m": 1}
+
+
 def test_what_the_retrier_gave_up_was_committed_by_its_connector() -> None:
     assert outcome_of(("routed", TO_GA), ("dead", "node global-retrier")) == "delivered"
 
