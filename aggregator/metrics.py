@@ -6,7 +6,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import get_args
+from typing import Final, get_args
 
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -18,38 +18,75 @@ from aggregator.results.metrics import PipelineResult
 from aggregator.results.newest import ResultMetrics
 from lagloss_server.model.window_result import WindowResult
 from lagloss_server.net.exposition import registry_of
+from lagloss_server.queries.consumer_groups import GroupDescription
+from lagloss_server.rules.group_velocity import STATUSES
+
+_GROUP: Final = NodeGroup._fields
+_PARTITION: Final = (*_GROUP, "topic", "partition")
+_NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ...]] = (
+    (
+        "offsets",
+        "Offsets by which a node's consumer group is behind the end of the log; messages that wait in its queue",
+        lambda lag: lag.offsets,
+    ),
+    (
+        "seconds",
+        "Age of the event time of the record it consumes next",
+        lambda lag: None if lag.behind_ms is None else lag.behind_ms / 1_000,
+    ),
+    ("in_flight", "Messages of a node's queue that are received and not deleted", lambda lag: lag.in_flight),
+    (
+        "commits_per_second",
+        "Offsets per second that the group commits, over 5 minutes",
+        lambda lag: None if lag.progress is None else lag.progress.velocity.commits_per_s,
+    ),
+    (
+        "appends_per_second",
+        "Offsets per second that are appended, over 5 minutes",
+        lambda lag: None if lag.progress is None else lag.progress.velocity.appends_per_s,
+    ),
+    (
+        "status",
+        "0 ok, 1 warning: the lag grows, 2 stalled: commits do not move, 3 stopped: and the group has no members",
+        lambda lag: None if (found := lag.progress) is None or not found.status else STATUSES.index(found.status),
+    ),
+    (
+        "loss_timestamp_seconds",
+        "When retention deletes the first message unread at the earliest, at these rates, in seconds since the epoch",
+        lambda lag: None if (found := lag.progress) is None or found.loss_ms is None else found.loss_ms / 1_000,
+    ),
+    (
+        "at_risk_offsets",
+        "Offsets that wait from the first message on that is deleted unread at these rates",
+        lambda lag: None if lag.progress is None else lag.progress.at_risk,
+    ),
+)
+"""Gauges of the newest consumer lag of a partition: name, help, value."""
 
 
 class _ConsumerLags(Collector):
-    """Gauges of the newest consumer lag; an unknown value has none."""
+    """Gauges of the newest consumer lag, of partitions and of groups; an unknown value has none."""
 
     def __init__(self) -> None:
         self.newest: Sequence[PartitionLag] = ()
+        self.groups: Mapping[NodeGroup, GroupDescription] = {}
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        labels = (*NodeGroup._fields, "topic", "partition")
-        offsets = GaugeMetricFamily(
-            "lagloss_consumer_lag_offsets",
-            "Offsets by which a node's consumer group is behind the end of the log; messages that wait in its queue",
-            labels=labels,
+        for name, about, value_of in _NEWEST:
+            gauge = GaugeMetricFamily(f"lagloss_consumer_lag_{name}", about, labels=_PARTITION)
+            for lag in self.newest:
+                value = value_of(lag)
+                if value is not None:
+                    gauge.add_metric((*lag.group, lag.topic, str(lag.partition)), value)
+            yield gauge
+        members = GaugeMetricFamily("lagloss_consumer_group_members", "Consumers in a node's group", labels=_GROUP)
+        state = GaugeMetricFamily(
+            "lagloss_consumer_group_state", "1 for the state that the group is in", labels=(*_GROUP, "state")
         )
-        seconds = GaugeMetricFamily(
-            "lagloss_consumer_lag_seconds", "Age of the event time of the record it consumes next", labels=labels
-        )
-        in_flight = GaugeMetricFamily(
-            "lagloss_consumer_lag_in_flight",
-            "Messages of a node's queue that are received and not deleted",
-            labels=labels,
-        )
-        for lag in self.newest:
-            of = (*lag.group, lag.topic, str(lag.partition))
-            if lag.offsets is not None:
-                offsets.add_metric(of, lag.offsets)
-            if lag.behind_ms is not None:
-                seconds.add_metric(of, lag.behind_ms / 1_000)
-            if lag.in_flight is not None:
-                in_flight.add_metric(of, lag.in_flight)
-        yield from (offsets, seconds, in_flight)
+        for group, found in self.groups.items():
+            members.add_metric(group, found.members)
+            state.add_metric((*group, found.state), 1)
+        yield from (members, state)
 
 
 class AggregatorMetrics:
@@ -137,15 +174,28 @@ class AggregatorMetrics:
             "Rounds in which some consumer lag could not be read",
             registry=self.registry,
         )
+        self._deleted_unread = Counter(
+            "lagloss_consumer_lag_deleted_unread",
+            "Offsets that retention deleted before the node's consumer group had committed past them",
+            _PARTITION,
+            registry=self.registry,
+        )
         self._consumer_lags = _ConsumerLags()
         self.registry.register(self._consumer_lags)
         self._read_results: Callable[[], dict[str, PipelineResult]] = dict
         self.results = ResultMetrics(lambda: self._read_results())
         self.registry.register(self.results)
 
-    def consumer_lag(self, newest: Sequence[PartitionLag]) -> None:
-        """Replace all consumer lags; partitions that are not among them lose their series."""
-        self._consumer_lags.newest = newest
+    def consumer_lag(
+        self, newest: Sequence[PartitionLag], groups: Mapping[NodeGroup, GroupDescription] | None = None
+    ) -> None:
+        """Replace all consumer lags and descriptions of groups; partitions and groups that are not among them lose
+        their series. Add what was deleted unread since the last ones."""
+        self._consumer_lags.newest, self._consumer_lags.groups = newest, groups or {}
+        for lag in newest:
+            if lag.progress is not None:
+                deleted = self._deleted_unread.labels(*lag.group, lag.topic, str(lag.partition))
+                deleted.inc(lag.progress.deleted_since)
 
     def waiting(self, trouble: Callable[[], Outage | None]) -> None:
         """Set the callback that returns the current outage whenever the metrics are read."""

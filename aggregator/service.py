@@ -20,7 +20,7 @@ from aggregator.closing import report_state
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.consumer_lag.watch import ConsumerLagWatch
-from aggregator.kernel.session import check_session, start_session
+from aggregator.kernel.session import start_session
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
@@ -35,6 +35,7 @@ from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
+from lagloss_server.ops.spark_session import check_session
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest, revisions

@@ -18,6 +18,7 @@ from benchmarks import (
     pipelines,
     sizes,
     span,
+    taps,
 )
 
 ALL = {
@@ -28,6 +29,7 @@ ALL = {
     "live": live.run,
     "span": span.run,
     "extraction": extraction.run,
+    "taps": taps.run,
     "intake": intake.run,
     "importing": importing.run,
     "paging": paging.run,

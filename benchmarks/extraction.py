@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
@@ -77,12 +78,19 @@ def _parse(encoded: Encoded) -> None:
         encoded.parse(value)
 
 
-def _orders() -> list[dict[str, Any]]:
+def encoded_orders(at_ms: int) -> dict[str, Encoded]:
+    """Return such records of the hour from a moment on, as JSON and as Avro, by format."""
+    formats = _formats(_orders(at_ms), at_ms)
+    return {name.partition(" ")[0].lower(): formats[name] for name in ("JSON (json)", "Avro (fastavro)")}
+
+
+def _orders(at_ms: int = AT_MS) -> list[dict[str, Any]]:
     chance = random.Random(1)
+    start = datetime.fromtimestamp(at_ms / 1_000, UTC)
     return [
         {
             "order_id": str(uuid.UUID(int=chance.getrandbits(128))),
-            "created_at": f"2025-11-25T09:{row // 60 % 60:02}:{row % 60:02}.{chance.randrange(1_000):03}Z",
+            "created_at": f"{start + timedelta(seconds=row % 3_600):%FT%T}.{chance.randrange(1_000):03}Z",
             "customer_name": "Jane Smith-Miller of the town", "type": "order", "amount": chance.randrange(10_000) / 100,
             "currency": "EUR", "note": "please ring twice at the door, " * 2, "source": "web-frontend", "version": 3,
             "paid": True,
@@ -91,7 +99,7 @@ def _orders() -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _formats(orders: Sequence[Mapping[str, Any]]) -> dict[str, Encoded]:
+def _formats(orders: Sequence[Mapping[str, Any]], at_ms: int = AT_MS) -> dict[str, Encoded]:
     texts = [json.dumps(order, separators=(",", ":")).encode() for order in orders]
     at = {"type": "long", "logicalType": "timestamp-millis"}
     fields = [
@@ -100,10 +108,10 @@ def _formats(orders: Sequence[Mapping[str, Any]]) -> dict[str, Encoded]:
     schema = {"type": "record", "name": "Order", "fields": fields}
     parsed = fastavro.parse_schema(schema)
     wider = [{**order, "note": order["note"] * 3} for order in orders]  # what names take in JSON
-    records = []
+    records, chance = [], random.Random(2)
     for order in wider:
         out = io.BytesIO()
-        fastavro.schemaless_writer(out, parsed, {**order, "created_at": AT_MS})
+        fastavro.schemaless_writer(out, parsed, {**order, "created_at": at_ms + chance.randrange(3_600_000)})
         records.append(out.getvalue())
     compiled = _descriptors()
     message = GetMessageClass(ProtobufFile.given(compiled).message(None))

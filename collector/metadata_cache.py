@@ -32,7 +32,7 @@ class KnownPipeline:
 
     name: str
     version: int
-    first_node: str
+    sources: frozenset[str]
     checkpoints: frozenset[str]
     nodes: frozenset[str]
     sample: int
@@ -129,7 +129,7 @@ def _pipelines(versions: list[StoredPipeline]) -> dict[str, KnownPipeline]:
         found[stored.name] = KnownPipeline(
             stored.name,
             stored.version,
-            graph.first_node,
+            frozenset(graph.sources),
             before | frozenset(graph.checkpoints),
             frozenset(graph.nodes),
             stored.definition.sample,

@@ -109,7 +109,7 @@ def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
     return BeaconBatch(
         raw["pipeline"],
         node,
-        raw.get("first", False) if known is None else node == known.first_node,
+        raw.get("first", False) if known is None else node in known.sources,
         [as_seen(at, beacon) for at, beacon in enumerate(raw["beacons"])],
         Numbered(raw["emitter"].bytes, raw["seq"]) if "emitter" in raw else None,
     )

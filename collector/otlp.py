@@ -61,7 +61,7 @@ class NodeSpans:
 
     def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
         """Make a batch of the acceptable spans, if there are any; reject the others."""
-        first = known is not None and self.node == known.first_node
+        first = known is not None and self.node in known.sources
         good = []
         for seen, span in zip(self.seen, self.spans, strict=True):
             try:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from lagloss_server import format as fmt
+from lagloss_server.rules.group_velocity import Status
 from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict
 
 Document = dict[str, Any]
@@ -34,6 +35,14 @@ VERDICTS: Final[dict[str, VerdictLook]] = {
     "open": VerdictLook("OPEN", "…", "blue", "open", "line-ew-open", "not closed yet: live numbers, no verdict"),
 }
 
+STATUSES: Final[dict[Status, VerdictLook]] = {
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "it keeps up, or nothing waited within five minutes"),
+    "warning": VerdictLook("WARNING", "!", "orange", "unknown", "diamond", "it commits, and its lag grows"),
+    "stalled": VerdictLook("STALLED", "✖", "red", "loss", "x", "it has members, and its commits do not move"),
+    "stopped": VerdictLook("STOPPED", "■", "red", "loss", "square", "nothing is committed, and it has no members"),
+}
+"""Of consumer groups."""
+
 
 def verdict_of(window: Document) -> str:
     """Return a key of VERDICTS: the verdict, or `open` where there is none yet."""
@@ -53,11 +62,12 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
         so_far = fmt.counted(total, "message")
         return f"Not closed yet: {so_far} so far by live counts; lag is live, loss is judged when it closes."
     if verdict == "idle":
-        return "No messages in this minute, and every emitter of the first node says so."
+        return "No messages in this minute, and every emitter of a source says so."
     if not total:
         return "No reports for this minute, so it cannot be called idle."
     lost = window["lost"]
     parts = [_certain(window, lost["min"], total, max_loss_ratio)]
+    parts += [_side_lost(side) for side in window.get("sides", ()) if side["verdict"] == "loss"]
     if lost["max"] > lost["min"]:
         parts.append(f"{fmt.count(lost['max'] - lost['min'])} more perhaps{_where(window, 'perhaps')}.")
     if window["pending"]:
@@ -65,6 +75,12 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
     if verdict == "unknown":
         parts.append("That is not enough to call it ok or loss.")
     return " ".join(parts)
+
+
+def _side_lost(side: Document) -> str:
+    lost, of = side["lost"]["min"], side["messages"]
+    ratio = fmt.percent(lost / of)
+    return f"Side {side['name']} by itself lost {fmt.count(lost)} of {fmt.counted(of, 'message')} ({ratio}): loss."
 
 
 def _certain(window: Document, lost: int, total: int, max_loss_ratio: float) -> str:
@@ -102,7 +118,7 @@ def places(window: Document) -> list[tuple[str, dict[str, int]]]:
 _REASONS: Final[dict[str, str]] = {
     "pending": "some messages are late and not overtaken yet",
     "overdue": "some messages have been pending longer than maxWait",
-    "unexplained": "some messages were seen later but not at the first checkpoint: an id or event time was changed",
+    "unexplained": "some messages were seen later but did not come in at any source: an id or event time was changed",
     "version": "the definition changed in this minute",
     "failed": "closing this minute failed: it counts nothing, and is tried again",
     "sample": "only a sample of the messages was looked at: counts are scaled, the loss interval is widened",

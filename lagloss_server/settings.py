@@ -114,6 +114,7 @@ class Settings(BaseSettings):
     spark_driver_host: str = Field(
         "", description="host at which a cluster reaches the aggregator; empty: this machine's name"
     )
+    taps_spark_master: str = Field("", description="Spark master whose tasks read taps; empty: the service itself does")
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
     keep_minutes_days: int = Field(35, ge=8, description="days that windows, their history and consumer lag are kept")

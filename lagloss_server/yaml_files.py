@@ -15,8 +15,8 @@ from lagloss_server.errors import BadDefinition
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def parse_yaml(model: type[Model], text: str, source: str) -> Model:
-    """Parse this YAML text into a model.
+def parse_yaml(model: type[Model], text: str, source: str, folder: Path | None = None) -> Model:
+    """Parse this YAML text into a model. `folder`: where files that it names are, as its validators' context says.
 
     Raises:
         BadDefinition: with file (`source`), line and expectation.
@@ -32,7 +32,7 @@ def parse_yaml(model: type[Model], text: str, source: str) -> Model:
         problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
         raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error
     try:
-        return model.model_validate(data)
+        return model.model_validate(data, context={"folder": folder})
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(step) for step in first["loc"]) or "document"
@@ -66,7 +66,7 @@ def load_yaml(model: type[Model], path: Path) -> Model:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadDefinition(source=path, line=1, problem=f"expected a readable UTF-8 file, found {error}") from error
-    return parse_yaml(model, text, str(path))
+    return parse_yaml(model, text, str(path), path.parent)
 
 
 def _line_of(tree: yaml.Node | None, steps: Sequence[int | str]) -> int:

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from typing import Any
 
 from lagloss.errors import LaglossError
 from lagloss_server import logs
@@ -19,7 +20,8 @@ def main() -> int:
     try:
         settings = Settings.load()
         logs.configure(settings)
-        service = TapService(settings.require_kafka(), settings.require_database())
+        spark = _spark(settings) if settings.taps_spark_master else None
+        service = TapService(settings.require_kafka(), settings.require_database(), spark)
         port = choose_port("taps", settings.taps_port)
     except LaglossError as error:
         print(f"taps: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
@@ -39,6 +41,14 @@ def main() -> int:
     worker.join()
     end_health()
     return 0
+
+
+def _spark(settings: Settings) -> Any:
+    from lagloss_server.ops.spark_session import start_session
+    from taps.spark_engine import TAPS
+
+    scratch, memory = settings.data_dir / "spark-taps", settings.spark_driver_memory
+    return start_session(TAPS, settings.taps_spark_master, memory, scratch, settings.spark_driver_host)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from taps.sample import Sample
 
 CANDIDATES: Final = 4
 """Guesses of ids that are compared between topics."""
+LEAST_DISTINCT: Final = 0.5
+"""Share of different ids in a sample: an update or a repeated message has the id of an earlier one."""
 LEAST_SHARED: Final = 0.3
 """Share of the ids of the topic with fewer that another has to have, to be a hop of the same flow."""
 SAME_TIME_MS: Final = 1.0
@@ -53,6 +55,11 @@ class TopicGuess:
     def topic(self) -> str:
         return self.sample.topic
 
+    @property
+    def candidates(self) -> list[str]:
+        """Return the likeliest expressions of an id, which is another one in most records."""
+        return [each.expression for each in self.guesses.ids if each.distinct >= LEAST_DISTINCT][:CANDIDATES]
+
     def times(self, id_expression: str, time_expression: str = "timestamp") -> dict[bytes, float]:
         """Return by id the time (epoch ms) of its first record: by an expression, or the record's own."""
         key = id_expression, time_expression
@@ -68,7 +75,7 @@ class TopicGuess:
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class TopicHop:
     """Topic `after` has ids of topic `before`. `shared`: of the ids in the sample with fewer, the share that the other
     has; `later_ms`: by how much they come later, in the median."""
 
@@ -80,29 +87,29 @@ class Hop:
     later_ms: float
 
 
-def find_hops(topics: Sequence[TopicGuess]) -> list[Hop]:
+def find_hops(topics: Sequence[TopicGuess]) -> list[TopicHop]:
     """Return the pairs of topics that share ids, upstream first, without those that another topic lies between."""
     found = [hop for one, other in itertools.combinations(topics, 2) if (hop := _compare(one, other)) is not None]
     return [hop for hop in found if not _is_indirect(hop, found)]
 
 
-def _compare(one: TopicGuess, other: TopicGuess) -> Hop | None:
-    best: Hop | None = None
-    for first, second in itertools.product(one.guesses.ids[:CANDIDATES], other.guesses.ids[:CANDIDATES]):
-        left, right = one.times(first.expression), other.times(second.expression)
+def _compare(one: TopicGuess, other: TopicGuess) -> TopicHop | None:
+    best: TopicHop | None = None
+    for first, second in itertools.product(one.candidates, other.candidates):
+        left, right = one.times(first), other.times(second)
         common = left.keys() & right.keys()
         shared = len(common) / max(1, min(len(left), len(right)))
         if shared < LEAST_SHARED or (best is not None and shared <= best.shared):
             continue
         later_ms = float(np.median([right[key] - left[key] for key in common]))
         if later_ms >= 0:
-            best = Hop(one.topic, other.topic, first.expression, second.expression, shared, later_ms)
+            best = TopicHop(one.topic, other.topic, first, second, shared, later_ms)
         else:
-            best = Hop(other.topic, one.topic, second.expression, first.expression, shared, -later_ms)
+            best = TopicHop(other.topic, one.topic, second, first, shared, -later_ms)
     return best
 
 
-def _is_indirect(hop: Hop, hops: Sequence[Hop]) -> bool:
+def _is_indirect(hop: TopicHop, hops: Sequence[TopicHop]) -> bool:
     """Return whether another topic lies between the two."""
     behind = {each.after for each in hops if each.before == hop.before}
     return any(each.before in behind and each.after == hop.after for each in hops)
@@ -187,7 +194,7 @@ class _Proposal:
             ordered += ready or [topic for topic in before if topic not in ordered][:1]
         return ordered
 
-    def _choose_writer(self, hop: Hop) -> str:
+    def _choose_writer(self, hop: TopicHop) -> str:
         """Return the group that writes the topic after a hop; a label of our own where none reads the one before."""
         readers = self._readers[hop.before]
         if not readers:
@@ -204,8 +211,7 @@ class _Proposal:
         guessed = self._topics[topic]
         before = [hop for hop in self._hops if hop.after == topic]
         shared = [hop.before_id for hop in self._hops if hop.before == topic] + [hop.after_id for hop in before]
-        guesses = [each.expression for each in guessed.guesses.ids]
-        identity = [*shared, *guesses, "key"][0]
+        identity = [*shared, *guessed.candidates, "key"][0]
         if not before:
             time = guessed.guesses.times[0].expression
             doubt = "the event time is the record's own timestamp, which no later topic has: look for a better one"

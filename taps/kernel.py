@@ -6,7 +6,7 @@ The order of the beacons is that of partitions and offsets, the blocks' numbers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,6 +15,7 @@ import numpy.typing as npt
 import xxhash
 
 from lagloss.sdk.packing import Kind, Observed, PackedBlock, Packer, TallyKey, apply_sample
+from lagloss.sdk.shipper import Position
 from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_start_of
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.model.taps import Tap
@@ -23,8 +24,10 @@ from taps.plan import OffsetSpan, TapPlan
 from taps.store import UnreadableRecords
 from taps.topic_reader import SpanRecords
 
-SEQ_BITS: Final = 24
+SEQ_BITS: Final = 30
 """Of a block's number, for its place in a plan."""
+SPAN_BITS: Final = 16
+"""Of these, for its place among the blocks of a span, where each span makes its own."""
 AHEAD_MS: Final = MAX_AHEAD_MS // 2
 """Largest distance of an event time from the plan, ahead: closing takes no block of a later window."""
 AHEAD: Final = "time_ahead"
@@ -43,6 +46,26 @@ class Blocks:
     early: int = 0
     gone: int = 0
     unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
+    positions: list[Position] | None = None
+    """Where the blocks are if they were sent already."""
+
+    @classmethod
+    def merged(cls, parts: Iterable[Blocks]) -> Blocks:
+        """Return all parts of a plan together."""
+        made = cls()
+        for part in parts:
+            made.blocks += part.blocks
+            made.dropped.update(part.dropped)
+            made.thinned |= part.thinned
+            made.seen += part.seen
+            made.left_out += part.left_out
+            made.early += part.early
+            made.gone += part.gone
+            for reason, found in part.unreadable.items():
+                made.add_unreadable(reason, found.count, found.partition, found.offset, found.at_ms)
+            if part.positions is not None:
+                made.positions = [*(made.positions or ()), *part.positions]
+        return made
 
     def add_unreadable(self, reason: str, count: int, partition: int, offset: int, at_ms: int) -> None:
         before = self.unreadable.get(reason)
@@ -58,17 +81,38 @@ class BlockMaker:
     since_ms: int
     extractor: Extractor
 
+    @property
+    def wants_keys(self) -> bool:
+        """Whether records' keys are looked at."""
+        return any(part.source == "key" for part in self.tap.extraction.parts())
+
+    @property
+    def wants_headers(self) -> bool:
+        """Whether records' headers are looked at."""
+        return any(part.source == "header" for part in self.tap.extraction.parts())
+
     def make(self, plan: TapPlan, read: Mapping[int, SpanRecords]) -> Blocks:
         """Return the blocks of a plan whose records these are, by partition."""
+        if plan.is_spread:
+            made = Blocks.merged(self.make_span(plan, span, read[span.partition]) for span in plan.spans)
+        else:
+            made = self._make(plan, plan.spans, read, plan.number << SEQ_BITS)
+        gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
+        self.drop_gone(plan, gone, made)
+        return made
+
+    def make_span(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords) -> Blocks:
+        """Return the blocks of one span of a plan."""
+        seq = (plan.number << SEQ_BITS) + (span.partition << SPAN_BITS)
+        return self._make(plan, [span], {span.partition: read}, seq)
+
+    def _make(self, plan: TapPlan, spans: Sequence[OffsetSpan], read: Mapping[int, SpanRecords], seq: int) -> Blocks:
         made = Blocks()
-        parts = [
-            part for span in plan.spans if (part := self._observe(plan, span, read[span.partition], made)) is not None
-        ]
-        self._drop_gone(plan, read, made)
+        parts = [part for span in spans if (part := self._observe(plan, span, read[span.partition], made)) is not None]
         if not parts:
             return made
         kinds = [Kind(place, None, None, has_crc=False) for place in self.tap.places]
-        packer = Packer(self.tap.pipeline, self.tap.node, self.emitter, self.tap.first, seq=plan.number << SEQ_BITS)
+        packer = Packer(self.tap.pipeline, self.tap.node, self.emitter, self.tap.first, seq=seq)
         observed, left_out = apply_sample(Observed.joined(parts), kinds, plan.sample)
         made.thinned = dict.fromkeys(left_out, plan.sample)
         made.blocks = list(packer.pack(observed, kinds, plan.partitions, plan.sample))
@@ -98,7 +142,7 @@ class BlockMaker:
         observed_ms = self._observed_ms(span, read, rows, times_ms)
         places = len(self.tap.places)
         hashes = np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids))
-        sizes = np.fromiter((len(read.records.values[row] or b"") for row in rows.tolist()), np.int64, rows.size)
+        sizes = read.records.value_sizes()[rows]
         return Observed(
             code=np.repeat(np.arange(places, dtype=np.int64), rows.size),
             id_hash=np.tile(hashes, places),
@@ -143,9 +187,8 @@ class BlockMaker:
         for window in {int(found) * WINDOW_S - back for found in windows for back in (0, WINDOW_S)}:
             self._drop(window, 1, made)
 
-    def _drop_gone(self, plan: TapPlan, read: Mapping[int, SpanRecords], made: Blocks) -> None:
-        """Count what retention deleted unread, in every window that it may have been of."""
-        gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
+    def drop_gone(self, plan: TapPlan, gone: int, made: Blocks) -> None:
+        """Count offsets that retention deleted unread, in every window that they may have been of."""
         if not gone:
             return
         made.gone += gone

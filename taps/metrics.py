@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from prometheus_client import Counter, Gauge
 
 from lagloss_server.model.taps import Tap
@@ -41,6 +43,11 @@ class TapMetrics:
         for reason, found in made.unreadable.items():
             self._unreadable.labels(*labels, reason).inc(found.count)
         self._through.labels(*labels).set(plan.through_ms / 1_000)
+
+    def left(self, tap: Tap) -> None:
+        """Show no longer how far a tap is read that this process does not own any more: else it would fall behind."""
+        with suppress(KeyError):  # it never owned it
+            self._through.remove(tap.pipeline, tap.node, tap.source)
 
     def waits(self, tap: Tap) -> None:
         """Count a try that failed."""

@@ -73,6 +73,7 @@ class TapPlan:
         topic_id: of the topic that the offsets are of.
         commits_at: next offset of the log of commits to read, for a group.
         commits: marks of commits that are not planned yet, by partition.
+        is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
     """
 
     number: int
@@ -87,6 +88,7 @@ class TapPlan:
     topic_id: str = ""
     commits_at: int = -1
     commits: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)
+    is_spread: bool = False
 
     @property
     def records(self) -> int:

@@ -45,8 +45,13 @@ REPORT_BITS: Final = 20
 class Engine(Protocol):
     """Carries out plans: reads their records, and makes the blocks."""
 
-    limit: int
-    """Offsets that a plan can hold."""
+    @property
+    def limit(self) -> int:
+        """Return how many offsets a plan can hold."""
+
+    @property
+    def is_spread(self) -> bool:
+        """Return what plans that are made for it say by that name."""
 
     def blocks(self, plan: TapPlan) -> Blocks:
         """Return the blocks of a plan. Raises KafkaException."""
@@ -57,6 +62,7 @@ class TapRunner:
 
     Args:
         commits: of the tap's group, if it is a group's.
+        idle_report_s: between two reports of a tap without news.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class TapRunner:
         engine: Engine,
         commits: CommitReader | None,
         metrics: TapMetrics,
+        idle_report_s: float = IDLE_REPORT_S,
     ) -> None:
         self._running = running
         self._store = store
@@ -76,6 +83,7 @@ class TapRunner:
         self._engine = engine
         self._commits = commits
         self._metrics = metrics
+        self._idle_report_s = idle_report_s
         self._stop = threading.Event()
         self._closing = False
         self._forget()
@@ -99,6 +107,7 @@ class TapRunner:
                     self._stop.wait(self.turn())
                     pause_s = TURN_S
                 except NotOwned:
+                    self._metrics.left(self._running.tap)
                     self._forget()
                     self._stop.wait(CLAIM_S)
                 except (KafkaException, DBAPIError, OSError, RegistryUnreachable) as error:
@@ -191,6 +200,7 @@ class TapRunner:
             last,
             partitions=partitions or last.partitions,
             sample=self._outlet.sample(self._running.tap.pipeline),
+            is_spread=self._engine.is_spread,
         )
         commits = None
         if self._commits is not None:
@@ -202,13 +212,15 @@ class TapRunner:
             following.spans
             or following.gone
             or following.through_ms // 60_000 != self._account.final_through // 60
-            or time.monotonic() - self._reported_at >= IDLE_REPORT_S
+            or time.monotonic() - self._reported_at >= self._idle_report_s
         )
 
     def _advance(self, plan: TapPlan) -> None:
         kind = self._commits.kind if self._commits else ""
         self._store.advance(self._running.emitter, plan, self._unsaved, self._counts, kind)
         self._unsaved = []
+        # by that, too: else an idle tap, which stores a plan each 10 s, would seem to wait for Kafka
+        self._owned_at = time.monotonic()
         self._plan, self._is_done = plan, False
 
     def _carry_out(self, plan: TapPlan) -> None:
@@ -222,7 +234,9 @@ class TapRunner:
             thinned=made.thinned,
             progress=self._progress(plan),
         )
-        if self._shipper.ship(flush, until=self._until, meanwhile=self._go_on_owning) is None:
+        if made.positions is not None:
+            self._shipper.account_for(flush, made.positions)
+        elif self._shipper.ship(flush, until=self._until, meanwhile=self._go_on_owning) is None:
             return
         self._unsaved = self._account.changed()
         self._shipper.report_seq = plan.number << REPORT_BITS
@@ -286,6 +300,7 @@ class TapRunner:
             self._store.forget(self._running.emitter)
 
     def _end(self) -> None:
+        self._metrics.left(self._running.tap)
         try:
             if self._plan is not None:
                 self._store.release(self._running.emitter)

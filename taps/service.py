@@ -7,12 +7,13 @@ import socket
 import threading
 import uuid
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError
 
+from lagloss.broker.connection import Cluster
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.store.migrate import demand_newest
@@ -20,13 +21,16 @@ from lagloss_server.store.store import Store
 from taps.clusters import cluster_of, registry_of
 from taps.commit_log import GroupCommits
 from taps.extraction import Extractor
-from taps.kernel import BlockMaker, Blocks
+from taps.kernel import BlockMaker
+from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
-from taps.plan import TapPlan
-from taps.runner import TapRunner
+from taps.runner import Engine, TapRunner
 from taps.store import RunningTap, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import wanted_taps
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 log = structlog.get_logger()
 
@@ -34,19 +38,6 @@ LOOK_S: Final = 1.0
 """Between two looks for changed definitions."""
 END_S: Final = 15.0
 MAX_PAUSE_S: Final = 30.0
-
-
-class LocalEngine:
-    """Reads plans in this process."""
-
-    limit = 100_000
-
-    def __init__(self, reader: TopicReader, maker: BlockMaker) -> None:
-        self._reader = reader
-        self._maker = maker
-
-    def blocks(self, plan: TapPlan) -> Blocks:
-        return self._maker.make(plan, self._reader.read(plan.spans))
 
 
 @dataclass(slots=True)
@@ -58,12 +49,13 @@ class _Thread:
 class TapService:
     """All taps of one process; `run` returns when `stop` is set."""
 
-    def __init__(self, bootstrap: str, database_url: str) -> None:
+    def __init__(self, bootstrap: str, database_url: str, spark: SparkSession | None = None) -> None:
         self.metrics = TapMetrics()
         self.trouble: str | None = "starting"
         """Why no tap is looked after right now, for /healthz."""
         self._bootstrap = bootstrap
         self._database_url = database_url
+        self._spark = spark
         self._threads: dict[bytes, _Thread] = {}
         self._failed: dict[bytes, str] = {}
 
@@ -128,10 +120,18 @@ class TapService:
             taps,
             KafkaOutlet(self._bootstrap),
             reader,
-            LocalEngine(reader, maker),
+            self._engine(reader, maker, cluster),
             GroupCommits(cluster, tap.group, tap.topic) if tap.group else None,
             self.metrics,
         )
+
+    def _engine(self, reader: TopicReader, maker: BlockMaker, cluster: Cluster) -> Engine:
+        local = LocalEngine(reader, maker)
+        if self._spark is None:
+            return local
+        from taps.spark_engine import SparkEngine
+
+        return SparkEngine(self._spark, cluster, self._bootstrap, maker, local)
 
     def _end(self) -> None:
         for found in self._threads.values():

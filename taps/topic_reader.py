@@ -89,6 +89,7 @@ class TopicReader:
         """Every record before this offset was delivered; those not handed out yet are `_early`."""
         self._early: dict[int, deque[Message]] = {}
         self._paused: set[int] = set()
+        self._known = 0
         self._emptiness: dict[int, tuple[int, int, bool]] = {}
 
     def describe(self) -> TopicIs:
@@ -100,6 +101,8 @@ class TopicReader:
     def look(self, partitions: Iterable[int]) -> Look:
         """Return the offsets that these partitions hold now."""
         places = [TopicPartition(self.topic, partition) for partition in partitions]
+        if len(places) > self._known:  # of partitions that were added, the client knows no leaders yet
+            self._known = len(self._admin.list_topics(self.topic, timeout=TIMEOUT_S).topics[self.topic].partitions)
         at_ms = time.time_ns() // 1_000_000
         asked = [
             self._offsets(places, spec, level)

@@ -221,6 +221,8 @@ def looks_whole(graph: Graph, evidence: Evidence) -> bool:
         incoming[link.target] = incoming.get(link.target, 0) + counts.get(link.out, 0)
     arrived = all(counts.get(f"{node}.in", 0) == sent for node, sent in incoming.items())
     left = all(
-        sum(counts.get(exit_, 0) for exit_ in graph.exits(node)) >= counts.get(f"{node}.in", 0) for node in graph.steps
+        sum(counts.get(exit_, 0) for exit_ in exits) >= counts.get(f"{node}.in", 0)
+        for node in graph.steps
+        if (exits := graph.exits(node))
     )
     return arrived and left

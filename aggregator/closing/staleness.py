@@ -11,7 +11,7 @@ from sqlalchemy import Connection, text
 
 from aggregator.closing.window_store import Closing
 from lagloss.wire.sketch import bin_value_ms
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.rules.staleness import (
     FRESH_MS,
     LOOK_BACK_S,
@@ -43,12 +43,16 @@ def add_staleness(
 
     def of(closing: Closing) -> dict[str, float]:
         (pipeline, start), lowest_ms, result = closing.window, own[closing.window], {}
-        came = seen.get((pipeline, graphs[closing.window].first), {})
-        for name in ins_and_outs(graphs[closing.window]):
+        graph = graphs[closing.window]
+        came_in = {source: seen.get((pipeline, f"{source}.in"), {}) for source in graph.sources}
+        for name in ins_and_outs(graph):
             stale_ms = max(0.0, lowest_ms[name]) if name in lowest_ms else None
             if name in open_.get(closing.window, ()):
                 minutes = SeenMinutes(seen.get((pipeline, name), {}))
-                stale_ms = staleness_ms(start, minutes, SeenMinutes({**came, start: 0.0}))
+                came = {start: 0.0}
+                for source in graph.leading_to(node_of(name)).intersection(came_in):
+                    came = {**came_in[source], **came}
+                stale_ms = staleness_ms(start, minutes, SeenMinutes(came))
             if stale_ms is not None:
                 result[name] = stale_ms
         return result
@@ -107,11 +111,11 @@ def _not_fresh(graph: Graph, closing: Closing, lowest_ms: Mapping[str, float]) -
 def _read_seen(
     connection: Connection, wanted: Mapping[tuple[str, int], Collection[str]], graphs: Mapping[tuple[str, int], Graph]
 ) -> dict[Checkpoint, dict[int, float]]:
-    """Read minutes with live beacons before these windows at these checkpoints and the first, each with its lowest lag:
-    as far back as tells, since a day of tallies may be millions."""
+    """Read minutes with live beacons before these windows at these checkpoints and the sources' `in`, each with its
+    lowest lag: as far back as tells, since a day of tallies may be millions."""
     windows: defaultdict[Checkpoint, set[int]] = defaultdict(set)
     for (pipeline, start), names in wanted.items():
-        for name in (graphs[pipeline, start].first, *names):
+        for name in (*graphs[pipeline, start].entrances, *names):
             windows[pipeline, name].add(start)
     found: defaultdict[Checkpoint, dict[int, float]] = defaultdict(dict)
     for back_s in _LOOKS_BACK_S:

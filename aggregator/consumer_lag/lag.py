@@ -11,11 +11,13 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
-from aggregator.node_groups import NodeGroup, PartitionLag
+from aggregator.consumer_lag.topic_limits import TopicLimits
+from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import kafka_error
 from lagloss.broker.partition_bounds import Key, PartitionBounds
-from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.queries.consumer_groups import ConsumerGroups, GroupDescription
+from lagloss_server.rules.retention_distance import RetentionLimits
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
@@ -53,13 +55,15 @@ def offsets_and_delay(lag: int, end: int, waiting: WaitingRecord | None, asked_m
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A partition that a group reads: what it has committed of it (None: nothing), and what the log holds (None: not
-    known)."""
+    """A partition that a group reads: what it has committed of it (None: nothing), and what the log holds, what deletes
+    from it and how large it is (None: not known)."""
 
     group: NodeGroup
     key: Key
     committed: int | None
     log: Log | None
+    limits: RetentionLimits | None = None
+    size_bytes: int | None = None
 
     @property
     def lag(self) -> int | None:
@@ -74,10 +78,14 @@ class Input:
 
     def judged(self, waiting: Mapping[RecordPlace, WaitingRecord], asked_ms: int) -> PartitionLag:
         """Judge the lag by the record found where the group continues."""
-        if self.log is None or not self.lag:
-            return PartitionLag(self.group, *self.key, self.lag, self.lag)  # nothing is behind where nothing waits
+        if self.log is None:
+            return PartitionLag(self.group, *self.key, None, None)
         found = waiting.get(RecordPlace(self.key, next_offset(self.committed, self.log)))
-        return PartitionLag(self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, found, asked_ms))
+        stamped_ms = found.stamped_ms if found is not None and self.lag else None
+        at = PartitionOffsets(self.committed, *self.log, stamped_ms, self.limits, self.size_bytes)
+        if not self.lag:  # nothing is behind where nothing waits
+            return PartitionLag(self.group, *self.key, self.lag, self.lag, at=at)
+        return PartitionLag(self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, found, asked_ms), at=at)
 
 
 class ConsumerLags:
@@ -89,6 +97,7 @@ class ConsumerLags:
         self._groups = ConsumerGroups(cluster, "lagloss-consumer-lag")
         self._bounds = PartitionBounds(config)
         self._records = WaitingRecords(config)
+        self._limits = TopicLimits(self._admin, cluster, "lagloss-consumer-lag")
         self.trouble: str | None = None
         """Why something was left out of the last reading."""
 
@@ -102,11 +111,14 @@ class ConsumerLags:
         self.trouble = None
         committed = self._committed({group.group for group in groups})
         keys = self._partitions({topic for offsets in committed.values() for topic, _ in offsets})
+        limits = self._limits.limits(keys)
+        sized = [key for topic, some in keys.items() if _has_size(limits.get(topic)) for key in some]
+        sizes = self._limits.sizes(sized)
         # In this order: ends that were asked for later are never before offsets that were committed earlier.
         logs = self._logs([key for partitions in keys.values() for key in partitions])
         asked_ms = int(time.time() * 1_000)
         inputs = [
-            Input(group, key, committed[group.group].get(key), logs.get(key))
+            Input(group, key, committed[group.group].get(key), logs.get(key), limits.get(topic), sizes.get(key))
             for group in groups
             for topic in sorted({topic for topic, _ in committed.get(group.group, ())})
             for key in keys.get(topic, ())
@@ -115,7 +127,17 @@ class ConsumerLags:
         waiting = self._records.read({each.place: None for each in most_first if each.place is not None})
         return asked_ms, [each.judged(waiting, asked_ms) for each in inputs]
 
+    def describe(self, groups: Collection[NodeGroup]) -> dict[NodeGroup, GroupDescription]:
+        """Return the description of each group whose coordinator gives one; keep an error as the trouble."""
+        try:
+            found = self._groups.described({group.group for group in groups})
+        except KafkaException as error:
+            self.trouble = str(error)
+            return {}
+        return {group: found[group.group] for group in groups if group.group in found}
+
     def close(self) -> None:
+        self._limits.close()
         self._groups.close()
         self._bounds.close()
         self._records.close()
@@ -176,6 +198,10 @@ class ConsumerLags:
         if trouble is not None and not found:
             raise trouble
         return found
+
+
+def _has_size(limits: RetentionLimits | None) -> bool:
+    return limits is not None and limits.retention_bytes is not None
 
 
 def _is_unknown(error: Exception) -> bool:

@@ -12,6 +12,7 @@ import structlog
 
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.errors import BadSetting
+from lagloss_server.queries.consumer_groups import GroupDescription
 
 log = structlog.get_logger()
 
@@ -79,6 +80,10 @@ class QueueLags:
         waiting = [url for url, found in counts.items() if any(found.values())]
         ages = self._read_ages(waiting) if waiting else {}
         return asked_ms, [_lag(group, counts[group.group], ages) for group in groups if group.group in counts]
+
+    def describe(self, _groups: Collection[NodeGroup]) -> dict[NodeGroup, GroupDescription]:
+        """Return nothing: a queue has no members."""
+        return {}
 
     def close(self) -> None:
         for client in self._clients.values():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
 from lagloss.broker.partition_bounds import Key
 from lagloss.identity import REPLAY_HEADER, Carrier, Identities, mapping_of
@@ -16,6 +16,8 @@ from lagloss.identity import REPLAY_HEADER, Carrier, Identities, mapping_of
 READ_TIMEOUT_S: Final = 2.0
 MAX_PLACES: Final = 100
 """Read in one call: a fetch of some ten KB each."""
+KEPT_S: Final = 300.0
+"""A record that goes on waiting is read again after this time: the topic may have been created anew."""
 
 
 class RecordPlace(NamedTuple):
@@ -26,11 +28,13 @@ class RecordPlace(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
     """First finding of a committed reader at a place: a record, or (`is_end`) no more than the end of what it may read.
-    `event_time_ms` (epoch ms) is None where the record has no lagloss headers, or is one that a replay brought back."""
+    `event_time_ms` (epoch ms) is None where the record has no lagloss headers, or is one that a replay brought back.
+    `stamped_ms`: the record's own timestamp, by which retention goes."""
 
     offset: int
     event_time_ms: int | None = None
     is_end: bool = False
+    stamped_ms: int | None = None
 
 
 class WaitingRecords:
@@ -38,6 +42,7 @@ class WaitingRecords:
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._identities = Identities()
+        self._kept: dict[RecordPlace, tuple[float, WaitingRecord]] = {}
         self._consumer = Consumer(
             {
                 **config,
@@ -54,16 +59,22 @@ class WaitingRecords:
         )
 
     def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, WaitingRecord]:
-        """Read the record that waits at each of these places, of the first 100 of them; places that could not be read
-        within 2 s are left out, for any reason."""
-        deadline = time.monotonic() + READ_TIMEOUT_S
-        left = list(islice(places, MAX_PLACES))
-        found: dict[RecordPlace, WaitingRecord] = {}
+        """Return the record that waits at each of these places. Those that waited there at the last call are known, of
+        others the first 100 are read; places that could not be read within 2 s are left out, for any reason."""
+        began = time.monotonic()
+        deadline, wanted = began + READ_TIMEOUT_S, list(places)
+        known = {place: self._kept[place] for place in wanted if place in self._kept}
+        self._kept = {place: kept for place, kept in known.items() if kept[0] > began - KEPT_S}
+        found = {place: record for place, (_, record) in self._kept.items()}
+        left = list(islice((place for place in wanted if place not in found), MAX_PLACES))
         while left and time.monotonic() < deadline:
             # two groups may go on at two places of one partition, which are read one after the other
             turn = {place.key: place for place in reversed(left)}
             found |= self._read(turn, deadline)
             left = [place for place in left if turn[place.key] != place]
+        for place, record in found.items():
+            if not record.is_end:
+                self._kept.setdefault(place, (began, record))
         return found
 
     def close(self) -> None:
@@ -91,4 +102,9 @@ class WaitingRecords:
         headers = mapping_of(message.headers())
         identity = self._identities.find(Carrier(headers, b"", message))
         is_live = identity is not None and REPLAY_HEADER not in headers
-        return WaitingRecord(offset, identity.event_time_ms if identity is not None and is_live else None)
+        kind, stamped_ms = message.timestamp()
+        return WaitingRecord(
+            offset,
+            identity.event_time_ms if identity is not None and is_live else None,
+            stamped_ms=None if kind == TIMESTAMP_NOT_AVAILABLE else stamped_ms,
+        )

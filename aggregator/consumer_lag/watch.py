@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
 
 import structlog
 from confluent_kafka import KafkaException
-from sqlalchemy import Connection, Engine, func
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from aggregator.consumer_lag.lag import ConsumerLags
+from aggregator.consumer_lag.progress import GroupProgress, read_histories
 from aggregator.consumer_lag.queues import QueueLags
+from aggregator.consumer_lag.rows import keep, keep_groups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import QUEUES, NodeGroup, PartitionLag
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.broker.connection import KafkaConnection
 from lagloss.errors import BadSetting
-from lagloss.wire.format import WINDOW_S
+from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.store.partitions import make_days_ahead
-from lagloss_server.store.schema import core as tables
 
 log = structlog.get_logger()
 
@@ -30,6 +32,14 @@ EVERY_S: Final = 10.0
 Lags = ConsumerLags | QueueLags
 CLOSE_S: Final = 1.0
 """How long an end waits for a round under way: what that writes is right whenever it comes."""
+
+
+@dataclass
+class RoundFindings:
+    """Findings of a round."""
+
+    lags: list[PartitionLag] = field(default_factory=list)
+    groups: dict[NodeGroup, GroupDescription] = field(default_factory=dict)
 
 
 class ConsumerLagWatch:
@@ -52,6 +62,7 @@ class ConsumerLagWatch:
         self._groups = groups
         self._metrics = metrics
         self._failures = failures
+        self._progress = GroupProgress(partial(read_histories, engine))
         self._troubles: Mapping[str, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
@@ -75,7 +86,7 @@ class ConsumerLagWatch:
         by_cluster: dict[str, list[NodeGroup]] = {}
         for group in self._wanted():
             by_cluster.setdefault(group.cluster, []).append(group)
-        found: list[PartitionLag] = []
+        found = RoundFindings()
         troubles: dict[str, str] = {}
         for cluster, groups in by_cluster.items():
             try:
@@ -89,7 +100,7 @@ class ConsumerLagWatch:
                 log.exception("consumer lag failed", cluster=cluster)
         self._note(troubles)
         if not self._stop.is_set():
-            self._metrics.consumer_lag(found)
+            self._metrics.consumer_lag(found.lags, found.groups)
 
     def _wanted(self) -> list[NodeGroup]:
         """Return the groups to read now: not those that are set aside until their time has come."""
@@ -97,18 +108,24 @@ class ConsumerLagWatch:
         waiting, known = set(self._failures.waiting("group", now_ms)), {_item(group) for group in groups}
         due = self._failures.due("group", now_ms)
         self._failures.forget(item for item in (*waiting, *due) if item not in known)
+        self._progress.forget({group.pipeline for group in groups})
         return [group for group in groups if _item(group) not in waiting]
 
-    def _read(self, lags: Lags, groups: Collection[NodeGroup], found: list[PartitionLag]) -> int:
-        """Read and store the lags of these groups, and add them to what was found."""
-        asked_ms, some = lags.read(groups)
+    def _read(self, lags: Lags, groups: Collection[NodeGroup], found: RoundFindings) -> int:
+        """Read, judge and store the lags of these groups, and add them to what was found."""
+        asked_ms, read = lags.read(groups)
+        described = lags.describe(groups)
+        some = self._progress.judge(asked_ms, read, described)
         if self._stop.is_set():
             return 0
         with self._engine.begin() as connection:
             if some:
                 keep(connection, asked_ms, some)
+            keep_groups(connection, asked_ms, described)
             self._failures.done(connection, {_item(group) for group in groups})
-        found += some
+        self._progress.take(asked_ms, some)
+        found.lags += some
+        found.groups |= described
         return len(some)
 
     def _set_aside(self, group: NodeGroup, error: Exception) -> None:
@@ -147,39 +164,3 @@ class ConsumerLagWatch:
 
 def _item(group: NodeGroup) -> Item:
     return Item("group", group.pipeline, group.group)
-
-
-def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:
-    """Store the lags under the minute in which they were read. A repetition, or an older reading than the stored one,
-    changes nothing."""
-    rows = [
-        {
-            "pipeline": lag.group.pipeline,
-            "window_start": asked_ms // 1_000 // WINDOW_S * WINDOW_S,
-            "node": lag.group.node,
-            "consumer_group": lag.group.group,
-            "topic": lag.topic,
-            "topic_partition": lag.partition,
-            "asked_at": asked_ms,
-            "offsets": lag.offsets,
-            "offsets_max": lag.offsets,
-            "behind_ms": lag.behind_ms,
-            "behind_max_ms": lag.behind_ms,
-            "in_flight": lag.in_flight,
-            "in_flight_max": lag.in_flight,
-        }
-        for lag in found
-    ]
-    table = tables.table_of(tables.ConsumerLagRow)
-    upsert = insert(table)
-    newer: dict[str, Any] = {name: upsert.excluded[name] for name in ("asked_at", "offsets", "behind_ms", "in_flight")}
-    highest = {
-        name: func.greatest(table.c[name], upsert.excluded[name])  # passes over nulls
-        for name in ("offsets_max", "behind_max_ms", "in_flight_max")
-    }
-    absolute = upsert.on_conflict_do_update(
-        index_elements=list(table.primary_key.columns),
-        set_={**newer, **highest},
-        where=upsert.excluded.asked_at >= table.c.asked_at,
-    )
-    connection.execute(absolute, rows)

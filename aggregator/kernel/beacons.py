@@ -49,7 +49,7 @@ class DistinctIds:
 
 
 def names_of(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
-    """Return the names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
+    """Return the names of these rows (of `n`), from the blocks of the sources' `in` that carry names."""
     is_wanted, names = np.zeros(n, bool), dict[int, str]()
     is_wanted[wanted] = True
     for column, found in columns if wanted.size else ():

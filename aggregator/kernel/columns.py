@@ -209,7 +209,7 @@ class BlockColumns:
 
     def _column(self, columns: dict[str, Column], checkpoint: str) -> Column:
         if checkpoint not in columns:
-            columns[checkpoint] = Column(with_offsets=checkpoint == self.plan.graph.first)
+            columns[checkpoint] = Column(with_offsets=checkpoint in self.plan.graph.entrances)
         return columns[checkpoint]
 
     def _is_new(self, emitter: bytes, seq: int) -> bool:

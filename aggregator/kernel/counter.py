@@ -25,7 +25,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.compiled import compiled
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.arithmetic import is_unsettled
+from lagloss_server.rules.arithmetic import is_of_source, is_unsettled
 from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
 from lagloss_server.rules.picked import PickedMessages
 
@@ -46,13 +46,15 @@ def count_window(found: BlockColumns) -> WindowFacts:
     codes, patterns = _distinct_patterns(ids.masks)
     lossy = np.array([is_unsettled(graph, mask) for mask in patterns], bool)
     first = [
-        (columns[graph.first], side[graph.first])
+        (columns[name], side[name])
         for columns, side in ((found.live, live), (found.replayed, again))
-        if graph.first in side
+        for name in graph.entrances
+        if name in side
     ]
     missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
     counts = _whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first)
     arrivals = tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first)
+    by_source = _source_arrivals(graph, patterns, codes, ids.first) if len(graph.sources) > 1 else ()
     checks = _checked(found, sample)
     corrupted = {link: index.rows_of(wrong) for link, (_, wrong) in checks.items() if wrong.size}
     picked = pick(
@@ -74,6 +76,7 @@ def count_window(found: BlockColumns) -> WindowFacts:
         patterns=counts,
         checkpoints={name: checkpoints[name] for name in graph.checkpoints if name in checkpoints},
         arrivals=arrivals,
+        source_arrivals=by_source,
         durations=_durations(graph, live, ids.ids, sample),
         read=dict(found.read),
         strangers=dict(found.strangers),
@@ -200,6 +203,17 @@ def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tu
     return list(zip(*counts, strict=True))
 
 
+def _source_arrivals(graph: Graph, patterns: list[int], codes: Ints, first: F32) -> tuple[Sketch, ...]:
+    """Sketch, by source, the lags of the first arrivals of its messages at each destination."""
+    found = []
+    for at, source in enumerate(graph.sources):
+        side = graph.side_of(source)
+        mine = np.array([is_of_source(graph, at, mask) for mask in patterns], bool)[codes]
+        arrivals = [lags for there, lags in zip(graph.destinations, first, strict=True) if there.at & side.mask]
+        found.append(Sketch.merged(sketch_of(lags[mine & np.isfinite(lags)]) for lags in arrivals))
+    return tuple(found)
+
+
 def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
     """Measure how long each node and each link kept a message: from its first arrival to its first departure, message
     by message, over one id in 16."""
@@ -245,7 +259,7 @@ class _Missing:
 
     @classmethod
     def of(cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
-        """Build the table of missing ids. `first`: the beacons of the first checkpoint, which know event times."""
+        """Build the table of missing ids. `first`: the beacons of the sources' `in`, which know event times."""
         wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(wanted)
         which = which[np.argsort(ids.ids[which])]
@@ -296,7 +310,7 @@ class _Missing:
 
 
 def _traces(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, TraceContext]:
-    """Return the traces of these rows (of `n`), from the first checkpoint's blocks that carry them."""
+    """Return the traces of these rows (of `n`), from the blocks of the sources' `in` that carry them."""
     is_wanted, seen_in = np.zeros(n, bool), dict[int, tuple[float, TraceContext]]()
     is_wanted[wanted] = True
     for column, found in columns if wanted.size else ():

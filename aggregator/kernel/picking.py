@@ -199,7 +199,9 @@ def _describe(counted: CountedIds, what: npt.NDArray[np.uint8], lateness: F32) -
     tenths = np.full(observed.shape, NOWHERE, np.int32)
     is_seen = np.isfinite(observed)
     tenths[is_seen] = np.clip(np.floor(observed[is_seen] / SEEN_MS), NOWHERE + 1, -(NOWHERE + 1)).astype(np.int32)
-    first = [(beacons[graph.first]) for beacons in (counted.live, counted.replayed) if graph.first in beacons]
+    first = [
+        beacons[name] for beacons in (counted.live, counted.replayed) for name in graph.entrances if name in beacons
+    ]
     names = names_of(first, rows, counted.ids.ids.size)
     emitters, codes = seen.emitters()
     reasons = tuple(dict.fromkeys(seen.reasons.values()))

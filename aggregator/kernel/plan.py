@@ -63,7 +63,7 @@ class WindowPlan:
         )
         counts = {name: there.beacons for name, there in proven.checkpoints.items()}
         dead = sum(counts.get(name, 0) for name in self.graph.names(self.graph.dead_mask))
-        return are_late or dead > DEAD_SHARE * counts.get(self.graph.first, 0)
+        return are_late or dead > DEAD_SHARE * sum(counts.get(name, 0) for name in self.graph.entrances)
 
 
 @dataclass(frozen=True)

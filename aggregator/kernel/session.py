@@ -1,160 +1,20 @@
-"""The Spark session of the aggregator: in this process, on a cluster, or inside `spark-submit`."""
+"""The Spark session of the aggregator."""
 
 from __future__ import annotations
 
-import logging
-import os
-import shutil
-import socket
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, Final, cast
+from typing import Final
 
-import psutil
-from py4j.protocol import Py4JError
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from aggregator.kernel import code_archive as shipping
-from lagloss.broker.connection import KafkaConnection
-from lagloss_server.errors import SparkEnded
-from lagloss_server.ops import jars
-from lagloss_server.ops.java import find_java
+from lagloss_server.ops import spark_session
+from lagloss_server.ops.spark_session import SparkJob
 
-_WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
-_ON_A_CLUSTER: Final = MappingProxyType(
-    {
-        # Executors come when tasks wait and go after idling: a stand-by, which has no tasks, holds no core that the
-        # aggregator at work needs.
-        "spark.dynamicAllocation.enabled": "true",
-        "spark.dynamicAllocation.shuffleTracking.enabled": "true",
-        "spark.dynamicAllocation.shuffleTracking.timeout": "300s",
-        "spark.dynamicAllocation.executorIdleTimeout": "300s",  # windows are closed each minute
-        "spark.executor.cores": "1",  # tasks share nothing; without it, a standalone worker gives all its cores at once
-    }
-)
-EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
-RECORDS_PER_BATCH = 2_000
+RECORDS_PER_BATCH: Final = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
-REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore"
-"""Names of options that Spark blanks wherever it shows them: its own list, and what holds Kafka's."""
-QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
-"""What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
-lines each time."""
+AGGREGATOR: Final = SparkJob("lagloss aggregator", "aggregator.kernel.worker_daemon", RECORDS_PER_BATCH)
 
 
 def start_session(master: str, driver_memory: str, scratch: Path, driver_host: str = "") -> SparkSession:
-    """Start a session whose temporary files lie in a folder of this process's own below `scratch`.
-
-    Settings given to `spark-submit`, or in the `spark-defaults.conf` of the folder that SPARK_CONF_DIR names, override
-    everything here but a given `master`; without either it is `local[*]`. `driver_host` is where executors of a cluster
-    reach this process; empty: this machine's name.
-
-    Raises:
-        JavaMissing, JarsMissing: with what to do.
-    """
-    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
-    folder = claim_scratch(scratch)
-    conf = session_conf(master, driver_memory, folder, driver_host, _submitted())
-    if is_local(conf["spark.master"]):
-        os.environ["PYSPARK_PYTHON"] = sys.executable
-    else:  # the executors' Python; by default, the path of this one
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = SparkSession.builder.config(map={**conf}).getOrCreate()
-    spark.sparkContext.setLogLevel("ERROR")
-    log4j = cast("Any", spark.sparkContext._jvm).org.apache.logging.log4j
-    for name in QUIET:
-        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
-    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
-    if not is_local(conf["spark.master"]):
-        shipping.ship(spark, folder)
-    return spark
-
-
-def check_session(spark: SparkSession) -> None:
-    """Raise SparkEnded if Spark's own process is gone, or has stopped its context: neither comes back."""
-    try:
-        stopped = spark.sparkContext._jsc.sc().isStopped()
-    except (Py4JError, OSError, AttributeError) as error:
-        raise SparkEnded(detail=str(error) or type(error).__name__) from error
-    if stopped:
-        raise SparkEnded(detail="its context was stopped")
-
-
-def session_conf(
-    master: str, driver_memory: str, folder: Path, driver_host: str = "", submitted: Mapping[str, str] = EMPTY
-) -> dict[str, str]:
-    """Return Spark's settings: those given to `spark-submit` override ours, and a given `master` overrides both."""
-    master = master or submitted.get("spark.master", "local[*]")
-    return {
-        "spark.app.name": "lagloss aggregator",
-        "spark.jars": ",".join(str(jar) for jar in jars.spark_jars()),  # the driver serves them to executors
-        "spark.local.dir": str(folder),
-        "spark.driver.memory": driver_memory,
-        "spark.driver.host": "127.0.0.1" if is_local(master) else driver_host or socket.gethostname(),
-        "spark.scheduler.mode": "FAIR",  # following and closing share the cores
-        "spark.sql.shuffle.partitions": "4",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_PER_BATCH),
-        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-        "spark.python.daemon.module": "aggregator.kernel.worker_daemon",
-        "spark.executorEnv.PYTHONSAFEPATH": "1",  # no file of a worker's current directory is that module
-        "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
-        "spark.ui.showConsoleProgress": "false",
-        **({} if is_local(master) else _ON_A_CLUSTER),
-        **_token_endpoint_allowed(),
-        "spark.redaction.regex": REDACTED,
-        "spark.sql.redaction.options.regex": REDACTED,
-        **submitted,
-        **({} if is_local(master) else {_WORKERS_PATH: _first(shipping.FOLDER, submitted.get(_WORKERS_PATH))}),
-        "spark.master": master,
-    }
-
-
-def _token_endpoint_allowed() -> dict[str, str]:
-    """Return what lets Kafka's client in each JVM ask for tokens: it asks at no URL that its host has not named."""
-    connection = KafkaConnection.of_environment()
-    url = connection.properties.get("sasl.oauthbearer.token.endpoint.url") if connection else None
-    if url is None:
-        return {}
-    option = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}"
-    return {"spark.driver.extraJavaOptions": option, "spark.executor.extraJavaOptions": option}
-
-
-def _first(folder: str, rest: str | None) -> str:
-    return folder if rest is None else f"{folder}:{rest}"
-
-
-def is_local(master: str) -> bool:
-    """Return whether tasks run in this process: `local-cluster[...]` starts others."""
-    return master == "local" or master.startswith("local[")
-
-
-def _submitted() -> dict[str, str]:
-    """Return the settings given to `spark-submit`, or in the file that it would read."""
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:  # asking would start a JVM before its settings are known
-        folder = os.environ.get("SPARK_CONF_DIR")
-        return defaults_in(Path(folder, "spark-defaults.conf")) if folder else {}
-    SparkContext._ensure_initialized()  # as the session's builder does: connects to spark-submit's JVM
-    return dict(SparkConf().getAll())
-
-
-def defaults_in(path: Path) -> dict[str, str]:
-    """Return the settings in a file of Spark's defaults, `name value` a line; none if there is no such file."""
-    lines = path.read_text("utf-8").splitlines() if path.is_file() else []
-    words = (line.split(maxsplit=1) for line in lines if not line.lstrip().startswith("#"))
-    return {name: rest[0].strip() if rest else "" for name, *rest in filter(None, words)}
-
-
-def claim_scratch(scratch: Path) -> Path:
-    """Create an empty folder of this process's own, and remove those of processes that have ended. A second aggregator
-    on the same data directory (a stand-by) keeps its own."""
-    for left in scratch.glob("*"):
-        if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
-            shutil.rmtree(left, ignore_errors=True)
-    folder = scratch / str(os.getpid())
-    folder.mkdir(parents=True)
-    return folder
+    """Start the aggregator's session, as `lagloss_server.ops.spark_session.start_session` does."""
+    return spark_session.start_session(AGGREGATOR, master, driver_memory, scratch, driver_host)

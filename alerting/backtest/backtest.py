@@ -26,7 +26,9 @@ from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.settings import Settings
+from lagloss_server.store.group_progress import read_partition_minutes
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import read_runs_by
 from lagloss_server.times import parse_time_s
@@ -142,17 +144,18 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
         NotEnoughData: there is no closed window.
     """
     most = tried.spec.sla.loss.max
-    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).first_node)
+    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).sources)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
         history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
         habits = read_habits(connection, tried, from_s, to_s)
         runs = read_runs_by(connection, stored.name, tried.spec.jobs, from_s - RUNS_S, to_s)
+        partitions = read_partition_minutes(connection, stored.name, from_s - NOW_S, to_s)
     windows = sum(start >= from_s for start in history.documents)
     if not windows:
         raise NotEnoughData(detail=f"{stored.name} has no closed window in this range.")
     limits = list(_limits(stored, tried))
     left_out = [limit.rule for limit in limits if not limit.tried]
-    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents, habits, runs), left_out)
+    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents, habits, runs, partitions), left_out)
     replay.run(history.closings, time.time())
     return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
 

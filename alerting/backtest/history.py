@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection, select
 
@@ -16,6 +16,9 @@ from alerting.rules.windows import WindowReader
 from alerting.views.habit_cache import KEPT_S, habits_of, needs_volume, read_shares, read_volume, shares_of
 from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.window_result import Verdict
+from lagloss_server.rules.arithmetic import worst
+from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun
 from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
@@ -77,8 +80,10 @@ def past_of(
     documents: Mapping[int, Document],
     habits: Habits = NO_HABITS,
     runs: Sequence[DagRun] = (),
+    partitions: Mapping[int, Sequence[PartitionNow]] | None = None,
 ) -> Past:
-    """Return when messages came in and at watched checkpoints, as known afterwards, what was usual, and the runs."""
+    """Return when messages came in and at watched checkpoints, as known afterwards, what was usual, the runs, and the
+    partitions that consumer groups read."""
     seen: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
     arrived = []
     for start, document in sorted(documents.items()):
@@ -87,7 +92,7 @@ def past_of(
                 seen[there["name"]].append(start)
         if document["messages"]:
             arrived.append(start)
-    return Past(seen, arrived, habits, runs)
+    return Past(seen, arrived, habits, runs, partitions or {})
 
 
 def read_habits(connection: Connection, definition: Definition, from_s: int, to_s: int) -> Habits:
@@ -99,16 +104,22 @@ def read_habits(connection: Connection, definition: Definition, from_s: int, to_
     return habits_of(quarters, read_shares(connection, definition.name, shares, first_s, to_s) if shares else {})
 
 
-def judging_by(most: float, first_node: str) -> Callable[[Document], Document]:
-    """Return a function that gives documents the verdict under this `sla.loss.max` (rule 10)."""
+def judging_by(most: float, sources: Collection[str]) -> Callable[[Document], Document]:
+    """Return a function that gives documents the verdict under this `sla.loss.max` (rules 10 and 18)."""
+
+    def of_side(side: Document, incomplete: frozenset[str]) -> Verdict:
+        messages, lost, verdict = side["messages"], side["lost"], cast("Verdict", side["verdict"])
+        if not messages:
+            return verdict
+        unsure = (lost["max"] + side["pending"]) / messages > most
+        is_complete = incomplete.isdisjoint(name for name in sources if name in side["nodes"])
+        return "loss" if lost["min"] / messages > most else "unknown" if unsure or not is_complete else "ok"
 
     def judged(document: Document) -> Document:
-        messages, lost = document["messages"], document["lost"]
-        if not messages:
+        if not document["messages"]:
             return document
-        unsure = (lost["max"] + document["pending"]) / messages > most
-        complete = all(node["complete"] for node in document["nodes"] if node["name"] == first_node)
-        verdict = "loss" if lost["min"] / messages > most else "unknown" if unsure or not complete else "ok"
-        return {**document, "verdict": verdict}
+        incomplete = frozenset(node["name"] for node in document["nodes"] if not node["complete"])
+        sides = document.get("sides") or [{**document, "nodes": sources}]
+        return {**document, "verdict": worst(of_side(side, incomplete) for side in sides)}
 
     return judged

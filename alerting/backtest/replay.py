@@ -27,6 +27,8 @@ from alerting.rules.windows import Row, WindowReader, Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import MAX_OF, Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.flow import Flow
+from lagloss_server.rules.group_progress import PartitionNow, newest
 from lagloss_server.rules.runs import DagRun
 
 UNTRIED: Final = frozenset({"blind/reports"})
@@ -35,7 +37,7 @@ UNTRIED: Final = frozenset({"blind/reports"})
 
 def is_by_the_clock(rule: Rule) -> bool:
     """Return whether it is a rule of time, which is evaluated each minute as well."""
-    return rule.kind in ("staleness", "pending-age", *KINDS_OF_JOBS) or rule.name == "blind/closing"
+    return rule.kind in ("staleness", "time-to-loss", "pending-age", *KINDS_OF_JOBS) or rule.name == "blind/closing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,20 @@ class ReplayedClosing:
 @dataclass(frozen=True)
 class Past:
     """Replayed past: minutes (epoch s, ascending) with live beacons by watched checkpoint, those with messages at all,
-    what was usual, and the runs of jobs as they are known now."""
+    what was usual, the runs of jobs as they are known now, and by minute the partitions that consumer groups read."""
 
     seen: Mapping[str, Sequence[int]] = field(default_factory=dict)
     arrived: Sequence[int] = ()
     habits: Habits = NO_HABITS
     runs: Sequence[DagRun] = ()
+    partitions: Mapping[int, Sequence[PartitionNow]] = field(default_factory=dict)
+
+    def partitions_at(self, now_s: float) -> list[PartitionNow]:
+        """Return the newest readings of the two minutes that ended before a moment."""
+        newest_s = int(now_s) // WINDOW_S * WINDOW_S - WINDOW_S
+        return newest(
+            reading for start_s in (newest_s - WINDOW_S, newest_s) for reading in self.partitions.get(start_s, ())
+        )
 
 
 @dataclass(slots=True)
@@ -181,8 +191,12 @@ class Replay:
             seen_from_s=oldest_s,
             newest_end_s=self._newest_end_s,
             newest_s={name: past.seen[name][count - 1] for name, count in newest.items() if count},
-            came_s={start: float(start) for start in arrived},
+            came_from_s={
+                source: {start: float(start) for start in arrived}
+                for source in Flow(self._definition.spec.nodes).sources
+            },
             habits=past.habits,
+            partitions=past.partitions_at(now_s),
             runs=[run for each in past.runs if (run := each.as_of(1_000 * now_s)) is not None],
             waiting=[WaitingMessages((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
         )

@@ -18,7 +18,7 @@ from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.named_messages import NamedMessage
-from lagloss_server.rules.rollup import DestinationSums
+from lagloss_server.rules.rollup import PartSums
 from lagloss_server.rules.traits import Of
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.times import moment
@@ -69,10 +69,10 @@ class IncidentEvidence:
 def suffering(documents: Sequence[Document]) -> list[Document]:
     """Return what became of the messages due at each destination over some windows, those with the most lost, late or
     dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
-    windows: defaultdict[str, list[DestinationSums]] = defaultdict(list)
+    windows: defaultdict[str, list[PartSums]] = defaultdict(list)
     for there in (there for document in documents for there in document.get("destinations", ())):
-        windows[there["name"]].append(DestinationSums.of_window(there, Sketch()))
-    totals = {name: DestinationSums.merged(parts) for name, parts in windows.items()}
+        windows[there["name"]].append(PartSums.of_window(there, Sketch()))
+    totals = {name: PartSums.merged(parts) for name, parts in windows.items()}
     worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
     return [
         {

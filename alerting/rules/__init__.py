@@ -13,6 +13,7 @@ from alerting.rules.loss import loss_rules
 from alerting.rules.quality import quality_rules
 from alerting.rules.shares import share_rules
 from alerting.rules.staleness import staleness_rules
+from alerting.rules.time_to_loss import time_to_loss_rules
 from alerting.rules.uncertain import uncertain_loss_rules
 from alerting.rules.unusual import unusual_rules
 from alerting.rules.windows import WindowReader
@@ -31,6 +32,7 @@ def rules_of(definition: Definition) -> list[Rule]:
         *lag_rules(definition),
         *on_time_rules(definition),
         *staleness_rules(definition),
+        *time_to_loss_rules(definition),
         *budget_rules(definition),
         *share_rules(definition),
         *unusual_rules(definition),

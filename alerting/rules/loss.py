@@ -28,7 +28,8 @@ from lagloss_server.model.rule_places import RulePlace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossRule(PlacedRule):
-    """`target`: the share that may be lost, of the messages due at a destination or of all. `page` None: no loss
+    """`target`: the share that may be lost, of the messages due at a destination, of a side, or of all. `page` None: no
+    loss
     pages. `within`: labels of the places that it is about; None: all."""
 
     kind: str = "loss"
@@ -109,9 +110,9 @@ def loss_rules(definition: Definition) -> list[LossRule]:
 
 
 def messages_at(place: RulePlace | None) -> Measure:
-    """Return the messages that a loss is a share of: those due at a destination, of other places those of the
-    pipeline."""
-    return Measure("messages", place if place is not None and place.kind == "destination" else None)
+    """Return the messages that a loss is a share of: those due at a destination or of a side, of other places those of
+    the pipeline."""
+    return Measure("messages", place if place is not None and place.kind in ("destination", "side") else None)
 
 
 def _there(place: RulePlace | None) -> str:

@@ -25,8 +25,9 @@ What = Count | Percentile | Literal["on_time", "on_time_of", "lowest_p50"]
 class Measure:
     """A count, or a percentile of lag in ms, of the whole pipeline or at one place.
 
-    Messages at a place are those due at a destination, taken in by a node, sent over a link, or seen at a checkpoint. A
-    node's lag is its process duration, a link's its queue time; `lowest_p50` is the lowest median of any checkpoint.
+    Messages at a place are those due at a destination, taken in by a node, sent over a link, seen at a checkpoint, or
+    of a side. A node's lag is its process duration, a link's its queue time; `lowest_p50` is the lowest median of any
+    checkpoint.
     """
 
     what: What
@@ -76,14 +77,23 @@ def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[
     if place.kind in ("node", "link"):
         return frozenset({str(place), f"retrier {place.name}"})
     graph = Graph(definition)
-    part = next(there.part for there in graph.destinations if there.name == place.name)
+    if place.kind == "side":
+        part = graph.side_of(place.name).mask
+    else:
+        part = next(there.part for there in graph.destinations if there.name == place.name)
     return frozenset(found.label for found in graph.places if found.origin & part)
 
 
 def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[RulePlace]:
-    """Return the destinations that have a target of their own."""
-    given = definition.spec.sla.destinations
-    return [RulePlace("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
+    """Return the destinations that have a target of their own. Where the graph has several sides, a loss is also that
+    of a side, and a lag that of a destination: that of many messages on one side would hide that of few on another."""
+    given, graph = definition.spec.sla.destinations, Graph(definition)
+    found = [RulePlace("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
+    if len(graph.sides) == 1:
+        return found
+    if of == "loss":
+        return [*found, *(RulePlace("side", side.name) for side in graph.sides)]
+    return [RulePlace("destination", there.name) for there in graph.destinations]
 
 
 def _of_pipeline(what: What, document: Document) -> float | None:
@@ -114,6 +124,15 @@ def _at_destination(what: What, name: str, document: Document) -> float | None:
         of, share = there["due"] - there["filtered"] - there["dead"], there["on_time_share"]
         return of if what == "on_time_of" else 0 if share is None else round(share * of)
     return _number(there, "due" if what == "messages" else what)
+
+
+def _at_side(what: What, name: str, document: Document) -> float | None:
+    there = _row(document.get("sides", ()), "name", name)
+    if there is None:
+        return None
+    if what in ("lost_min", "lost_max"):
+        return None if there["lost"] is None else _number(there["lost"], what.removeprefix("lost_"))
+    return _number(there, what)
 
 
 def _at_node(what: What, name: str, document: Document) -> float | None:
@@ -151,6 +170,7 @@ _AT: Final[Mapping[str, Callable[[What, str, Document], float | None]]] = {
     "node": _at_node,
     "link": _at_link,
     "checkpoint": _at_checkpoint,
+    "side": _at_side,
 }
 _POINT_OF: Final = {"messages": "in", "dead": "dead", "filtered": "filtered"}
 

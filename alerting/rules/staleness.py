@@ -22,20 +22,22 @@ from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace
 from lagloss_server.rules.staleness import event_age_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness(PlacedRule):
-    """`watches`: the checkpoints in the order of the flow; the worst is the value."""
+    """`watches`: the checkpoints in the order of the flow; the worst is the value. `fed_by`: of each, the sources whose
+    messages may come there."""
 
     kind: str = "staleness"
     unit: ClassVar[Unit] = "s"
     reads: ClassVar[tuple[Measure, ...]] = ()
 
     watches: tuple[str, ...]
+    fed_by: tuple[frozenset[str], ...]
 
     @property
     def what(self) -> str:
@@ -71,8 +73,9 @@ class Staleness(PlacedRule):
         first = view.windows.first_at(newest_s + 1)
         due = np.flatnonzero(view.windows.due(checkpoint)[first:])
         closed = view.windows.starts[first + due].tolist()
-        came = [view.came_s.get(start, float(start)) for start in closed]
-        came += [at for start, at in view.came_s.items() if start > newest_s and start >= (view.newest_end_s or 0)]
+        came_s = view.came_s(self.fed_by[self.watches.index(checkpoint)])
+        came = [came_s.get(start, float(start)) for start in closed]
+        came += [at for start, at in came_s.items() if start > newest_s and start >= (view.newest_end_s or 0)]
         if not came or view.now_s - max(came) - WINDOW_S > self.target:
             return 0.0
         return view.now_s - min(came)
@@ -106,6 +109,7 @@ def staleness_rules(definition: Definition) -> list[Staleness]:
                     severity=settings.severity or ("critical" if delivers else "warning"),
                     target=target_ms / 1_000,
                     watches=watched,
+                    fed_by=tuple(graph.sources_of(node_of(name)) for name in watched),
                     inhibited_by=covered_by(definition, "staleness", place),
                 )
             )

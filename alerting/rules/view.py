@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -10,6 +10,7 @@ from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.windows import Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun
 
 HORIZON_S: Final = 86_400
@@ -30,10 +31,10 @@ class PipelineView:
     """Input of a pipeline's rules. `windows`: closed ones that are no history; those before `seen_from_s` are context.
 
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
-    `came_s`: of minutes with messages at the first checkpoint, when the first of these came in, both by tallies.
+    `came_from_s`: by source, of minutes with messages at its `in`, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: pending messages. `runs`: of its jobs, of the last week. `watched_since_s`: start of the alerter's
-    observation. `habits`: what is usual. Moments in epoch s.
+    `waiting`: pending messages. `runs`: of its jobs, of the last week. `partitions`: those that its consumer groups
+    read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. Moments in epoch s.
     """
 
     definition: Definition
@@ -42,13 +43,22 @@ class PipelineView:
     seen_from_s: int
     newest_end_s: int | None = None
     newest_s: Mapping[str, int] = field(default_factory=dict)
-    came_s: Mapping[int, float] = field(default_factory=dict)
+    came_from_s: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
     waiting: Sequence[WaitingMessages] = ()
     runs: Sequence[DagRun] = ()
+    partitions: Sequence[PartitionNow] = ()
     watched_since_s: float = 0.0
     habits: Habits = NO_HABITS
+
+    def came_s(self, sources: Iterable[str]) -> dict[int, float]:
+        """Return the minutes with messages at any of these sources, and when the first of these came in."""
+        came: dict[int, float] = {}
+        for source in sources:
+            for start, at in self.came_from_s.get(source, {}).items():
+                came[start] = min(at, came.get(start, at))
+        return came
 
     @property
     def watched_s(self) -> float:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from alerting.rules.measures import Measure
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.rules.rollup import on_time_counts
 from lagloss_server.rules.staleness import DueMessages
 
@@ -112,17 +112,20 @@ class WindowReader:
     """What is read of the windows of one definition: `measures` besides the columns, by name; `watched` checkpoints.
 
     `due_at`: of each of these, the name of the destination whose messages are due there; None: all messages are.
+    `fed_by`: of each, the sources whose messages may come there, where that is not all of them.
     """
 
     measures: Mapping[str, Measure]
     watched: tuple[str, ...]
     due_at: tuple[str | None, ...]
+    fed_by: tuple[frozenset[str] | None, ...]
 
     @classmethod
     def of(cls, graph: Graph, measures: Iterable[Measure], watched: Iterable[str]) -> WindowReader:
         more = {measure.name: measure for measure in measures if measure.name not in _NAMES}
         watched = tuple(dict.fromkeys(watched))
-        return cls(more, watched, tuple(_due_at(graph, name) for name in watched))
+        due_at = tuple(_due_at(graph, name) for name in watched)
+        return cls(more, watched, due_at, tuple(_fed_by(graph, name) for name in watched))
 
     def windows(self, rows: Iterable[Row]) -> Windows:
         """Return the windows with these rows, oldest first."""
@@ -146,6 +149,7 @@ class WindowReader:
         """Return the row of a closed window with this document."""
         on_time, on_time_of = on_time_counts(document)
         due = DueMessages.of(document)
+        active = {there["name"] for there in document.get("sources", ()) if there["messages"]}
         live = {there["name"] for there in document["checkpoints"] if there["beacons"]}
         return (
             start_s,
@@ -163,7 +167,10 @@ class WindowReader:
             _or_nan(Measure("corrupted").of(document)),
             _or_nan(Measure("lowest_p50").of(document)),
             tuple(name in live for name in self.watched),
-            tuple(due.at(name) for name in self.due_at),
+            tuple(
+                due.at(name) and (sources is None or not active.isdisjoint(sources))
+                for name, sources in zip(self.due_at, self.fed_by, strict=True)
+            ),
             tuple(_or_nan(measure.of(document)) for measure in self.measures.values()),
         )
 
@@ -183,6 +190,12 @@ def _due_at(graph: Graph, checkpoint: str) -> str | None:
     if len(graph.destinations) == 1:
         return None
     return next((there.name for there in graph.destinations if bit & there.part), None)
+
+
+def _fed_by(graph: Graph, checkpoint: str) -> frozenset[str] | None:
+    """Return the sources whose messages may come to a checkpoint; None if those of all may."""
+    sources = graph.sources_of(node_of(checkpoint))
+    return None if len(sources) == len(graph.sources) else sources
 
 
 def _or_nan(value: float | None) -> float:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from sqlalchemy import Connection, and_, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.jobs import MAX_RUNS, RUNS_S
+from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
 from alerting.views.habit_cache import HabitCache
@@ -17,6 +18,8 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.freshness import STALE_AFTER_S
+from lagloss_server.rules.group_progress import PartitionNow
+from lagloss_server.store.group_progress import read_partitions
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, MissingMessageRow, TallyRow
 from lagloss_server.store.store import Store
@@ -60,11 +63,12 @@ class ViewCache:
                 seen_from_s=seen_from_s,
                 newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
                 newest_s=self._minutes.newest_s(name, kept.watched),
-                came_s=self._minutes.came_s(name, kept.graph.first),
+                came_from_s={source: self._minutes.came_s(name, f"{source}.in") for source in kept.graph.sources},
                 reported_s=_reported_s(connection, name),
                 expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
                 runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
+                partitions=_partitions(connection, name, kept.rules.values(), now_s),
                 watched_since_s=self._since_s,
                 habits=kept.habits.refreshed(connection, now_s),
             )
@@ -88,6 +92,11 @@ class ViewCache:
         """Forget all other pipelines."""
         names = set(known)
         self._kept = {name: kept for name, kept in self._kept.items() if name in names}
+
+
+def _partitions(connection: Connection, pipeline: str, rules: Iterable[Rule], now_s: float) -> Sequence[PartitionNow]:
+    """Return the partitions that consumer groups read, if a rule needs them."""
+    return read_partitions(connection, pipeline, now_s) if any(isinstance(rule, TimeToLoss) for rule in rules) else ()
 
 
 def _reported_s(connection: Connection, pipeline: str) -> dict[str, float]:

@@ -325,7 +325,7 @@ class SimulatedPipeline:
         beacons: Counter[str] = Counter()
         twice: Counter[str] = Counter()
         corrupted: Counter[str] = Counter()
-        lags: dict[str, list[tuple[float, int]]] = {name: [] for name in (graph.first, *graph.delivery)}
+        lags: dict[str, list[tuple[float, int]]] = {name: [] for name in (*graph.entrances, *graph.delivery)}
         for batch in batches:
             mask, last_s, lag_at = 0, 0.0, {}
             for checkpoint, at_s, count in _beacons(batch):

@@ -16,7 +16,7 @@ from dashboard.request.current_user import asking
 from dashboard.request.grants import Grants, Pipelines
 from lagloss_server.errors import IdsHidden
 from lagloss_server.store import audit
-from lagloss_server.store.schema import alerting, dashboard, runs  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, dashboard, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 
@@ -26,6 +26,8 @@ _OWNER: Final = {"pipeline": "name"}
 """The column with the pipeline's name, where it is not `pipeline`."""
 _OF_INCIDENTS: Final = frozenset({"incident_change", "outbox"})
 """Tables whose rows belong to an incident, by `incident_id`; a test of a receiver to none."""
+_OF_TAPS: Final = frozenset({"tap_tally", "tap_unreadable"})
+"""Tables whose rows belong to a tap, by `emitter`."""
 _WITH_IDS: Final = frozenset({"missing_message", "quarantine"})
 """Tables in which message ids stand, the beginning of a bad record among them."""
 _WORD: Final = re.compile(r"\w+")
@@ -113,6 +115,9 @@ def _rows(name: str, grants: Grants) -> str | None:
         seen = _among("sees", grants.sees)
         of_seen = seen and f"incident_id IN (SELECT id FROM incident WHERE {seen})"
         return _select(name, of_seen, **({"body": "'{}'::jsonb"} if name == "outbox" else {}))
+    if name in _OF_TAPS:
+        seen = _among("sees", grants.sees)
+        return _select(name, seen and f"emitter IN (SELECT emitter FROM tap WHERE {seen})")
     if name in _OWNER or "pipeline" in columns:
         return _select(name, _among("sees", grants.sees, _OWNER.get(name, "pipeline")))
     return _select(name, _all_or_none(grants.sees))

@@ -20,6 +20,7 @@ from dashboard.api import (
     reports,
     runs,
     series,
+    taps,
     windows,
 )
 from dashboard.queries.services import Services
@@ -65,6 +66,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     overview.router,
     series.router,
     consumer_lag.router,
+    taps.router,
     windows.router,
     messages.router,
     runs.router,

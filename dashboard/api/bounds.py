@@ -14,6 +14,9 @@ From = Annotated[str | None, Query(alias="from", description="RFC 3339 or relati
 To = Annotated[str | None, Query(alias="to", description="RFC 3339, relative or now; by default now")]
 Range = Annotated[str | None, Query(alias="range", description=f"up to now: one of {', '.join(RANGES_S)}")]
 ZoneName = Annotated[str | None, Query(alias="zone", description="IANA name, for times in texts; by default UTC")]
+SourceName = Annotated[
+    str | None, Query(max_length=100, description="only the messages of this one of several sources")
+]
 MatchTexts = Annotated[
     tuple[Annotated[str, Query(max_length=1_000)], ...],
     Query(

@@ -1,12 +1,14 @@
-"""The route of consumer lag: how far each node's consumer group was behind."""
+"""Routes of consumer lag: how far each node's consumer group was behind, and how the groups stand now."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Query
 
 from dashboard.api.bounds import From, Range, To, span_of
+from dashboard.queries.consumer_groups import read_consumer_groups
 from dashboard.queries.consumer_lag import By, read_consumer_lag
 from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
@@ -18,10 +20,17 @@ _ABOUT: Final = (
     "`last` is at the bucket's end, `max` the highest in it; null: not known. `watched` is the group or queue of each "
     "node that names one in the definition."
 )
+_ABOUT_GROUPS: Final = (
+    "`state`, `members` and `assigned` (partitions) as the coordinator describes the group. `status`: ok, warning (the "
+    "lag grows), stalled (commits do not move) or stopped (and there are no members); a group's is that of its worst "
+    "partition. Velocities are offsets per second over 5 minutes. `deletes_from`: when retention deletes the next "
+    "message, at the earliest; `loss_from`: when it deletes the first one unread, at these velocities, of `at_risk` "
+    "that wait from there on. `deleted_unread`: offsets that were, in the span. Null: not known, or none."
+)
 
 
 def router(services: Services) -> APIRouter:
-    """GET /pipelines/{p}/consumer-lag."""
+    """GET /pipelines/{p}/consumer-lag, and /consumer-groups."""
     found = APIRouter(tags=["pipelines"])
     store, read = services.store, services.threads.read
 
@@ -40,5 +49,16 @@ def router(services: Services) -> APIRouter:
     ) -> dict[str, Any]:
         span = span_of(from_, to, range_)
         return await read(lambda: read_consumer_lag(store, store.pipeline(pipeline), span, by).document())
+
+    @found.get(
+        "/pipelines/{pipeline}/consumer-groups",
+        summary="Consumer groups as they stand now",
+        description=_ABOUT_GROUPS,
+        responses=documented(404, 422, 503),
+    )
+    async def consumer_groups(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> dict[str, Any]:
+        span, now_s = span_of(from_, to, range_), time.time()
+        found = await read(lambda: read_consumer_groups(store, store.pipeline(pipeline), span, now_s))
+        return {"pipeline": pipeline, "groups": [group.document(now_s) for group in found]}
 
     return found

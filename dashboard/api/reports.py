@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 
-from dashboard.api.bounds import From, MatchTexts, To, ZoneName
+from dashboard.api.bounds import From, MatchTexts, SourceName, To, ZoneName
 from dashboard.queries.services import Services
 from dashboard.reports import FORMATS, file_name, make_portfolio, make_report, render
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
@@ -47,14 +47,15 @@ def router(services: Services) -> APIRouter:
         from_: From = None,
         to: To = None,
         zone: ZoneName = None,
+        source: SourceName = None,
         fmt: FormatName = "json",
     ) -> Response:
         """Return the SLA report: attainment against target, error budget, destinations, lag by hop, days, worst hours,
-        incidents, the range before."""
+        incidents, the range before; of all messages, or of those of one of several sources."""
         format_of(fmt)
         now_s = time.time()
         span = choose(range_, from_, to, zone or UTC_NAME, now_s)
-        return await answer(fmt, make_report, pipeline, span, now_s)
+        return await answer(fmt, make_report, pipeline, span, now_s, source)
 
     @routes.get(
         "/portfolio",

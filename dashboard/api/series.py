@@ -7,14 +7,15 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from dashboard.api.bounds import From, Range, To, span_of
-from dashboard.queries.panels import read_panels
+from dashboard.api.bounds import From, Range, SourceName, To, span_of
+from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.series import MAX_BUCKETS
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline, as_document
+from lagloss_server.model.sources import demand_source
 from lagloss_server.model.window_result import contract_document, rfc3339
 from lagloss_server.store.store import Store
 
@@ -60,9 +61,11 @@ def router(services: Services) -> APIRouter:
         description=_PANELS,
         responses=_PROBLEMS,
     )
-    async def panels(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> dict[str, Any]:
+    async def panels(
+        pipeline: str, from_: From = None, to: To = None, range_: Range = None, source: SourceName = None
+    ) -> dict[str, Any]:
         span = span_of(from_, to, range_)
-        return await read(lambda: read_panels(store, pipeline, span, time.time()).document())
+        return await read(lambda: _panels(store, pipeline, span, source).document())
 
     @found.get(
         "/pipelines/{pipeline}/windows",
@@ -81,6 +84,14 @@ def router(services: Services) -> APIRouter:
         return found
 
     return found
+
+
+def _panels(store: Store, pipeline: str, span: Span, source: str | None) -> Panels:
+    found = read_panels(store, pipeline, span, time.time())
+    if source is None:
+        return found
+    demand_source(store.versions_of(pipeline), source)
+    return found.from_source(source)
 
 
 def _head(stored: StoredPipeline) -> dict[str, Any]:

@@ -33,11 +33,12 @@ class Spot:
 
 
 def spots(graph: Graph) -> dict[str, Spot]:
-    """Nodes by rank (the longest way from the first node), those of a rank one above the other around the middle, and
+    """Nodes by rank (the longest way from a source, across cuts), those of a rank one above the other around the
+    middle, and
     retriers below the nodes that use them."""
     flow: nx.DiGraph[str] = nx.DiGraph()
     flow.add_nodes_from(graph.steps)
-    flow.add_edges_from((link.source, link.target) for link in graph.links)
+    flow.add_edges_from([*((link.source, link.target) for link in graph.links), *graph.cuts])
     found: dict[str, Spot] = {}
     for rank, generation in enumerate(nx.topological_generations(flow)):
         ordered = sorted(generation, key=graph.steps.index)
@@ -71,6 +72,8 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
         _add_link(
             drawing, placed[link.source], placed[link.target], _describe_link(link.source, link.target, total), lost, of
         )
+    for before, after in graph.cuts:  # other messages go on
+        _add_line(drawing, placed[before], placed[after], of.dim, dash="dash")
     for retrier in graph.retriers:
         for user in graph.users(retrier):
             _add_line(drawing, placed[user], placed[retrier], of.dim, dash="dot")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
@@ -35,8 +35,9 @@ class Bucket:
     expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
     minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `durations`: for how long
     places kept messages (a node's process duration, a link's queue time), and `reasons`: why messages were filtered or
-    dead, both of the minutes whose beacons were read. `destinations`: the numbers of each, with a window's field names.
-    `history`: back-filled; None where only roll-ups are known, which do not have them.
+    dead, both of the minutes whose beacons were read. `destinations`, and `sources` where there are several: the
+    numbers of each, with a window's field names. `history`: back-filled; None where only roll-ups are known, which do
+    not have them.
     """
 
     start_s: int
@@ -56,7 +57,23 @@ class Bucket:
     durations: Mapping[str, Lags] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     destinations: Sequence[Mapping[str, Any]] = ()
+    sources: Sequence[Mapping[str, Any]] = ()
     history: bool | None = None
+
+    def from_source(self, source: str) -> Bucket:
+        """Return the numbers of one source's messages in place of the pipeline's; verdicts, places and hops stay. None
+        of them is known where the bucket has no such source."""
+        there = next((row for row in self.sources if row["name"] == source), None)
+        if there is None or not self.sources:
+            counts: dict[str, Any] = dict.fromkeys(_COUNTS)
+            return replace(self, **counts, lost=None, on_time_share=None, e2e_ms=Lags(None, None, None, None))
+        return replace(
+            self,
+            **_counts(there, self.verdicts),
+            lost=None if there["lost"] is None else Interval(**there["lost"]),
+            on_time_share=there["on_time_share"],
+            e2e_ms=Lags(**there["e2e_lag_ms"]),
+        )
 
     @property
     def verdict(self) -> str:
@@ -111,6 +128,7 @@ class Bucket:
             "lag_out_p95_ms": dict(self.lags.lag_out),
             "durations_ms": {place: percentiles(kept) for place, kept in self.durations.items()},
             "destinations": list(self.destinations),
+            **({"sources": list(self.sources)} if self.sources else {}),
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -157,6 +175,7 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         },
         reasons=window.get("reasons_by_node") or {},
         destinations=window.get("destinations") or (),
+        sources=window.get("sources") or (),
         history=window["history"],
     )
 
@@ -177,4 +196,5 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         durations={label: Lags.of(kept) for label, kept in total.durations.items()},
         reasons=total.reasons,
         destinations=[sums.document(name) for name, sums in total.destinations.items()],
+        sources=total.source_documents,
     )

@@ -34,10 +34,12 @@ from dashboard.queries.health_service import (
     read_strangers,
 )
 from dashboard.queries.reports_topic import Ends
+from dashboard.queries.taps import TapState, TapStatus, read_taps
 from lagloss_server import format as fmt
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
 
 
@@ -63,6 +65,7 @@ class Health:
     reports: ReportsStatus
     closings: list[PipelineClosing]
     nodes: list[NodeHealth]
+    taps: list[TapStatus]
     silent_emitters: list[SilentEmitter]
     hosts: list[Host]
     bad_records: list[BadRecords]
@@ -80,7 +83,7 @@ class Health:
     @property
     def problems(self) -> list[HealthProblem]:
         """Problems, those that hide most first."""
-        return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
+        return [*self._of_service(), *self._of_taps(), *self._of_pipelines(), *self._of_what_is_sent()]
 
     def document(self) -> dict[str, Any]:
         """Return the health as `/api/v1/health` prints it."""
@@ -93,6 +96,7 @@ class Health:
             "pipeline": self.pipeline,
             "reports": self.reports.document(),
             "alerting": self.alerting.document(),
+            "taps": [{"pipeline": tap.tap.pipeline, **tap.document()} for tap in self.taps],
             **{name: [one.document() for one in getattr(self, name)] for name in lists},
         }
 
@@ -113,6 +117,43 @@ class Health:
         elif self.alerting.receivers == ():
             missing = "The alerter knows no receiver: no notification is sent."
             yield HealthProblem(missing, "Name some in the alerting file.")
+
+    def _of_taps(self) -> Iterator[HealthProblem]:
+        not_begun = [tap for tap in self.taps if tap.state is TapState.NOT_BEGUN]
+        if not_begun:
+            yield HealthProblem(
+                f"{_many(len(not_begun), 'tap has', 'taps have')} not begun, that of {_named(not_begun[0])} among "
+                "them.",
+                "See that the tap service runs (lagloss up starts it, or python -m taps) and that the topic is there: "
+                "lagloss doctor looks for it, and logs/taps.log says what is waited for.",
+                "blind",
+            )
+        not_run = [tap for tap in self.taps if tap.state is TapState.NOT_RUN]
+        if not_run:
+            yield HealthProblem(
+                f"{_many(len(not_run), 'tap is', 'taps are')} read by no process, that of {_named(not_run[0])} among "
+                "them.",
+                "See that the tap service runs (lagloss up starts it, or python -m taps): its /healthz and "
+                "logs/taps.log say what it waits for.",
+                "blind",
+            )
+        waiting = [tap for tap in self.taps if tap.state is TapState.WAITING]
+        if waiting:
+            yield HealthProblem(
+                f"{_many(len(waiting), 'tap waits', 'taps wait')}, that of {_named(waiting[0])} among them: "
+                f"{waiting[0].trouble}.",
+                "See that Kafka answers and its ACLs let the topic be read: lagloss doctor tries it.",
+                "blind",
+            )
+        behind = [tap for tap in self.taps if tap.state is TapState.BEHIND]
+        if behind:
+            furthest = max(behind, key=lambda tap: tap.behind_s or 0.0)
+            by = "" if furthest.behind_s is None else f" by {fmt.duration_s(furthest.behind_s)}"
+            yield HealthProblem(
+                f"{_many(len(behind), 'tap is', 'taps are')} behind, that of {_named(furthest)}{by}.",
+                "Minutes are judged once it has caught up; if it does not, the tap service needs more cores.",
+                "blind",
+            )
 
     def _of_pipelines(self) -> Iterator[HealthProblem]:
         late = [closing for closing in self.closings if closing.is_late(self.now_s)]
@@ -157,6 +198,15 @@ class Health:
                 "See the reasons below: their content is missing from the evidence of their nodes.",
                 "blind",
             )
+        lately_s = self.now_s - DAY_S
+        unread = [tap for tap in self.taps if any(found.at_s >= lately_s for found in tap.unreadable)]
+        if unread:
+            yield HealthProblem(
+                f"{_many(len(unread), 'tap', 'taps')} met records that cannot be read in the last 24 hours, that of "
+                f"{_named(unread[0])} among them.",
+                "See the reasons and examples on its pipeline's page; minutes of such records stay incomplete.",
+                "blind",
+            )
         if self.strangers:
             yield HealthProblem(
                 f"Reports name {_many(len(self.strangers), 'pipeline or checkpoint', 'pipelines or checkpoints')} that "
@@ -189,6 +239,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             reports=reports,
             closings=read_closings(store, graces_ms, fresh, now_s),
             nodes=read_nodes(store, names, now_s),
+            taps=read_taps(store, [definitions[name] for name in names], now_s),
             silent_emitters=read_silent(store, names, now_s),
             hosts=read_hosts(store, names, now_s),
             bad_records=read_bad_records(connection, now_s),
@@ -202,3 +253,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
 
 def _many(number: int, one: str, several: str) -> str:
     return f"{fmt.count(number)} {one if number == 1 else several}"
+
+
+def _named(tap: TapStatus) -> str:
+    return f"{tap.tap.source} for {tap.tap.node} of {tap.tap.pipeline}"

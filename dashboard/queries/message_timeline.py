@@ -64,13 +64,14 @@ def longest(graph: Graph, beacons: Sequence[Beacon]) -> list[tuple[str, float]]:
     for stay in stays(graph, live):
         if stay.length_ms is not None:
             held[stay.place] = held.get(stay.place, 0.0) + stay.length_ms
-    arrival = min((beacon.lag_ms for beacon in live if beacon.checkpoint == graph.first), default=0.0)
+    arrival = min((beacon.lag_ms for beacon in live if beacon.checkpoint in graph.entrances), default=0.0)
     return sorted({BEFORE_FIRST: arrival, **held}.items(), key=lambda each: -each[1])
 
 
 def _spans(graph: Graph) -> Iterator[_Span]:
     for node in graph.nodes:
-        yield _Span(f"node {node}", "node", f"{node}.in", graph.exits(node))
+        if graph.exits(node):
+            yield _Span(f"node {node}", "node", f"{node}.in", graph.exits(node))
         for link in graph.links:
             if link.source == node:
                 yield _Span(f"link {link.name}", "link", link.out, (f"{link.target}.in",))

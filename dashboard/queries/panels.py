@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dashboard.queries.annotations import Happenings, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
+from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
 from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.queries.taps import TapStatus, read_taps
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
+from lagloss_server.model.window_result import loss_ratio_of
 from lagloss_server.store.store import Store
 
 
@@ -24,12 +27,23 @@ class Panels:
     stored: StoredPipeline
     series: Series
     consumer_lag: ConsumerLag
+    groups: list[ConsumerGroup]
+    taps: list[TapStatus]
     terms: Terms
     happenings: Happenings
     fresh: Freshness
     newest: dict[str, Any] | None
     newest_sla: Sla
     condition: Condition
+
+    def from_source(self, source: str) -> Panels:
+        """Return what the page shows of one source's messages: numbers over time and of the newest window. Verdicts,
+        places and hops stay those of the pipeline."""
+        newest = self.newest
+        for row in [] if newest is None else newest.get("sources", ()):
+            if newest is not None and row["name"] == source:
+                newest = {**newest, **row, "loss_ratio": loss_ratio_of(row)}
+        return replace(self, series=self.series.from_source(source), newest=newest)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -65,6 +79,8 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         stored=stored,
         series=series,
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
+        groups=read_consumer_groups(store, stored, span, now_s),
+        taps=read_taps(store, [stored.definition], now_s),
         terms=terms_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,

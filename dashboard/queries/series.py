@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sqlalchemy import select
@@ -42,6 +42,14 @@ class Series:
     buckets: tuple[Bucket, ...]
     total: Bucket | None
     quality: tuple[QualityRow, ...] = ()
+
+    def from_source(self, source: str) -> Series:
+        """Return the series of one source's messages; see `Bucket.from_source`."""
+        return replace(
+            self,
+            buckets=tuple(bucket.from_source(source) for bucket in self.buckets),
+            total=None if self.total is None else self.total.from_source(source),
+        )
 
     def document(self) -> dict[str, Any]:
         return {

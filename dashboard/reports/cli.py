@@ -42,6 +42,9 @@ def report(
     out: Annotated[
         Path | None, typer.Option(help="output file, or folder for several formats; by default stdout")
     ] = None,
+    source: Annotated[
+        str | None, typer.Option("--source", help="of the messages of this one of several sources only")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="exit 1 if an SLA was missed")] = False,
     data_dir: DataDir = None,
 ) -> None:
@@ -54,6 +57,8 @@ def report(
     if several == (pipeline is not None):
         found = "both" if several else "neither"
         raise UsageError(detail=f"expected a pipeline, or --portfolio or --match for several, found {found}")
+    if several and source is not None:
+        raise UsageError(detail=f"expected --source beside a pipeline, found {source} beside several")
     _check_destination(wanted, out)
     matchers = parse_matchers(match or ())
     now_s, settings = time.time(), Settings.load(data_dir=data_dir)
@@ -62,7 +67,7 @@ def report(
         made: Reported = (
             make_portfolio(store, matchers, span, now_s)
             if pipeline is None
-            else make_report(store, pipeline, span, now_s)
+            else make_report(store, pipeline, span, now_s, source)
         )
     if not made.is_known:
         raise NotEnoughData(detail=f"{made.name} has no closed window in this range.")

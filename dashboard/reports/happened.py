@@ -40,6 +40,52 @@ def destinations(pages: Pages) -> ReportSection | None:
     return ReportSection("Destinations", (*attainments(pages.report), note), None, Table(heads, rows, 3))
 
 
+def sources(pages: Pages) -> ReportSection | None:
+    """Return a line per source; None for a single one, which the whole report is of."""
+    found = pages.report.sources
+    if len(found) < 2:
+        return None
+    note = (
+        "The messages of each, by the targets of the pipeline. A message that was seen neither at a source nor where "
+        "only one leads to is of none. Windows behind a link have them as `sources`."
+    )
+    heads = ("Source", "Status", *NUMBERS, "Dead", "Loss budget left", "On-time budget left", "E2E lag p95")
+    rows = [
+        [
+            pages.source(there.name),
+            Cell(wording.status(there.whole.status), "", wording.STATUSES[there.whole.status].meaning),
+            *numbers(there.whole),
+            Cell(fmt.count(there.whole.total.dead)),
+            *(Cell(wording.left(one.budget)) for one in there.whole.attainments),
+            Cell(fmt.duration(Lags.of(there.whole.total.e2e_lags).p95)),
+        ]
+        for there in found
+    ]
+    return ReportSection("Sources", (note,), None, Table(heads, rows, 2))
+
+
+def sides(pages: Pages) -> ReportSection | None:
+    """Return a line per side of a graph that is cut; None where it is not."""
+    found = pages.report.sides
+    if len(found) < 2:
+        return None
+    note = (
+        "Where ids are new the graph is cut, and what lies before and behind is judged by itself. The status of the "
+        "report is the worst."
+    )
+    heads = ("Side", "Status", *NUMBERS[:3], "Loss budget left")
+    rows = [
+        [
+            Cell(there.name),
+            Cell(wording.status(there.whole.status), "", wording.STATUSES[there.whole.status].meaning),
+            *numbers(there.whole)[:3],
+            Cell(wording.left(there.whole.attainments[0].budget)),
+        ]
+        for there in found
+    ]
+    return ReportSection("Sides of the graph", (note,), None, Table(heads, rows, 2))
+
+
 def attainments(report: Report) -> tuple[str, ...]:
     """`Attainment, the share of messages due that was not lost: conn-ga 99.98 %, conn-fb 97.1 %.`, where there are
     several."""
@@ -114,7 +160,10 @@ def worst_hours(pages: Pages) -> ReportSection:
     )
 
 
-def places(report: Report) -> ReportSection:
+def places(report: Report) -> ReportSection | None:
+    """Return where messages were lost; None of a source's messages, of which that is not known."""
+    if report.source is not None:
+        return None
     places = lost_places(report.whole.total)[:MAX_ROWS]
     title, lost = "Where messages were lost", report.whole.total.lost_max
     if not places:

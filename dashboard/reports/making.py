@@ -19,6 +19,7 @@ from dashboard.reports.model import (
     Figures,
     Incidents,
     LagByHop,
+    PartFigures,
     Report,
     WorstHour,
 )
@@ -29,6 +30,7 @@ from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import places_of
+from lagloss_server.model.sources import demand_source, source_names
 from lagloss_server.model.window_result import Interval
 from lagloss_server.rules import hops as lag_hops
 from lagloss_server.rules.error_budget import (
@@ -57,16 +59,21 @@ MAX_RUNS: Final = 10_000
 """Of a job in a report, the newest: a year of hours."""
 
 
-def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -> Report:
-    """Return the report of a pipeline over a range, as of now.
+def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float, source: str | None = None) -> Report:
+    """Return the report of a pipeline over a range, as of now; of the messages of one of its sources (rule 17), where
+    one is named: without what is not known by source, such as places and hops.
 
     Raises:
         UnknownPipeline: there is none of this name.
+        UsageError: the pipeline never had several sources with this one among them.
     """
     versions = store.versions_of(pipeline)
     definition = versions[-1].definition
+    names = source_names(versions)
+    if source is not None:
+        demand_source(versions, source)
     reading = _Reading(
-        store, pipeline, versions, first_known(store, pipeline), expected_to_s(now_s, definition.spec.grace)
+        store, pipeline, versions, first_known(store, pipeline), expected_to_s(now_s, definition.spec.grace), source
     )
     before, hours = previous(span), reading.by_hour(span)
     of_range, of_before = reading.wholes(span), reading.wholes(before)
@@ -87,12 +94,12 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
         burn_down=_burn_down(whole, [step for step in steps if step.from_s < now_s]),
         worst_hours=tuple(_worst_hour(whole, reading.figures(parts)) for parts in _worst(whole, hours)),
         incidents=_incidents(store, pipeline, span),
-        quality=quality_rows(whole.total, definition) if whole.known.closed else (),
+        quality=quality_rows(whole.total, definition) if whole.known.closed and source is None else (),
         jobs=tuple(
             stats_of(
                 job, read_runs(store, pipeline, [job], span.from_s, span.to_s, limit=MAX_RUNS), min(now_s, span.to_s)
             )
-            for job in definition.spec.jobs
+            for job in (definition.spec.jobs if source is None else ())
         ),
         destinations=tuple(
             DestinationFigures(
@@ -103,6 +110,16 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
             )
             for name in dict.fromkeys([*whole.total.destinations, *whole_before.total.destinations])
         ),
+        source=source,
+        source_names=tuple(names),
+        sources=tuple(
+            PartFigures(name, reading.of_source(of_range, name), reading.of_source(of_before, name))
+            for name in dict.fromkeys([*whole.total.sources, *whole_before.total.sources])
+        ),
+        sides=tuple(
+            PartFigures(name, reading.of_side(of_range, name), reading.of_side(of_before, name))
+            for name in dict.fromkeys([*whole.total.sides, *whole_before.total.sides])
+        ),
         lag=_lag_by_hop(whole.total, graph),
         previous_lag=_lag_by_hop(whole_before.total, graph),
     )
@@ -110,12 +127,19 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
 
 
 class _Reading:
-    """Shared inputs of all figures of a report."""
+    """Shared inputs of all figures of a report. `source`: of the messages of that one only."""
 
     def __init__(
-        self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, expected_to_s: float
+        self,
+        store: Store,
+        pipeline: str,
+        versions: Sequence[StoredPipeline],
+        first_s: int | None,
+        expected_to_s: float,
+        source: str | None,
     ) -> None:
         self._store = store
+        self._source = source
         self._pipeline = pipeline
         nodes = {name: None for stored in versions for name in _destinations_of(stored)}
         self._targets = {name: targets_of(versions, name) for name in (None, *nodes)}
@@ -128,19 +152,40 @@ class _Reading:
     def wholes(self, span: CalendarSpan) -> list[TimeRange]:
         """Return a range in the stretches between which some target changes, with sketches and places."""
         starts = {target.from_s for name in self._targets for target in self.targets(span, name)}
-        return series(self._store, self._pipeline, sorted({*starts, span.to_s}))
+        return self._narrowed(series(self._store, self._pipeline, sorted({*starts, span.to_s})))
 
     def by_hour(self, span: CalendarSpan) -> list[TimeRange]:
-        """Return a range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
+        """Return a range in stretches of an hour at most, parted where days begin and targets change. Counts only, but
+        for those of a source, which are not among them: its hours are read whole."""
         targets = [target.from_s for target in self.targets(span)]
         edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
-        return series(self._store, self._pipeline, edges, counts_only=True)
+        return self._narrowed(series(self._store, self._pipeline, edges, counts_only=self._source is None))
+
+    def _narrowed(self, parts: list[TimeRange]) -> list[TimeRange]:
+        return parts if self._source is None else _of_source(parts, self._source)
+
+    def of_source(self, parts: Sequence[TimeRange], source: str) -> Figures:
+        """Return the figures of one of several sources over neighbouring ranges, by the pipeline's targets."""
+        return self.figures(_of_source(parts, source))
+
+    def of_side(self, parts: Sequence[TimeRange], side: str) -> Figures:
+        """Return the figures of a side of the graph over neighbouring ranges: of its loss, which is all that is known
+        by side."""
+        return self.figures(_of_side(parts, side))
 
     def figures(self, parts: Sequence[TimeRange], destination: str | None = None) -> Figures:
         """Return the figures of neighbouring ranges, each against its own target; or those of one destination there."""
         if destination is not None:
             parts = [replace(part, total=part.total.at(destination)) for part in parts]
         return figures_of(parts, self._targets[destination], self._first_s, self._expected_to_s)
+
+
+def _of_side(parts: Iterable[TimeRange], side: str) -> list[TimeRange]:
+    return [replace(part, total=part.total.of_side(side)) for part in parts]
+
+
+def _of_source(parts: Iterable[TimeRange], source: str) -> list[TimeRange]:
+    return [replace(part, total=part.total.from_source(source)) for part in parts]
 
 
 def figures_of(

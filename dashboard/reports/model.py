@@ -13,7 +13,7 @@ from dashboard.request.span import Span
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.window_result import Interval, rfc3339
-from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall
+from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall, worst_status
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
@@ -103,6 +103,17 @@ class DestinationFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PartFigures:
+    """One of several sources, or sides of the graph, over the range and over the one before, in its messages, by the
+    pipeline's targets.
+    Minutes by verdict are the pipeline's."""
+
+    name: str
+    whole: Figures
+    previous: Figures
+
+
+@dataclass(frozen=True, slots=True)
 class LagByHop:
     """What each hop adds to the p95 of the lag over a range, in ms, signed, in the order of the flow.
 
@@ -130,9 +141,10 @@ class Incidents:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One pipeline over one range. `days` are those of the range's zone; `burn_down` goes by them, or by hours where
-    the range is short. `quality`: of the whole, by the targets of the newest definition; `jobs`: of the runs that are
-    due in it. `changes`: sentences on what changed against the range before."""
+    """One pipeline over one range; only the messages of `source`, where one is named. `days` are those of the range's
+    zone; `burn_down` goes by them, or by hours where the range is short. `quality`: of the whole, by the targets of the
+    newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
+    several. `changes`: sentences on what changed against the range before."""
 
     pipeline: str
     description: str
@@ -152,14 +164,19 @@ class Report:
     quality: tuple[QualityRow, ...] = ()
     jobs: tuple[JobStats, ...] = ()
     changes: tuple[str, ...] = ()
+    source: str | None = None
+    source_names: tuple[str, ...] = ()
+    sources: tuple[PartFigures, ...] = ()
+    sides: tuple[PartFigures, ...] = ()
 
     @property
     def name(self) -> str:
-        return self.pipeline
+        return self.pipeline if self.source is None else f"{self.pipeline}-{self.source}"
 
     @property
     def status(self) -> Status:
-        return self.whole.status
+        """The worst of the whole and of each side: many messages on one would hide the loss of few on another."""
+        return worst_status((self.whole.status, *(side.whole.status for side in self.sides)))
 
     @property
     def is_known(self) -> bool:
@@ -192,6 +209,7 @@ class Report:
         objectives = [one.objective for one in self.whole.attainments]
         return {
             "pipeline": self.pipeline,
+            **({} if self.source is None else {"source": self.source}),
             "range": self.span.document(),
             "made_at": rfc3339(int(self.made_at_s)),
             "status": self.status,
@@ -207,10 +225,22 @@ class Report:
                 {
                     "name": there.name,
                     "targets": [target.document() for target in there.targets],
-                    "whole": {**linked(there.whole), **_of_destination(there.whole.total)},
-                    "previous": {**linked(there.previous), **_of_destination(there.previous.total)},
+                    "whole": {**linked(there.whole), **_of_part(there.whole.total)},
+                    "previous": {**linked(there.previous), **_of_part(there.previous.total)},
                 }
                 for there in self.destinations
+            ],
+            "sources": [
+                {
+                    "name": there.name,
+                    "whole": {**linked(there.whole), **_of_part(there.whole.total)},
+                    "previous": {**linked(there.previous), **_of_part(there.previous.total)},
+                }
+                for there in self.sources
+            ],
+            "sides": [
+                {"name": there.name, "whole": linked(there.whole), "previous": linked(there.previous)}
+                for there in self.sides
             ],
             "lag_by_hop": {
                 "destination": self.lag.delivery,
@@ -251,13 +281,15 @@ class Report:
         }
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
-        return figure_links(self.pipeline, self.span.zone, from_s, to_s, base_url)
+        return figure_links(self.pipeline, self.span.zone, from_s, to_s, base_url, self.source)
 
 
-def figure_links(pipeline: str, zone: str, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
+def figure_links(
+    pipeline: str, zone: str, from_s: int, to_s: int, base_url: str = "", source: str | None = None
+) -> dict[str, str]:
     """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which
     are kept for longer, and as a page."""
-    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s))
+    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s)).asking(source=source)
     base = base_url.rstrip("/")
     return {
         "windows": base + links.windows_of(pipeline, from_s, to_s),
@@ -266,7 +298,7 @@ def figure_links(pipeline: str, zone: str, from_s: int, to_s: int, base_url: str
     }
 
 
-def _of_destination(total: Rollup) -> Document:
+def _of_part(total: Rollup) -> Document:
     return {name: total.document()[name] for name in ("delivered", "filtered", "dead", "e2e_lag_ms")}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from dashboard.reports import wording
@@ -75,6 +75,11 @@ class Pages:
     def range(self, text: str, from_s: int, to_s: int) -> Cell:
         link = self.report.links(from_s, to_s, self.base_url)["page"]
         return Cell(text, link, f"{rfc3339(from_s)} to {rfc3339(to_s)}")
+
+    def source(self, name: str) -> Cell:
+        """Return the name of a source, which leads to the same page over its messages."""
+        span, narrowed = self.report.span, replace(self.report, source=name)
+        return Cell(name, narrowed.links(span.from_s, span.to_s, self.base_url)["page"])
 
     def incident(self, one: Incident) -> str:
         """Return the address of an incident's page."""

@@ -38,6 +38,8 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         _days(pages),
         _known(pages),
         happened.destinations(pages),
+        happened.sources(pages),
+        happened.sides(pages),
         happened.lag(report),
         happened.lag_by_hop(report),
         quality(pages),

@@ -24,7 +24,8 @@ OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
 
 
 def title(report: Report) -> str:
-    return f"SLA report: {report.pipeline}, {range_words(report.span)}"
+    of = report.pipeline if report.source is None else f"{report.pipeline}, messages of {report.source}"
+    return f"SLA report: {of}, {range_words(report.span)}"
 
 
 def range_words(span: CalendarSpan) -> str:

@@ -12,7 +12,8 @@ from lagloss_server.model.window_result import loss_ratio_of
 
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
-    """Lay out windows, one per row; below each the numbers of its destinations, if it has several."""
+    """Lay out windows, one per row; below each the numbers of its destinations, sources and sides, if it has
+    several."""
     names = ("window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95")
     table = Table(*(Column(name, no_wrap=True) for name in names), "reasons", box=None)
     for window in windows:
@@ -27,24 +28,27 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             fmt.duration(window["e2e_lag_ms"]["p95"]),
             ", ".join([*_reasons(window), *_clocks(window)]),
         )
-        for row in _destinations(window):
+        for row in [row for kind, word in _PARTS for row in _parts(window, kind, word)]:
             table.add_row(*row)
     return table
 
 
-def _destinations(window: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Return a row for each destination of several; of a single one the window's own numbers are."""
-    found = window.get("destinations") or []
+_PARTS = (("destinations", "at"), ("sources", "from"), ("sides", "side"))
+
+
+def _parts(window: dict[str, Any], kind: str, word: str) -> list[tuple[str, ...]]:
+    """Return a row for each of several; of a single one the window's own numbers are."""
+    found = window.get(kind) or []
     return [
         (
-            f"  at {there['name']}",
+            f"  {word} {there['name']}",
             "",
-            "",
-            fmt.count(there["due"]),
+            there.get("verdict") or "",
+            fmt.count(there["due"] if "due" in there else there["messages"]),
             fmt.count(there["delivered"]),
             fmt.count_interval(there["lost"]),
             fmt.percent_interval(loss_ratio_of(there)),
-            fmt.duration(there["e2e_lag_ms"]["p95"]),
+            fmt.duration(there["e2e_lag_ms"]["p95"]) if "e2e_lag_ms" in there else "",
             "",
         )
         for there in found

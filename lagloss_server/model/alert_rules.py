@@ -17,7 +17,7 @@ from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.nodes import NodeSpec
-from lagloss_server.model.rule_places import At, kind_of, places_of, spread, untaken
+from lagloss_server.model.rule_places import At, chosen, kind_of, places_of, spread, untaken
 
 Severity = Literal["critical", "warning"]
 MAX_OF = 60
@@ -239,6 +239,15 @@ class StalenessAlert(_Placed):
     severity: Severity | None = None
 
 
+class TimeToLossAlert(_Placed):
+    """Messages that retention deletes within this time before the node's consumer group takes them in."""
+
+    KINDS: ClassVar[tuple[PlaceKind, ...]] = ("node",)
+
+    within: PositiveMs = 3_600_000
+    severity: Severity = "critical"
+
+
 class BudgetAlert(Strict):
     """Burn rates of the error budgets of loss and on-time share; spans and severities are fixed."""
 
@@ -367,6 +376,9 @@ class Alerts(Strict):
     lag: Annotated[tuple[LagAlert, ...], *_ENTRIES] = (LagAlert(),)
     on_time: Annotated[tuple[OnTimeAlert, ...], *_ENTRIES] = Field(default=(OnTimeAlert(),), alias="onTime")
     staleness: Annotated[tuple[StalenessAlert, ...], *_ENTRIES] = (StalenessAlert(),)
+    time_to_loss: Annotated[tuple[TimeToLossAlert, ...], *_ENTRIES] = Field(
+        default=(TimeToLossAlert(),), alias="timeToLoss"
+    )
     budget: Annotated[BudgetAlert | None, *_SWITCH] = BudgetAlert()
     blind: Annotated[BlindAlert | None, *_SWITCH] = BlindAlert()
     dead_letters: Annotated[tuple[DeadLettersAlert, ...], *_ENTRIES] = Field(
@@ -419,6 +431,11 @@ def alert_problems(
             at = alerts.staleness.index(entry)
             problem = f"expected `max` for {place.name}, which has no target in the SLA, found none"
             yield ("staleness", at, "max"), problem
+    with_groups = {node.name for node in nodes if node.has_group}
+    for at, entry_of_groups in enumerate(alerts.time_to_loss):
+        if entry_of_groups.at and not with_groups & {place.name for place in chosen(flow, entry_of_groups.at)}:
+            found = " ".join(entry_of_groups.at)
+            yield ("timeToLoss", at, "at"), f"expected a node with a `group`, found {found}"
     for at, pending in enumerate(alerts.pending_age):
         if pending.max >= max_wait_ms:
             most = f"expected less than maxWait ({max_wait_ms}ms), after which a message is overdue"

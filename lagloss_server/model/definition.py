@@ -13,6 +13,7 @@ from pydantic import AfterValidator, Field, model_validator
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.alert_rules import Alerts, alert_problems
+from lagloss_server.model.cuts import AFTER, cut_problem
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
@@ -22,6 +23,7 @@ from lagloss_server.model.taps import Tap
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 
 MAX_JOBS = 20
+MAX_CHECKPOINTS = 200
 
 
 def _are_free(labels: dict[str, str]) -> dict[str, str]:
@@ -107,24 +109,27 @@ class PipelineSpec(Strict):
         twice = {dag for dag in dags if dags.count(dag) > 1}
         if twice:
             raise ValueError(f"expected each DAG once in jobs, found {', '.join(sorted(twice))} twice")
-        unknown = {job.node for job in self.jobs if job.node} - {node.name for node in self.nodes}
+        known = {node.name for node in self.nodes} | {node.name + AFTER for node in self.nodes if node.ids}
+        unknown = {job.node for job in self.jobs if job.node} - known
         if unknown:
             raise ValueError(f"expected jobs to name nodes of this pipeline, found {', '.join(sorted(unknown))}")
         return self
 
     @model_validator(mode="after")
     def _is_a_graph(self) -> PipelineSpec:
-        problem = problem_of(self.nodes)
+        problem = problem_of(self.nodes) or cut_problem(self.nodes)
         if problem is not None:
             raise ValueError(problem)
-        retriers = retriers_of(self.nodes)
-        delivering = sorted(node.name for node in self.nodes if not node.to and node.name not in retriers)
+        flow = Flow(self.nodes)
+        if len(flow.checkpoints) > MAX_CHECKPOINTS:
+            raise ValueError(f"expected at most {MAX_CHECKPOINTS} checkpoints, found {len(flow.checkpoints)}")
+        delivering = sorted(name for name in flow.steps if not flow.following(name))
         unknown = sorted(self.sla.destinations.keys() - set(delivering))
         if unknown:
             raise ValueError(
                 f"expected sla.destinations to name nodes that deliver ({', '.join(delivering)}), found {unknown[0]}"
             )
-        nowhere = sorted(self.sla.staleness.checkpoints.keys() - set(Flow(self.nodes).checkpoints))
+        nowhere = sorted(self.sla.staleness.checkpoints.keys() - set(flow.checkpoints))
         if nowhere:
             raise ValueError(f"expected sla.staleness.checkpoints to name checkpoints of it, found {nowhere[0]}")
         return self
@@ -150,7 +155,9 @@ class Definition(Strict):
         try:
             taps_of(self.name, self.spec.nodes)
         except TapProblem as problem:
-            at = [node.name for node in self.spec.nodes].index(problem.node)
+            declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
+            name = problem.node.removesuffix(AFTER) if problem.node in declared else problem.node
+            at = [node.name for node in self.spec.nodes].index(name)
             refuse([(("spec", "nodes", at, "taps", problem.place), str(problem))])
         return self
 

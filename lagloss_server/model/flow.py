@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
+from lagloss_server.model.cuts import AFTER, cut_nodes, takes_in_only
 from lagloss_server.model.nodes import NodeSpec, flow_graph, retriers_of
 
 
@@ -26,12 +27,15 @@ class Flow:
     """Links and checkpoints of valid nodes, in which `lagloss_server.model.nodes.problem_of` finds no problem."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        nodes = cut_nodes(nodes)
         self.retriers: tuple[str, ...] = retriers_of(nodes)
         self._specs = {node.name: node for node in nodes if node.name not in self.retriers}
         self._flow = flow_graph(nodes)
         rank = {name: at for at, name in enumerate(self._specs)}
         self.steps: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._flow, key=rank.__getitem__))
         """Nodes in the order of the flow, without retriers."""
+        self.sources: tuple[str, ...] = tuple(name for name in self.steps if not self._flow.in_degree(name))
+        """The nodes without incoming link: a message enters at one of them."""
         self.links: tuple[Link, ...] = tuple(
             Link(name, after, _out(self._specs[name], after)) for name in self.steps for after in self._specs[name].to
         )
@@ -45,12 +49,21 @@ class Flow:
         return self.steps + self.retriers
 
     def exits(self, node: str) -> tuple[str, ...]:
-        """Return the exits of a node: its outs (to a retrier too), filtered and dead."""
+        """Return the exits of a node: its outs (to a retrier too), filtered and dead; none of one that only takes
+        in."""
+        if self.takes_in_only(node):
+            return ()
         if node in self.retriers:
             return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
         return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
 
+    def takes_in_only(self, node: str) -> bool:
+        """Return whether messages are delivered where this node takes them in."""
+        return node in self._specs and takes_in_only(self._specs[node])
+
     def outs(self, node: str) -> tuple[str, ...]:
+        if self.takes_in_only(node):
+            return ()
         if node in self.retriers:
             return tuple(f"{node}.out:{user}" for user in self.users(node))
         spec = self._specs[node]
@@ -61,6 +74,20 @@ class Flow:
         """Return the next nodes; none of a node that delivers, and of a retrier."""
         return () if node in self.retriers else self._specs[node].to
 
+    def delivery_of(self, node: str) -> str:
+        """Return the delivery checkpoint of a node without next nodes."""
+        return f"{node}.in" if self.takes_in_only(node) else f"{node}.out"
+
+    def splits(self, source: str) -> bool:
+        """Return whether the ids that begin at a source carry those that they were split from."""
+        spec = self._specs.get(source.removesuffix(AFTER))
+        return source.endswith(AFTER) and spec is not None and spec.contract == "split"
+
+    @property
+    def cuts(self) -> tuple[tuple[str, str], ...]:
+        """The nodes whose ids are new, each with the one at which the new ids begin, in the order of the flow."""
+        return tuple((name, name + AFTER) for name in self.steps if self._specs[name].ids is not None)
+
     def users(self, retrier: str) -> tuple[str, ...]:
         """Return the nodes that hand messages to this retrier."""
         return tuple(name for name in self.steps if self._specs[name].retries == retrier)
@@ -68,6 +95,11 @@ class Flow:
     def leading_to(self, node: str) -> frozenset[str]:
         """Return a node and all those before it."""
         return frozenset({node, *nx.ancestors(self._flow, node)})
+
+    def sources_of(self, node: str) -> frozenset[str]:
+        """Return the sources whose messages may come to a node; of a retrier, to the nodes that use it."""
+        users = self.users(node) if node in self.retriers else (node,)
+        return frozenset(source for source in self.sources if any(source in self.leading_to(user) for user in users))
 
     def neighbours(self, node: str) -> frozenset[str]:
         """Direct predecessors and successors in the flow; a retrier stands outside it."""

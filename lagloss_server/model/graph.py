@@ -9,15 +9,18 @@ acyclic.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal
 
 import networkx as nx
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.flow import Flow
+
+_ROOT: Final = ""
+"""Stands before all sources; no checkpoint has an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,19 @@ class Destination:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A part of the graph that is judged by itself (rule 18); `mask`: its checkpoints."""
+
+    nodes: tuple[str, ...]
+    sources: tuple[str, ...]
+    mask: int
+
+    @property
+    def name(self) -> str:
+        return self.sources[0]
+
+
 class Graph(Flow):
     """The facts of a definition for the rules, computed once."""
 
@@ -86,9 +102,12 @@ class Graph(Flow):
         self.bit = {name: at for at, name in enumerate(self.checkpoints)}
         """Bit i of a mask is checkpoints[i]."""
         self._reach = self._reachability()
-        self.first = f"{self.steps[0]}.in"
-        self.first_node = self.steps[0]
-        self.delivery: tuple[str, ...] = tuple(f"{name}.out" for name in self.steps if not self._specs[name].to)
+        self.entrances: tuple[str, ...] = tuple(f"{name}.in" for name in self.sources)
+        """The checkpoints at which messages enter, by source."""
+        self.entrance_mask = self.mask(self.entrances)
+        self.delivery: tuple[str, ...] = tuple(
+            self.delivery_of(name) for name in self.steps if not self._specs[name].to
+        )
         self.delivery_mask = self.mask(self.delivery)
         self.dead_mask = self.mask(name for name in self.checkpoints if name.endswith(".dead"))
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
@@ -120,34 +139,68 @@ class Graph(Flow):
         return self.mask(f"{user}.out:{retrier.name}" for user in known or users)
 
     @cached_property
+    def sides(self) -> tuple[Side, ...]:
+        """The parts of the graph between which no link and no retrier leads, in the order of their first nodes."""
+        together: nx.Graph[str] = nx.Graph(self._flow)
+        together.add_edges_from((user, retrier) for retrier in self.retriers for user in self.users(retrier))
+        parts = [tuple(node for node in self.nodes if node in part) for part in nx.connected_components(together)]
+        return tuple(self._side(nodes) for nodes in sorted(parts, key=lambda nodes: self.nodes.index(nodes[0])))
+
+    def _side(self, nodes: tuple[str, ...]) -> Side:
+        return Side(
+            nodes=nodes,
+            sources=tuple(source for source in self.sources if source in nodes),
+            mask=self.mask(name for node in nodes for name in (f"{node}.in", *self.exits(node))),
+        )
+
+    def side_of(self, node: str) -> Side:
+        """Return the side that a node is of."""
+        return next(side for side in self.sides if node in side.nodes)
+
+    @cached_property
     def dominators(self) -> tuple[int, ...]:
-        """For each checkpoint, the mask of those that every path from the first checkpoint to it passes, itself
-        included."""
-        parents = nx.immediate_dominators(self._checkpoint_graph, self.first)
+        """For each checkpoint, the mask of those that every path from any source to it passes, itself included."""
+        return self._dominators_from(self.entrances)
+
+    @cached_property
+    def dominators_by_source(self) -> tuple[tuple[int, ...], ...]:
+        """The same by source, for the paths from that one only; 0 for a checkpoint that it does not lead to."""
+        return tuple(self._dominators_from([name]) for name in self.entrances)
+
+    def _dominators_from(self, entrances: Sequence[str]) -> tuple[int, ...]:
+        graph = self._checkpoint_graph.copy()
+        graph.add_edges_from((_ROOT, name) for name in entrances)
+        parents = nx.immediate_dominators(graph, _ROOT)
         masks: list[int] = []
         for name in self.checkpoints:
-            mask, at = 1 << self.bit[name], name
-            while (up := parents.get(at)) is not None and up != at:
-                mask |= 1 << self.bit[up]
-                at = up
+            mask, at = 0, name
+            while at != _ROOT and at in parents:
+                mask |= 1 << self.bit[at]
+                at = parents[at]
             masks.append(mask)
         return tuple(masks)
 
     @cached_property
     def allowed_copies(self) -> tuple[int, ...]:
         """For each checkpoint, how many live beacons of one message are no duplicates: below a `copy: all` whose
-        branches meet again, one per incoming link."""
-        copies = {self.steps[0]: 1}
-        for node in self.steps[1:]:
-            incoming = [copies[before] for before in self._flow.predecessors(node)]
-            copies[node] = sum(incoming) if self._below_copies(node) else max(incoming)
-        return tuple(copies.get(node_of(name), 1) for name in self.checkpoints)
+        branches meet again, one per incoming link; the most that any one source may bring."""
+        by_source = [self._copies_from(source) for source in self.sources]
+        return tuple(max(copies.get(node_of(name), 1) for copies in by_source) for name in self.checkpoints)
+
+    def _copies_from(self, source: str) -> dict[str, int]:
+        copies, reached = {source: 1}, {source, *nx.descendants(self._flow, source)}
+        for node in self.steps:
+            incoming = [copies[before] for before in self._flow.predecessors(node) if before in copies]
+            if incoming:
+                is_below = any(self._copies_to_all(before) for before in nx.ancestors(self._flow, node) & reached)
+                copies[node] = sum(incoming) if is_below else max(incoming)
+        return copies
 
     @cached_property
     def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
         """Spans between checkpoints: a place's label, the checkpoints at which messages arrive there, and those at
         which they leave. A node's span is its process duration, a link's its queue time."""
-        kept = [(f"node {node}", (f"{node}.in",), self.outs(node)) for node in self.nodes]
+        kept = [(f"node {node}", (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
         return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
 
     def leads(self, checkpoints: Iterable[str], delivery: str) -> bool:
@@ -231,6 +284,8 @@ class Graph(Flow):
         places = []
         for node in self.steps:
             exits = self.exits(node)
+            if not exits:
+                continue
             beyond, retriers = self._beyond(exits)
             places.append(
                 Place(
@@ -285,7 +340,7 @@ class Graph(Flow):
         return places
 
     def _list_destinations(self) -> list[Destination]:
-        """List the destinations, in the order of the flow; of a graph with one delivery, all is its part."""
+        """List the destinations, in the order of the flow; of a side with one delivery, all is its part."""
         deliveries = {name: self._reach[name] & self.delivery_mask for name in self.checkpoints}
         for retrier in self.retriers:
             for user in self.users(retrier):
@@ -297,8 +352,9 @@ class Graph(Flow):
     def _destination(self, delivery: str, deliveries: dict[str, int]) -> Destination:
         at = self.mask([delivery])
         part = self.mask(name for name in self.checkpoints if deliveries[name] == at)
-        if len(self.delivery) == 1:
-            part = (1 << len(self.checkpoints)) - 1
+        side = self.side_of(node_of(delivery))
+        if side.mask & self.delivery_mask == at:
+            part = side.mask
         nodes = [node for node in self.steps if part >> self.bit[f"{node}.in"] & 1]
         retriers = [
             (

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, Protocol, get_args
+from typing import Annotated, Any, Final, Literal, Protocol
 
 import re2
 from pydantic import BeforeValidator, Field
@@ -16,8 +16,8 @@ from lagloss_server.errors import BadMatchers
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
-PlaceKind = Literal["destination", "node", "link", "checkpoint"]
-PLACE_LABELS: Final[tuple[PlaceKind, ...]] = get_args(PlaceKind)
+PlaceKind = Literal["destination", "node", "link", "checkpoint", "side"]
+PLACE_LABELS: Final[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
 """Labels of an incident of a rule that is about one place: `destination=conn-ga`, `link=a->b`."""
 _OF_RULE: Final = frozenset((*INCIDENT_LABELS, *PLACE_LABELS)) - {"pipeline"}
 _QUIET: Final = re2.Options()

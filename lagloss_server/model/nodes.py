@@ -11,9 +11,6 @@ from pydantic import Field
 from lagloss_server.fields import Name, Strict
 from lagloss_server.model.taps import Elsewhere, GroupId, Place, TapSpec
 
-MAX_CHECKPOINTS = 200
-
-
 QueueUrl = Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]{1,500}$")]
 """As boto3 calls it."""
 
@@ -22,7 +19,9 @@ class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
     Kafka consumer group of its processes, of which the consumer lag is to be watched; `cluster` names the Kafka of the
     group and its topics where that is not the one of lagloss's own topics. `queue`: instead, the SQS queue that its
-    processes receive from. `taps`: by place, where beacons come from that no process of the node sends."""
+    processes receive from. `taps`: by place, where beacons come from that no process of the node sends. `ids: new`:
+    what it sends on has other ids than what it takes in, so that the graph is cut here (`lagloss_server.model.cuts`);
+    `contract`: how the one follows from the other."""
 
     name: Name
     to: tuple[Name, ...] = ()
@@ -31,6 +30,8 @@ class NodeSpec(Strict):
     group: GroupId | None = None
     cluster: Name | None = None
     queue: QueueUrl | None = None
+    ids: Literal["new"] | None = None
+    contract: Literal["split", "aggregate"] | None = None
     taps: Mapping[Place, TapSpec | Elsewhere] = Field(default_factory=dict)
     description: str = ""
 
@@ -47,6 +48,11 @@ class NodeSpec(Strict):
     def _tapped(self, name: Literal["group", "cluster"]) -> str | None:
         spec = self.taps.get("in")
         return getattr(spec, name) if isinstance(spec, TapSpec) else None
+
+    @property
+    def has_group(self) -> bool:
+        """Whether a Kafka consumer group's lag is to be watched, and not a queue's."""
+        return self.input is not None and self.queue is None
 
 
 def retriers_of(nodes: Sequence[NodeSpec]) -> tuple[str, ...]:
@@ -89,19 +95,19 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
             return f"expected `to` of {node.name} to name nodes of this pipeline, found {', '.join(unknown)}"
         if node.name in retriers and (node.to or node.retries):
             return f"expected the retrier {node.name} to have neither `to` nor `retries`"
+        if node.contract and not node.ids:
+            return f"expected `ids: new` beside the `contract` of {node.name}"
+        if node.ids and node.name in retriers:
+            return f"expected the retrier {node.name} to have no `ids: new`"
+        if node.ids and node.retries and not node.contract:
+            return f"expected a `contract` beside the `retries` of {node.name}, whose ids are new"
         if node.copy_ and len(node.to) < 2:
             return f"expected `copy: all` only on a node with several next nodes, found it on {node.name}"
     graph = flow_graph(nodes)
     if not nx.is_directed_acyclic_graph(graph):
         loop = " -> ".join([edge[0] for edge in nx.find_cycle(graph)])
         return f"expected no cycles, found {loop} leading back to its start"
-    sources = [name for name in graph if graph.in_degree(name) == 0]
-    if len(sources) != 1:
-        return f"expected exactly one node without incoming link, found {', '.join(sources) or 'none'}"
-    # in, filtered and dead of each node, one out a next node (or one in all), the hand-over to and from a retrier
-    checkpoints = sum(
-        3 + max(1, len(node.to)) + 2 * bool(node.retries) for node in nodes if node.name in graph
-    ) + 2 * len(retriers)
-    if checkpoints > MAX_CHECKPOINTS:
-        return f"expected at most {MAX_CHECKPOINTS} checkpoints, found {checkpoints}"
+    apart = [sorted(part) for part in nx.weakly_connected_components(graph)]
+    if len(apart) != 1:
+        return f"expected links between all nodes, found none between {' and '.join(map(', '.join, apart)) or 'any'}"
     return None

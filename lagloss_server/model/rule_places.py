@@ -16,7 +16,8 @@ MAX_MATCHERS = 10
 
 @dataclass(frozen=True, slots=True)
 class RulePlace:
-    """One place of a pipeline. A destination has the name of its node, a link that of both: `a->b`."""
+    """One place of a pipeline. A destination has the name of its node, a link that of both: `a->b`. A side of the graph
+    (rule 18) has rules of its own without being chosen."""
 
     kind: PlaceKind
     name: str
@@ -36,6 +37,7 @@ def places_of(flow: Flow, kind: PlaceKind) -> tuple[RulePlace, ...]:
         "node": flow.nodes,
         "link": tuple(link.name for link in flow.links),
         "checkpoint": flow.checkpoints,
+        "side": (),
     }
     return tuple(RulePlace(kind, name) for name in names[kind])
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from lagloss_server.model.cuts import cut_nodes
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
@@ -54,7 +55,7 @@ class _Resolver:
     def __init__(self, pipeline: str, nodes: Sequence[NodeSpec]) -> None:
         self._pipeline = pipeline
         self._flow = Flow(nodes)
-        self._specs = {node.name: node for node in nodes}
+        self._specs = {node.name: node for node in cut_nodes(nodes)}
         self._topics: dict[str, _Topic] = {}
         """By the checkpoint whose records they are."""
         self._identities: dict[str, _Identity] = {}
@@ -73,7 +74,7 @@ class _Resolver:
         everywhere = given.pop("out", None) if "out" not in exits else None
         if everywhere is not None:
             given = {**{place: everywhere for place in exits if place.startswith("out:")}, **given}
-        if given and self._is_sink(node) and isinstance(given.get("in"), TapSpec):
+        if given and self._is_sink(node) and "out" in exits and isinstance(given.get("in"), TapSpec):
             given.setdefault("out", COMMIT)
         for place, spec in given.items():
             self._check(node, place, spec, exits)

@@ -3,11 +3,14 @@ nothing installed at the nodes."""
 
 from __future__ import annotations
 
+import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from lagloss_server.fields import Name, Strict
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
@@ -23,6 +26,26 @@ Format = Literal["auto", "json", "avro", "protobuf", "text"]
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
+_SCHEMA_FILE: Final = re.compile(r"[^\n{}\"\[\]]{1,250}\.(avsc|proto|desc|pb|json)")
+
+
+def read_schema(path: Path) -> str:
+    """Return the text of a schema's file, of a compiled one as base64.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"expected a readable schema, found {error}") from error
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(raw).decode()
+    return text if path.suffix in (".avsc", ".proto", ".json") else base64.b64encode(raw).decode()
+
+
 class TapSpec(Strict):
     """Where the beacons of a checkpoint come from: the records of a topic (`out…`, `filtered`, `dead`), or the commits
     of a consumer group (`in`). An `id` or `event_time` that is left out is that of the tap before it in the flow."""
@@ -36,6 +59,16 @@ class TapSpec(Strict):
     format: Format | None = None
     schema_: str | None = Field(default=None, alias="schema")
     message: str | None = None
+
+    @field_validator("schema_", mode="before")
+    @classmethod
+    def _is_read(cls, given: object, info: ValidationInfo) -> object:
+        if not (isinstance(given, str) and _SCHEMA_FILE.fullmatch(given)):
+            return given
+        folder = (info.context or {}).get("folder")
+        if folder is None:
+            raise ValueError(f"expected the text of a schema, found the file {given}, which `lagloss apply` would read")
+        return read_schema(folder / given)
 
     @model_validator(mode="after")
     def _names_its_source(self) -> Self:

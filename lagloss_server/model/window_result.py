@@ -123,6 +123,55 @@ class DestinationResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceResult:
+    """What became of the messages of a source (rule 17). None where only a closing can tell."""
+
+    name: str
+    messages: int
+    delivered: int | None
+    filtered: int | None
+    dead: int | None
+    pending: int | None
+    lost: Interval | None
+    on_time_share: float | None
+    on_time_of: int | None
+    e2e_lag_ms: Lags
+    splits: bool = False
+    """Whether its ids carry those of their parents (rule 19)."""
+    parents_not_whole: Interval | None = None
+
+    def document(self) -> dict[str, Any]:
+        found = asdict(self)
+        if not found.pop("splits"):
+            del found["parents_not_whole"]
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class SideResult:
+    """What became of the messages of a side of the graph, which is judged by itself (rule 18). None where only a
+    closing can tell."""
+
+    name: str
+    nodes: tuple[str, ...]
+    verdict: Verdict | None
+    messages: int
+    delivered: int | None
+    filtered: int | None
+    dead: int | None
+    pending: int | None
+    unexplained: int | None
+    lost: Interval | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "nodes": list(self.nodes),
+            "loss_ratio": None if self.lost is None else loss_ratio_of(asdict(self)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class Crash:
     """An emitter that fell silent and leaves its node incomplete for good (rule 16)."""
 
@@ -134,12 +183,13 @@ class Crash:
 class WindowResult:
     """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
 
-    `unknown_checkpoints`: beacons of checkpoints that the version in force does not have (20 of them at most).
-    `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
-    clocks are, whole seconds (rule 4). `on_time_of`: how many messages the on-time share is of, one each for every
-    destination it is due at. `reasons_by_node`: why messages were filtered or dead; None where no beacon was read.
-    `staleness_ms`: by checkpoint, as of the window's end; none of those whose staleness is not known.
-    `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
+    `sources`, `sides`: where there are several. `unknown_checkpoints`: beacons of checkpoints that the version in force
+    does not have (20 of them at most). `sample`: the share of its messages that it was judged by (rule 14).
+    `clock_skew_ms`: how far apart the hosts' clocks are, whole seconds (rule 4). `on_time_of`: how many messages the
+    on-time share is of, one each for every destination it is due at. `reasons_by_node`: why messages were filtered or
+    dead; None where no beacon was read. `staleness_ms`: by checkpoint, as of the window's end; none of those whose
+    staleness is not known. `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch
+    ms); not printed.
     """
 
     pipeline: str
@@ -163,6 +213,8 @@ class WindowResult:
     nodes: tuple[NodeResult, ...]
     links: tuple[LinkResult, ...]
     destinations: tuple[DestinationResult, ...]
+    sources: tuple[SourceResult, ...] = ()
+    sides: tuple[SideResult, ...] = ()
     crashes: tuple[Crash, ...] = ()
     unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
     reasons_by_node: ReasonCounts | None = None
@@ -202,6 +254,8 @@ class WindowResult:
             "nodes": [node.document() for node in self.nodes],
             "links": [link.document() for link in self.links],
             "destinations": [destination.document() for destination in self.destinations],
+            **({"sources": [source.document() for source in self.sources]} if self.sources else {}),
+            **({"sides": [side.document() for side in self.sides]} if self.sides else {}),
             "reasons_by_node": self.reasons_by_node,
             "staleness_ms": dict(self.staleness_ms),
             "crashes": [asdict(crash) for crash in self.crashes],
@@ -218,9 +272,10 @@ def bounded_reasons(counts: Mapping[str, int], room: int = MAX_REASONS) -> dict[
     return dict(Counter(dict(kept)) + Counter({OTHER_REASONS: rest}))
 
 
-def loss_ratio_of(destination: Mapping[str, Any]) -> dict[str, float | None]:
-    """Return the share of the messages due at a destination, a row of a document, that were lost; None of none."""
-    lost, due = destination["lost"], destination["due"]
+def loss_ratio_of(part: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the share of the messages due at a destination, or of a source, a row of a document, that were lost; None
+    of none."""
+    lost, due = part["lost"], part["due"] if "due" in part else part["messages"]
     return {name: lost[name] / due if due else None for name in ("min", "max")}
 
 

@@ -6,9 +6,8 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from importlib import metadata
-from typing import Final, Literal
+from typing import Final
 from uuid import uuid4
 
 import httpx2
@@ -28,28 +27,18 @@ from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.net.health_server import LEASE
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.ops import jars, machine
+from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
+from lagloss_server.ops.tap_checks import check_clusters, check_rows
 from lagloss_server.settings import Settings
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import revisions
+from lagloss_server.store.store import Store
 
-Verdict = Literal["ok", "warn", "fail"]
-
-TIMEOUT_S: Final = 5.0
 NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
 """Half of the default grace: further apart, windows close before their beacons have arrived."""
-
-
-@dataclass(frozen=True)
-class Check:
-    """Finding of one check; `what_to_do` is empty if all is well."""
-
-    name: str
-    verdict: Verdict
-    found: str
-    what_to_do: str = ""
 
 
 def run(settings: Settings) -> list[Check]:
@@ -195,10 +184,25 @@ def check_database(settings: Settings) -> list[Check]:
     ]
 
 
+def check_taps(settings: Settings) -> list[Check]:
+    """Check that tapped topics and groups can be read; report taps that wait, and what they could not read."""
+    store = Store(settings.require_database())
+    try:
+        taps = [tap for stored in store.pipelines() for tap in stored.definition.taps]
+        rows = check_rows(store.engine)
+    except SQLAlchemyError:  # which the check of PostgreSQL, or of its tables, has said
+        return []
+    finally:
+        store.close()
+    if not taps:
+        return [Check("taps", "ok", "no definition has any"), *rows]
+    return [*check_clusters(taps, settings), *rows]
+
+
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
     checks = []
-    for name in ("aggregator", "alerting", "collector", "dashboard"):
+    for name in ("aggregator", "alerting", "taps", "collector", "dashboard"):
         url = getattr(settings, f"{name}_url")
         if not url:
             checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
@@ -222,6 +226,7 @@ ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
     check_kafka,
     check_schema_registry,
     check_database,
+    check_taps,
     check_services,
 )
 

@@ -46,8 +46,8 @@ class Lateness:
 
 @dataclass(frozen=True)
 class MatrixMessage:
-    """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
-    first checkpoint does not have it), its lag (ms) at each checkpoint it is at, the places it is missing at, how many
+    """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where no
+    source's `in` has it), its lag (ms) at each checkpoint it is at, the places it is missing at, how many
     beacons too many it has at a checkpoint, how late it is, and its trace, where that is known."""
 
     message_id: str
@@ -161,9 +161,9 @@ class Presence:
 
     @cached_property
     def event_ms(self) -> npt.NDArray[np.float64]:
-        """Epoch ms by row, from the first checkpoint; infinity if it has none."""
+        """Epoch ms by row, from the sources' `in`; infinity if none has it."""
         event_ms = np.full(self.ids.size, np.inf)
-        for block, rows in self.found.beacons(self.graph.first):
+        for block, rows in (each for name in self.graph.entrances for each in self.found.beacons(name)):
             if block.event_offset_ms is not None:
                 stamps = block.event_offset_ms[rows].astype(np.float64) + self.found.window_start_s * 1000
                 event_ms[np.searchsorted(self.ids, block.id_hash[rows])] = stamps

@@ -69,7 +69,7 @@ class Beacon:
 class Trail:
     """A message's beacons by time, and how much of the log was looked through for them.
 
-    `event_ms`: epoch ms; None where the first checkpoint does not have it, and the window's end stands in (rule 4).
+    `event_ms`: epoch ms; None where no source's `in` has it, and the window's end stands in (rule 4).
     `trace`: in which it came in, where that is known.
     """
 
@@ -208,7 +208,7 @@ def _beacon(block: BeaconBlock, row: int, since_ms: int, hosts: Mapping[bytes, s
 
 
 def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | None]:
-    """Event time (epoch ms) and name, from the first checkpoint's beacons."""
+    """Event time (epoch ms) and name, from the beacons of the sources' `in`."""
     event_ms, name = None, None
     for block, row in hits:
         if block.event_offset_ms is not None:
@@ -219,7 +219,7 @@ def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | N
 
 
 def _trace(hits: Iterable[tuple[BeaconBlock, int]]) -> TraceContext | None:
-    """Return the trace in which a message came in first, from the first checkpoint's beacons."""
+    """Return the trace in which a message came in first, from the beacons of the sources' `in`."""
     seen = [
         (float(block.lag_ms[row]), trace)
         for block, row in hits

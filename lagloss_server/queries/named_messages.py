@@ -186,7 +186,7 @@ def of_kind(
     lags = picked["lag_ms"][rows].astype(np.float64) if kind == "late" else last_ms - event_ms
     kept = np.ones(rows.size, bool)
     if place is not None and kind == "late" and place.kind in ("destination", "checkpoint"):
-        name = f"{place.name}.out" if place.kind == "destination" else place.name
+        name = _arrival_at(place, graph)
         at = picked.checkpoints.index(name) if name in picked.checkpoints else None
         lags = np.full(rows.size, np.nan) if at is None else seen_ms[:, at] - event_ms
         kept = lags > above_ms
@@ -209,6 +209,13 @@ def of_kind(
         for at in order.tolist()
         if kept[at]
     ]
+
+
+def _arrival_at(place: RulePlace, graph: Graph | None) -> str:
+    """Return the checkpoint at which messages arrive at a destination, or that a place is."""
+    if place.kind != "destination":
+        return place.name
+    return f"{place.name}.out" if graph is None else graph.delivery_of(place.name)
 
 
 def _of_missing(missing: MissingMessage, event_ms: float | None) -> NamedMessage:

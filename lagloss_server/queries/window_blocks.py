@@ -54,7 +54,7 @@ class WindowBlocks:
         return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
     def names(self, ids: U64) -> list[str]:
-        """Return the names of these ids, from the first checkpoint's blocks; a hash in hex where none has it."""
+        """Return the names of these ids, from the blocks of the sources' `in`; a hash in hex where none has it."""
         known, places = self._named
         if not known.size:
             return [f"{id_hash:016x}" for id_hash in ids.tolist()]
@@ -63,7 +63,7 @@ class WindowBlocks:
         return [self._name(place) if is_named else f"{id_hash:016x}" for id_hash, is_named, place in found]
 
     def traces(self, ids: U64) -> dict[int, TraceContext]:
-        """Return the traces of these ids, as far as they are known, from the first checkpoint's blocks: of a message
+        """Return the traces of these ids, as far as they are known, from the blocks of the sources' `in`: of a message
         that came in several times, the one in which it came in first."""
         known, places = self._traced
         found = ids[np.isin(ids, known)] if known.size else known
@@ -80,14 +80,19 @@ class WindowBlocks:
 
     @cached_property
     def _naming(self) -> list[bytes]:
-        """The packed ids of the first checkpoint's blocks."""
-        return [block.message_ids for block in self.blocks.get(self.graph.first, ()) if block.message_ids is not None]
+        """The packed ids of the blocks that have some."""
+        return [block.message_ids for block in self._first_blocks if block.message_ids is not None]
+
+    @property
+    def _first_blocks(self) -> list[BeaconBlock]:
+        """The blocks of the sources' `in`, which tell names, event times and traces."""
+        return [block for name in self.graph.entrances for block in self.blocks.get(name, ())]
 
     @cached_property
     def _named(self) -> tuple[U64, npt.NDArray[np.int64]]:
         """The ids that have names, ascending, and where each name is: the number of its block in the upper half, in the
         lower half its start there. Names are made when they are asked for: they would need much more memory."""
-        blocks = [block for block in self.blocks.get(self.graph.first, ()) if block.message_ids is not None]
+        blocks = [block for block in self._first_blocks if block.message_ids is not None]
         starts = [id_starts(packed) + (at << 32) for at, packed in enumerate(self._naming)]
         ids = np.concatenate([np.empty(0, np.uint64), *(block.id_hash for block in blocks)])
         known, first = np.unique(ids, return_index=True)
@@ -95,7 +100,7 @@ class WindowBlocks:
 
     @cached_property
     def _tracing(self) -> list[TraceRows]:
-        """The traces of the first checkpoint's blocks that have some."""
+        """The traces of the blocks that have some."""
         return [read_traces(block.traces) for block in self._traced_blocks]
 
     @cached_property
@@ -111,7 +116,7 @@ class WindowBlocks:
 
     @property
     def _traced_blocks(self) -> list[BeaconBlock]:
-        return [block for block in self.blocks.get(self.graph.first, ()) if block.traces]
+        return [block for block in self._first_blocks if block.traces]
 
 
 def read_window(

@@ -12,11 +12,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TypeVar
 from uuid import UUID
 
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Destination, Graph, Place
+from lagloss_server.model.cuts import parent_of
+from lagloss_server.model.graph import Destination, Graph, Place, Side
 from lagloss_server.model.window_result import (
     EXITS_WITH_REASON,
     CheckpointResult,
@@ -27,6 +29,8 @@ from lagloss_server.model.window_result import (
     LinkResult,
     NodeResult,
     ReasonCounts,
+    SideResult,
+    SourceResult,
     Verdict,
     WindowResult,
     bounded_reasons,
@@ -34,6 +38,8 @@ from lagloss_server.model.window_result import (
 from lagloss_server.rules.evidence import Evidence
 from lagloss_server.rules.facts import Pattern, WindowFacts
 from lagloss_server.rules.tally_proof import proves
+
+T = TypeVar("T")
 
 OVERTAKEN_AFTER_MS = 5_000
 """Distance of a place's progress from a message's last sign of life at which the place has overtaken it; more if the
@@ -110,8 +116,8 @@ def implied(graph: Graph, mask: int) -> int:
 
 
 def is_unexplained(graph: Graph, mask: int) -> bool:
-    """Rule 2: seen somewhere, though not at the first checkpoint."""
-    return not mask >> graph.bit[graph.first] & 1
+    """Rule 2: seen somewhere, though at no source's `in`."""
+    return not mask & graph.entrance_mask
 
 
 def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
@@ -265,6 +271,11 @@ class Scale:
     messages: int
 
     @property
+    def is_whole(self) -> bool:
+        """Return whether no message is left out."""
+        return self.sample == SAMPLE_ALL
+
+    @property
     def factor(self) -> float:
         return SAMPLE_ALL / self.sample
 
@@ -301,6 +312,19 @@ class FateCounts:
     on_time: tuple[int, ...]
     outside: int
 
+    @classmethod
+    def added(cls, parts: Sequence[FateCounts]) -> FateCounts:
+        """Return the counts of parts of the messages together."""
+        return cls(
+            fates=_together(part.fates for part in parts),
+            certain=_together(part.certain for part in parts),
+            unsure=_together(part.unsure for part in parts),
+            unexplained=sum(part.unexplained for part in parts),
+            due=tuple(map(_together, zip(*(part.due for part in parts), strict=True))),
+            on_time=tuple(map(sum, zip(*(part.on_time for part in parts), strict=True))),
+            outside=sum(part.outside for part in parts),
+        )
+
     @property
     def messages(self) -> int:
         return sum(self.fates.values())
@@ -311,22 +335,80 @@ class FateCounts:
         return sum(map(_asked, self.due)) + self.outside
 
 
+@dataclass(frozen=True)
+class Census:
+    """The messages of a window by fate: of each side (rule 18), in the order of `Graph.sides`, and of each source (rule
+    17), in that of `Graph.sources`."""
+
+    sides: tuple[FateCounts, ...]
+    sources: tuple[FateCounts, ...]
+
+    @functools.cached_property
+    def whole(self) -> FateCounts:
+        return FateCounts.added(self.sides)
+
+
+def _together(counts: Iterable[Counter[T]]) -> Counter[T]:
+    return functools.reduce(Counter.__add__, map(Counter, counts), Counter())
+
+
 def _asked(fates: Counter[Fate]) -> int:
     """Count the messages due at a destination that its on-time share is of."""
     return sum(fates.values()) - fates[Fate.FILTERED] - fates[Fate.DEAD]
 
 
-def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplete: frozenset[str]) -> FateCounts:
+def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplete: frozenset[str]) -> Census:
     """Judge every pattern and add up; where tallies prove that nothing is missing, their counts are the fates."""
     if facts.proven:
-        return _proven_census(graph, facts)
+        sides = tuple(_proven_counts(graph, facts, side) for side in graph.sides)
+        return Census(sides, tuple(sides[graph.sides.index(graph.side_of(source))] for source in graph.sources))
+    patterns = [patterns_of(side, facts.patterns) if len(graph.sides) > 1 else facts.patterns for side in graph.sides]
+    sides = tuple(
+        _count_fates(graph, some, ahead, incomplete, side) for side, some in zip(graph.sides, patterns, strict=True)
+    )
+    return Census(sides, _of_sources(graph, patterns, sides, ahead, incomplete))
+
+
+def patterns_of(side: Side, patterns: Iterable[Pattern]) -> list[Pattern]:
+    """Rule 18: return the patterns of the messages of a side; an id that is on two sides is a message of each."""
+    return [replace(found, mask=found.mask & side.mask) for found in patterns if found.mask & side.mask]
+
+
+def _of_sources(
+    graph: Graph,
+    patterns: Sequence[Sequence[Pattern]],
+    sides: Sequence[FateCounts],
+    ahead: ProgressCuts,
+    incomplete: frozenset[str],
+) -> tuple[FateCounts, ...]:
+    found = []
+    for number, source in enumerate(graph.sources):
+        side = graph.side_of(source)
+        at = graph.sides.index(side)
+        if len(side.sources) == 1:
+            found.append(sides[at])
+        else:
+            mine = [each for each in patterns[at] if is_of_source(graph, number, each.mask)]
+            found.append(_count_fates(graph, mine, ahead, incomplete, side))
+    return tuple(found)
+
+
+def is_of_source(graph: Graph, source: int, mask: int) -> bool:
+    """Rule 17: return whether messages with this pattern are of a source (its number in `Graph.sources`)."""
+    return bool(implied(graph, mask) >> graph.bit[graph.entrances[source]] & 1)
+
+
+def _count_fates(
+    graph: Graph, patterns: Iterable[Pattern], ahead: ProgressCuts, incomplete: frozenset[str], side: Side
+) -> FateCounts:
     fates: Counter[Fate] = Counter()
     certain: Counter[str] = Counter()
     unsure: Counter[str] = Counter()
     due: list[Counter[Fate]] = [Counter() for _ in graph.destinations]
     on_time = [0 for _ in graph.destinations]
     unexplained = outside = 0
-    for pattern in facts.patterns:
+    are_sources_complete = incomplete.isdisjoint(side.sources)
+    for pattern in patterns:
         judged = judge_pattern(graph, pattern, ahead, incomplete)
         fates[judged.fate] += pattern.count
         for label in {place.label for place in judged.certain}:
@@ -335,7 +417,7 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplet
             place.label for place in judged.perhaps | (judged.waiting if judged.fate is Fate.OVERDUE else frozenset())
         }:
             unsure[label] += pattern.count
-        if is_unexplained(graph, pattern.mask) and graph.first_node not in incomplete:
+        if are_sources_complete and is_unexplained(graph, pattern.mask):
             unexplained += pattern.count
         for at, destination in enumerate(graph.destinations):
             fate = judge_pattern_at(graph, destination, pattern, ahead, incomplete)
@@ -347,10 +429,11 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplet
     return FateCounts(fates, certain, unsure, unexplained, tuple(due), tuple(on_time), outside)
 
 
-def _proven_census(graph: Graph, facts: WindowFacts) -> FateCounts:
+def _proven_counts(graph: Graph, facts: WindowFacts, side: Side) -> FateCounts:
     """Every message took one way to its end, so each end's beacons are the messages."""
 
     def count(mask: int) -> int:
+        mask &= side.mask
         return sum(there.beacons for name, there in facts.checkpoints.items() if mask >> graph.bit[name] & 1)
 
     def ended(at: int, dead: int, filtered: int) -> Counter[Fate]:
@@ -363,7 +446,7 @@ def _proven_census(graph: Graph, facts: WindowFacts) -> FateCounts:
         unexplained=0,
         due=tuple(ended(there.at, there.dead, there.filtered) for there in graph.destinations),
         on_time=tuple(
-            lags.count_up_to(graph.definition.spec.sla.lag_at(there.name).target)
+            lags.count_up_to(graph.definition.spec.sla.lag_at(there.name).target) if there.at & side.mask else 0
             for there, lags in zip(graph.destinations, facts.arrivals, strict=True)
         ),
         outside=0,
@@ -383,17 +466,24 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         raise CutInsidePattern
     incomplete = evidence.incomplete(graph, facts.read, facts.quarantined)
     ahead = horizon(graph, evidence)
-    census = take_census(graph, facts, ahead, incomplete)
+    counted = take_census(graph, facts, ahead, incomplete)
+    census = counted.whole
     scale = Scale(min(facts.sample, evidence.sample), census.messages)
     messages = scale.count(census.messages)
     lost = scale.interval(census.fates)
     pending = scale.count(census.fates[Fate.PENDING])
     destinations = _destinations(graph, facts, census, scale)
+    sides = _sides(graph, evidence, counted, scale, destinations, incomplete)
+    not_whole = {
+        number: parents_not_whole(graph, facts, number, counted, ahead, incomplete) if scale.is_whole else None
+        for number, source in enumerate(graph.sources)
+        if graph.splits(source)
+    }
     crashes = _crashes(graph, evidence)
     return WindowResult(
         pipeline=graph.definition.name,
         window_start_s=evidence.window_start_s,
-        verdict=_verdict(graph, evidence, messages, lost, pending, destinations, graph.first_node not in incomplete),
+        verdict=worst(verdict for side in sides if (verdict := side.verdict) is not None),
         reasons=_reasons(census, evidence, incomplete, scale, crashes),
         proof="tallies" if facts.proven else "beacons",
         sample=share_of(scale.sample),
@@ -412,6 +502,8 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         nodes=tuple(_node(graph, name, facts, census, scale, incomplete) for name in graph.nodes),
         links=_links(graph, facts, census, scale),
         destinations=destinations,
+        sources=_sources(graph, facts, counted, scale, not_whole) if len(graph.sources) > 1 else (),
+        sides=sides if len(sides) > 1 else (),
         crashes=crashes,
         unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
         reasons_by_node=_reasons_by_node(graph, facts, scale),
@@ -442,6 +534,56 @@ def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: S
             e2e_lag_ms=Lags.of(facts.arrivals[at] if facts.arrivals else Sketch()),
         )
         for at, (there, fates) in enumerate(zip(graph.destinations, census.due, strict=True))
+    )
+
+
+def parents_not_whole(
+    graph: Graph, facts: WindowFacts, source: int, census: Census, ahead: ProgressCuts, incomplete: frozenset[str]
+) -> Interval | None:
+    """Rule 19: count the parents of which a child is lost, by the names of the lost children; None where not all have
+    one that says whose child it is. Of a sample, which leaves children out, it is not known."""
+    fates, side = census.sources[source].fates, graph.side_of(graph.sources[source])
+    lost, maybe = fates[Fate.LOST], fates[Fate.PERHAPS] + fates[Fate.OVERDUE]
+    if not lost + maybe:
+        return Interval(0, 0)
+    parents: dict[Fate, list[str | None]] = {Fate.LOST: [], Fate.PERHAPS: [], Fate.OVERDUE: []}
+    for found in facts.missing:
+        mask = found.mask & side.mask
+        if mask and is_of_source(graph, source, mask):
+            pattern = Pattern(mask, 1, (), found.last_seen_ms, found.last_seen_ms)
+            fate = judge_pattern(graph, pattern, ahead, incomplete).fate
+            if fate in parents:
+                parents[fate].append(None if found.name is None else parent_of(found.name))
+    every = [parent for found_there in parents.values() for parent in found_there]
+    if None in every or len(every) != lost + maybe:
+        return None
+    return Interval(len(set(parents[Fate.LOST])), len(set(every)))
+
+
+def _sources(
+    graph: Graph,
+    facts: WindowFacts,
+    census: Census,
+    scale: Scale,
+    not_whole: Mapping[int, Interval | None],
+) -> tuple[SourceResult, ...]:
+    """Rules 17 and 19, in the order of the flow."""
+    return tuple(
+        SourceResult(
+            name=graph.sources[at],
+            messages=scale.count(mine.messages),
+            delivered=scale.count(mine.fates[Fate.DELIVERED]),
+            filtered=scale.count(mine.fates[Fate.FILTERED]),
+            dead=scale.count(mine.fates[Fate.DEAD]),
+            pending=scale.count(mine.fates[Fate.PENDING]),
+            lost=replace(scale, messages=mine.messages).interval(mine.fates),
+            on_time_share=sum(mine.on_time) / mine.on_time_of if mine.on_time_of else None,
+            on_time_of=scale.count(mine.on_time_of),
+            e2e_lag_ms=Lags.of(facts.source_arrivals[at] if facts.source_arrivals else Sketch()),
+            splits=at in not_whole,
+            parents_not_whole=not_whole.get(at),
+        )
+        for at, mine in enumerate(census.sources)
     )
 
 
@@ -476,34 +618,73 @@ def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) ->
     return {name: max(tallied[name], facts.strangers.get(name, 0)) for name in names}
 
 
+def _sides(
+    graph: Graph,
+    evidence: Evidence,
+    census: Census,
+    scale: Scale,
+    destinations: Sequence[DestinationResult],
+    incomplete: frozenset[str],
+) -> tuple[SideResult, ...]:
+    """Rule 18, in the order of the flow."""
+    found = []
+    for side, mine in zip(graph.sides, census.sides, strict=True):
+        ends = zip(graph.destinations, destinations, strict=True)
+        lost = replace(scale, messages=mine.messages).interval(mine.fates)
+        messages, pending = scale.count(mine.messages), scale.count(mine.fates[Fate.PENDING])
+        own = [row for there, row in ends if there.at & side.mask]
+        found.append(
+            SideResult(
+                name=side.name,
+                nodes=side.nodes,
+                verdict=_verdict(graph, evidence, side, messages, lost, pending, own, incomplete),
+                messages=messages,
+                delivered=scale.count(mine.fates[Fate.DELIVERED]),
+                filtered=scale.count(mine.fates[Fate.FILTERED]),
+                dead=scale.count(mine.fates[Fate.DEAD]),
+                pending=pending,
+                unexplained=scale.count(mine.unexplained),
+                lost=lost,
+            )
+        )
+    return tuple(found)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Rule 18: return the verdict of a pipeline with sides of these."""
+    found, order = set(verdicts), ("loss", "unknown", "ok", "idle")
+    return next(verdict for verdict in order if verdict in found)
+
+
 def _verdict(
     graph: Graph,
     evidence: Evidence,
+    side: Side,
     messages: int,
     lost: Interval,
     pending: int,
     destinations: Iterable[DestinationResult],
-    first_complete: bool,
+    incomplete: frozenset[str],
 ) -> Verdict:
-    """Rules 10 and 15: `loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its
-    own."""
-    sla = graph.definition.spec.sla
-    verdict: Verdict = "idle" if evidence.is_idle(graph) else "unknown"
+    """Rules 10 and 15: `loss`, or else `unknown`, if it is so for the side or for a destination of it with targets of
+    its own."""
+    sla, sources_complete = graph.definition.spec.sla, incomplete.isdisjoint(side.sources)
+    verdict: Verdict = "idle" if evidence.is_idle(side.sources) else "unknown"
     if messages:
-        verdict = _judge_loss(messages, lost, pending, sla.loss.max, first_complete)
+        verdict = _judge_loss(messages, lost, pending, sla.loss.max, sources_complete)
     verdicts = [verdict] + [
-        _judge_loss(there.due, there.lost, there.pending, sla.loss_at(there.name).max, first_complete)
+        _judge_loss(there.due, there.lost, there.pending, sla.loss_at(there.name).max, sources_complete)
         for there in destinations
         if there.name in sla.destinations and there.due and there.lost is not None and there.pending is not None
     ]
-    worst: tuple[Verdict, ...] = ("loss", "unknown")
-    return next((each for each in worst if each in verdicts), verdict)
+    worst_first: tuple[Verdict, ...] = ("loss", "unknown")
+    return next((each for each in worst_first if each in verdicts), verdict)
 
 
-def _judge_loss(messages: int, lost: Interval, pending: int, most: float, first_complete: bool) -> Verdict:
+def _judge_loss(messages: int, lost: Interval, pending: int, most: float, sources_complete: bool) -> Verdict:
     if lost.min / messages > most:
         return "loss"
-    return "ok" if (lost.max + pending) / messages <= most and first_complete else "unknown"
+    return "ok" if (lost.max + pending) / messages <= most and sources_complete else "unknown"
 
 
 def _reasons(

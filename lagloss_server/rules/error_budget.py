@@ -281,6 +281,11 @@ def unseen_estimate(of: int, minutes: int, closed: int) -> int:
 
 def overall(attainments: Iterable[Attainment]) -> Status:
     """Return the worst status of all objectives."""
-    found = {one.status for one in attainments}
+    return worst_status(one.status for one in attainments)
+
+
+def worst_status(statuses: Iterable[Status]) -> Status:
+    """Return the worst of these; `none` of none."""
+    found = set(statuses)
     order: tuple[Status, ...] = ("missed", "unproven", "met")
     return next((status for status in order if status in found), "none")

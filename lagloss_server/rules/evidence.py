@@ -199,9 +199,12 @@ class Evidence:
             for reading_ms in state.skew.readings_ms(self.window_start_s)
         )
 
-    def is_idle(self, graph: Graph) -> bool:
-        """Whether every known emitter of the first node, and at least one, is final or closed (rule 10)."""
-        known = [state for state in self.emitters if state.node == graph.first_node and not self._is_given_up(state)]
+    def is_idle(self, sources: Iterable[str]) -> bool:
+        """Whether every known emitter of each source, and at least one, is final or closed (rule 10)."""
+        return all(map(self._is_through, sources))
+
+    def _is_through(self, source: str) -> bool:
+        known = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]
         return bool(known) and all(state.closed or self.is_final(state) for state in known)
 
     def progress(self, checkpoint: str) -> PlaceProgress | None:

@@ -74,20 +74,22 @@ Account = tuple[bytes, str, str | None]
 class WindowFacts:
     """The facts of one window.
 
-    `arrivals`: lags of messages' first arrivals, by destination. `read` counts beacons a tally account before
-    sampling; `durations` says how long places kept messages (`Graph.spans`); `strangers` counts beacons of checkpoints
-    that only other versions of the definition have, `bad` bad records under the window's key by reason; `corrupted` is
-    by link name, of the messages `checked`, which carried checksums on both sides; `reasons` counts live beacons by
-    checkpoint and the reason that they give; `quarantined` names nodes that a bad block belongs to. `missing` and
-    `picked` are messages one by one, not all. `partitions` are the numbers of partitions its blocks were made for.
-    Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left different ids out) do
-    not add up: the window has to be read in another way. Facts that are `proven` come from tallies alone
+    `arrivals`: lags of messages' first arrivals, by destination; `source_arrivals`: those of all destinations, by the
+    source that the messages are of (rule 17), where there are several sources. `read` counts beacons a tally account
+    before sampling; `durations` says how long places kept messages (`Graph.spans`); `strangers` counts beacons of
+    checkpoints that only other versions of the definition have, `bad` bad records under the window's key by reason;
+    `corrupted` is by link name, of the messages `checked`, which carried checksums on both sides; `reasons` counts live
+    beacons by checkpoint and the reason that they give; `quarantined` names nodes that a bad block belongs to.
+    `missing` and `picked` are messages one by one, not all. `partitions` are the numbers of partitions its blocks were
+    made for. Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left different
+    ids out) do not add up: the window has to be read in another way. Facts that are `proven` come from tallies alone
     (`tally_proof`) and have no patterns.
     """
 
     patterns: tuple[Pattern, ...] = ()
     checkpoints: dict[str, CheckpointFacts] = field(default_factory=dict)
     arrivals: tuple[Sketch, ...] = ()
+    source_arrivals: tuple[Sketch, ...] = ()
     durations: dict[str, Sketch] = field(default_factory=dict)
     read: dict[Account, int] = field(default_factory=dict)
     strangers: dict[str, int] = field(default_factory=dict)
@@ -140,7 +142,8 @@ class WindowFacts:
                 name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
                 for name in names
             },
-            arrivals=tuple(map(Sketch.merged, zip_longest(*(part.arrivals for part in parts), fillvalue=Sketch()))),
+            arrivals=_merge_sketches(part.arrivals for part in parts),
+            source_arrivals=_merge_sketches(part.source_arrivals for part in parts),
             durations={
                 label: Sketch.merged(part.durations[label] for part in parts if label in part.durations)
                 for label in labels
@@ -182,6 +185,7 @@ class WindowFacts:
                 for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
             },
             arrivals=tuple(map(Sketch.unpacked, raw["arrivals"] if "arrivals" in raw else [raw["e2e_lags"]])),
+            source_arrivals=tuple(map(Sketch.unpacked, raw.get("source_arrivals", ()))),
             durations={label: Sketch.unpacked(bins) for label, bins in raw["durations"].items()},
             strangers=raw["strangers"],
             read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
@@ -205,6 +209,7 @@ class WindowFacts:
                 for name, facts in sorted(self.checkpoints.items())
             },
             "arrivals": [lags.pack() for lags in self.arrivals],
+            **({"source_arrivals": [lags.pack() for lags in self.source_arrivals]} if self.source_arrivals else {}),
             "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
             "strangers": dict(sorted(self.strangers.items())),
             "read": sorted(
@@ -244,6 +249,10 @@ def _add_patterns(a: Pattern, b: Pattern) -> Pattern:
     lasts = [seen for seen in (a.seen_last_ms, b.seen_last_ms) if seen is not None]
     on_time = tuple(map(sum, zip_longest(a.on_time, b.on_time, fillvalue=0)))
     return Pattern(a.mask, a.count + b.count, on_time, min(firsts, default=None), max(lasts, default=None))
+
+
+def _merge_sketches(parts: Iterable[tuple[Sketch, ...]]) -> tuple[Sketch, ...]:
+    return tuple(map(Sketch.merged, zip_longest(*parts, fillvalue=Sketch())))
 
 
 def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lagloss.wire.format import F32
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, node_of
 
 HopKind = Literal["arrival", "queue", "process"]
 BEFORE_FIRST: Final = "source"
@@ -57,8 +57,8 @@ class HopLags:
 
 
 def hops(graph: Graph) -> list[Hop]:
-    """Arrival at the first node, then for each node its incoming links and itself."""
-    found = [Hop("arrival", graph.first_node)]
+    """Arrival at the sources, then for each node its incoming links and itself."""
+    found = [Hop("arrival", source) for source in graph.sources]
     for node in graph.steps:
         found += [Hop("queue", node, link.source) for link in graph.links if link.target == node]
         found.append(Hop("process", node))
@@ -67,7 +67,7 @@ def hops(graph: Graph) -> list[Hop]:
 
 def deliveries(graph: Graph) -> list[str]:
     """Return the nodes without next nodes, in the order of the flow."""
-    return [checkpoint.removesuffix(".out") for checkpoint in graph.delivery]
+    return [node_of(checkpoint) for checkpoint in graph.delivery]
 
 
 def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
@@ -75,8 +75,9 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
     values: dict[Hop, float] = {}
     lag_in = {node["name"]: node["lag_in_p95_ms"] for node in window["nodes"]}
     lag_out = {node["name"]: node["lag_out_p95_ms"] for node in window["nodes"]}
-    if lag_in.get(graph.first_node) is not None:
-        values[Hop("arrival", graph.first_node)] = lag_in[graph.first_node]
+    for source in graph.sources:
+        if lag_in.get(source) is not None:
+            values[Hop("arrival", source)] = lag_in[source]
     for node in window["nodes"]:
         if node["process_duration_p95_ms"] is not None:
             values[Hop("process", node["name"])] = node["process_duration_p95_ms"]
@@ -94,7 +95,8 @@ def of_checkpoints(p95_ms: Callable[[tuple[str, ...]], float | None], graph: Gra
     lag_in = {node: p95_ms((f"{node}.in",)) for node in graph.steps}
     lag_out = {node: p95_ms(graph.outs(node)) for node in graph.steps}
     values: dict[Hop, float] = {}
-    _add(values, Hop("arrival", graph.first_node), lag_in[graph.first_node], 0.0)
+    for source in graph.sources:
+        _add(values, Hop("arrival", source), lag_in[source], 0.0)
     for node in graph.steps:
         _add(values, Hop("process", node), lag_out[node], lag_in[node])
     for link in graph.links:
@@ -116,12 +118,11 @@ def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Ho
 
     Where routes meet, the slowest is the one whose hops add up to the most. Empty where no path is known whole.
     """
-    values, arrival = lags.hops, Hop("arrival", graph.first_node)
-    if arrival not in values:
-        return {}
+    values = lags.hops
     paths: dict[str, tuple[float, list[Hop]]] = {}
     for node in graph.steps:
-        before = [(values[arrival], [arrival])] if node == graph.first_node else []
+        arrival = Hop("arrival", node)
+        before = [(values[arrival], [arrival])] if node in graph.sources and arrival in values else []
         for link in graph.links:
             queue = Hop("queue", node, link.source)
             if link.target == node and link.source in paths and queue in values:
@@ -131,9 +132,10 @@ def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Ho
             total, path = max(before, key=itemgetter(0))
             process = Hop("process", node)
             paths[node] = (total + values[process], [*path, process]) if process in values else (total, path)
-    ends = [node for node in deliveries(graph) if node in paths and node in lags.lag_out]
+    last = {node: (lags.lag_in if graph.takes_in_only(node) else lags.lag_out).get(node) for node in deliveries(graph)}
+    ends = {node: lag for node, lag in last.items() if node in paths and lag is not None}
     if delivery is None and ends:
-        delivery = max(ends, key=lambda node: lags.lag_out[node])
+        delivery = max(ends, key=lambda node: ends[node])
     return {hop: values[hop] for hop in paths[delivery][1]} if delivery in ends else {}
 
 
@@ -151,7 +153,7 @@ def longest_hops(graph: Graph, lags: F32, first: F32) -> tuple[npt.NDArray[np.in
     """
     at = np.array([graph.bit[name] for name in graph.delivery])
     latest = np.argmax(np.where(np.isfinite(first), first, -np.inf), axis=0)
-    longest = lags[:, graph.bit[graph.first]].astype(np.float64)
+    longest = lags[:, [graph.bit[name] for name in graph.entrances]].min(axis=1).astype(np.float64)
     longest[~np.isfinite(longest)] = -np.inf
     which = np.zeros(len(lags), np.int16)
     for number, (_, arrivals, departures) in enumerate(graph.spans, start=1):

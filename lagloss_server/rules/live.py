@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, Side
 from lagloss_server.model.window_result import (
     CheckpointResult,
     DestinationResult,
     Lags,
     LinkResult,
     NodeResult,
+    SideResult,
+    SourceResult,
     WindowResult,
 )
 from lagloss_server.rules.arithmetic import Scale
@@ -61,6 +63,14 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         queued = None if sent is None or taken is None else taken - sent
         return LinkResult(source, target, queued, Lags.of(Sketch()), lost=None, corrupted=None, checked=None)
 
+    def source(name: str) -> SourceResult:
+        nothing = Lags.of(Sketch())  # which of the messages that arrived were its own, only a closing can determine
+        return SourceResult(name, seen([f"{name}.in"]), None, None, None, None, None, None, None, nothing)
+
+    def side(of: Side) -> SideResult:
+        messages = seen(f"{name}.in" for name in of.sources)
+        return SideResult(of.name, of.nodes, None, messages, None, None, None, None, None, None)
+
     return WindowResult(
         pipeline=graph.definition.name,
         window_start_s=window_start_s,
@@ -68,7 +78,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         reasons=("sample",) if sample < SAMPLE_ALL else (),
         proof="tallies",
         sample=share_of(sample),
-        messages=seen([graph.first]),
+        messages=seen(graph.entrances),
         # beacons at several delivery checkpoints may be of the same messages: only a closing can determine that
         delivered=seen(graph.delivery) if len(graph.delivery) == 1 else None,
         filtered=seen(graph.names(graph.filtered_mask)),
@@ -101,4 +111,6 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
             )
             for there in graph.destinations
         ),
+        sides=tuple(map(side, graph.sides)) if len(graph.sides) > 1 else (),
+        sources=tuple(source(name) for name in graph.sources) if len(graph.sources) > 1 else (),
     )

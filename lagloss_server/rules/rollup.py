@@ -46,9 +46,10 @@ _CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed", "counted"
 
 
 @dataclass(frozen=True, slots=True)
-class DestinationSums:
-    """One destination over many windows (rule 15): messages due there, what became of them, and the lags of their first
-    arrivals."""
+class PartSums:
+    """Some of the messages of many windows: the `due` ones at a destination (rule 15), or those of a source (rule 17)
+    or
+    of a side (rule 18); what became of them, and the lags of their first arrivals."""
 
     lags: Sketch = field(default_factory=Sketch)
     due: int = 0
@@ -62,7 +63,7 @@ class DestinationSums:
     on_time_of: int = 0
 
     @classmethod
-    def of_window(cls, there: Mapping[str, Any], lags: Sketch) -> DestinationSums:
+    def of_window(cls, there: Mapping[str, Any], lags: Sketch) -> PartSums:
         """Return what one closed window adds: a row of its document's `destinations`, and its arrivals there."""
         on_time_of = there["due"] - there["filtered"] - there["dead"]
         share = there["on_time_share"]
@@ -76,9 +77,34 @@ class DestinationSums:
         )
 
     @classmethod
-    def merged(cls, parts: Sequence[DestinationSums]) -> DestinationSums:
+    def of_source(cls, there: Mapping[str, Any], lags: Sketch) -> PartSums:
+        """Return what one closed window adds: a row of its document's `sources`, and the arrivals of its messages."""
+        share, of = there["on_time_share"], there["on_time_of"]
+        return cls(
+            lags=lags,
+            due=there["messages"],
+            **{name: there[name] for name in ("delivered", "filtered", "dead", "pending")},
+            lost_min=there["lost"]["min"],
+            lost_max=there["lost"]["max"],
+            on_time=0 if share is None else round(share * of),
+            on_time_of=0 if share is None else of,
+        )
+
+    @classmethod
+    def of_side(cls, there: Mapping[str, Any]) -> PartSums:
+        """Return what one closed window adds: a row of its document's `sides`, of which lags and on-time share are not
+        known."""
+        return cls(
+            due=there["messages"],
+            **{name: there[name] for name in ("delivered", "filtered", "dead", "pending")},
+            lost_min=there["lost"]["min"],
+            lost_max=there["lost"]["max"],
+        )
+
+    @classmethod
+    def merged(cls, parts: Sequence[PartSums]) -> PartSums:
         """All parts together; their windows are different ones."""
-        counts = (sum(getattr(part, name) for part in parts) for name in _DESTINATION_COUNTS)
+        counts = (sum(getattr(part, name) for part in parts) for name in _PART_COUNTS)
         return cls(Sketch.merged(part.lags for part in parts), *counts)
 
     def document(self, name: str) -> dict[str, Any]:
@@ -91,10 +117,19 @@ class DestinationSums:
             "e2e_lag_ms": asdict(Lags.of(self.lags)),
         }
 
+    def side_document(self, name: str) -> dict[str, Any]:
+        """Return the sums of a side with a window's field names."""
+        counts = self.document(name)
+        kept = {key: counts[key] for key in ("delivered", "filtered", "dead", "pending", "lost")}
+        return {"name": name, "messages": self.due, **kept}
 
-_DESTINATION_COUNTS = (
-    *("due", "delivered", "filtered", "dead", "pending", "lost_min", "lost_max", "on_time", "on_time_of"),
-)
+    def source_document(self, name: str) -> dict[str, Any]:
+        """Return the sums of a source with a window's field names."""
+        counts = self.document(name)
+        return {"name": name, "messages": counts.pop("due"), **counts, "on_time_of": self.on_time_of}
+
+
+_PART_COUNTS = (*("due", "delivered", "filtered", "dead", "pending", "lost_min", "lost_max", "on_time", "on_time_of"),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +138,10 @@ class Rollup:
 
     `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
     `on_time` of the `on_time_of` messages that had to be delivered, one each for every destination (rule 15), were so
-    within the lag target; windows without an on-time share count in neither. `checkpoints` and `destinations` are in
-    the order of the flow. `lost_at`: what was lost at each place that lost something (`node mid`, `link src->mid`); a
-    message may be so at several. `reasons`: why messages were filtered or dead, and `durations`: for how long places
-    kept messages (`Graph.spans`), of the windows that were read.
+    within the lag target; windows without an on-time share count in neither. `checkpoints`, `destinations` and
+    `sources`, of windows with several, are in the order of the flow. `lost_at`: what was lost at each place that lost
+    something (`node mid`, `link src->mid`); a message may be so at several. `reasons`: why messages were filtered or
+    dead, and `durations`: for how long places kept messages (`Graph.spans`), of the windows that were read.
     `checksums`: by link, how many messages were corrupted of how many that carried checksums on both sides.
     `staleness_ms`: the largest of each checkpoint. `worst`: see `quality.worst_of`, of any window.
     """
@@ -126,7 +161,9 @@ class Rollup:
     on_time_of: int = 0
     e2e_lags: Sketch = field(default_factory=Sketch)
     checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
-    destinations: Mapping[str, DestinationSums] = field(default_factory=dict)
+    destinations: Mapping[str, PartSums] = field(default_factory=dict)
+    sources: Mapping[str, PartSums] = field(default_factory=dict)
+    sides: Mapping[str, PartSums] = field(default_factory=dict)
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     durations: Mapping[str, Sketch] = field(default_factory=dict)
@@ -160,11 +197,18 @@ class Rollup:
                 for there in document["checkpoints"]
             },
             destinations={
-                there["name"]: DestinationSums.of_window(there, lags)
+                there["name"]: PartSums.of_window(there, lags)
                 for there, lags in zip(
                     document.get("destinations", ()), facts.arrivals or repeat(Sketch()), strict=False
                 )
             },
+            sources={
+                there["name"]: PartSums.of_source(there, lags)
+                for there, lags in zip(
+                    document.get("sources", ()), facts.source_arrivals or repeat(Sketch()), strict=False
+                )
+            },
+            sides={there["name"]: PartSums.of_side(there) for there in document.get("sides", ())},
             lost_at={
                 label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
             },
@@ -200,10 +244,9 @@ class Rollup:
                 name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
                 for name in names
             },
-            destinations={
-                name: DestinationSums.merged([part.destinations[name] for part in parts if name in part.destinations])
-                for name in dict.fromkeys(name for part in parts for name in part.destinations)
-            },
+            destinations=_merge_parts([part.destinations for part in parts]),
+            sources=_merge_parts([part.sources for part in parts]),
+            sides=_merge_parts([part.sides for part in parts]),
             lost_at=_added_intervals(part.lost_at for part in parts),
             reasons=_added_reasons([part.reasons for part in parts]),
             durations={
@@ -217,13 +260,25 @@ class Rollup:
 
     def at(self, destination: str) -> Rollup:
         """Return the sums of one destination in place of the pipeline's; the verdicts stay those of the windows."""
-        there = self.destinations.get(destination, DestinationSums())
+        return self._of_part(self.destinations.get(destination, PartSums()))
+
+    def from_source(self, source: str) -> Rollup:
+        """Return the sums of one source's messages in place of the pipeline's; the verdicts stay those of the
+        windows."""
+        return self._of_part(self.sources.get(source, PartSums()))
+
+    def of_side(self, side: str) -> Rollup:
+        """Return the sums of one side of the graph in place of the pipeline's; the verdicts stay those of the
+        windows."""
+        return self._of_part(self.sides.get(side, PartSums()))
+
+    def _of_part(self, there: PartSums) -> Rollup:
         return Rollup(
             windows=self.windows,
             verdicts=self.verdicts,
             proofs=self.proofs,
             messages=there.due,
-            **{name: getattr(there, name) for name in _DESTINATION_COUNTS if name != "due"},
+            **{name: getattr(there, name) for name in _PART_COUNTS if name != "due"},
             e2e_lags=there.lags,
         )
 
@@ -256,6 +311,8 @@ class Rollup:
             "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
             "destinations": [sums.document(name) for name, sums in self.destinations.items()],
+            **({"sources": sources} if (sources := self.source_documents) else {}),
+            **({"sides": [sums.side_document(name) for name, sums in self.sides.items()]} if self.sides else {}),
             "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
             "reasons_by_node": self.reasons,
             "checksums": {
@@ -264,6 +321,11 @@ class Rollup:
             },
             "staleness_ms": dict(self.staleness_ms),
         }
+
+    @property
+    def source_documents(self) -> list[dict[str, Any]]:
+        """The sums of each of several sources, with a window's field names."""
+        return [sums.source_document(name) for name, sums in self.sources.items()]
 
     def headline(self) -> dict[str, Any]:
         """Return the columns of the table `rollup`, to be read for many pipelines at once."""
@@ -285,10 +347,9 @@ class Rollup:
                 name: [sums.lags.pack(), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
                 for name, sums in self.checkpoints.items()
             },
-            "destinations": {
-                name: [sums.lags.pack(), *(getattr(sums, count) for count in _DESTINATION_COUNTS)]
-                for name, sums in self.destinations.items()
-            },
+            "destinations": _pack_parts(self.destinations),
+            **({"sources": _pack_parts(self.sources)} if self.sources else {}),
+            **({"sides": _pack_parts(self.sides)} if self.sides else {}),
             "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
             "reasons": self.reasons,
             "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
@@ -305,16 +366,14 @@ class Rollup:
             name: CheckpointSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("checkpoints").items()
         }
-        destinations = {
-            name: DestinationSums(Sketch.unpacked(bins), *counts)
-            for name, (bins, *counts) in raw.pop("destinations", {}).items()
-        }
         # older ones do not have all of these
         lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
         return cls(
             e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")),
             checkpoints=checkpoints,
-            destinations=destinations,
+            destinations=_unpack_parts(raw.pop("destinations", {})),
+            sources=_unpack_parts(raw.pop("sources", {})),
+            sides=_unpack_parts(raw.pop("sides", {})),
             lost_at=lost_at,
             durations={label: Sketch.unpacked(bins) for label, bins in raw.pop("durations", {}).items()},
             checksums={link: (bad, of) for link, (bad, of) in raw.pop("checksums", {}).items()},
@@ -335,7 +394,7 @@ def counts_document(packed: bytes) -> dict[str, Any]:
     """Return the counts of a roll-up with a window's field names, and none of what its sketches hold."""
     raw = json.loads(zlib.decompress(packed))
     destinations = [
-        dict(zip(("name", *_DESTINATION_COUNTS), (name, *counts), strict=True))
+        dict(zip(("name", *_PART_COUNTS), (name, *counts), strict=True))
         for name, (_, *counts) in raw.get("destinations", {}).items()
     ]
     return {
@@ -423,6 +482,19 @@ def _added_reasons(parts: Sequence[ReasonCounts]) -> ReasonCounts:
         node: {exit_: bounded_reasons(counts) for exit_, counts in sorted(exits.items())}
         for node, exits in sorted(total.items())
     }
+
+
+def _merge_parts(found: Sequence[Mapping[str, PartSums]]) -> dict[str, PartSums]:
+    names = dict.fromkeys(name for parts in found for name in parts)
+    return {name: PartSums.merged([parts[name] for parts in found if name in parts]) for name in names}
+
+
+def _pack_parts(parts: Mapping[str, PartSums]) -> dict[str, list[Any]]:
+    return {name: [sums.lags.pack(), *(getattr(sums, count) for count in _PART_COUNTS)] for name, sums in parts.items()}
+
+
+def _unpack_parts(raw: Mapping[str, list[Any]]) -> dict[str, PartSums]:
+    return {name: PartSums(Sketch.unpacked(bins), *counts) for name, (bins, *counts) in raw.items()}
 
 
 def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:

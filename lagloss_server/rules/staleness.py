@@ -7,6 +7,7 @@ stale.
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,7 +53,7 @@ class SeenMinutes:
 
 def staleness_ms(window_start_s: int, seen: SeenMinutes, came: SeenMinutes) -> float | None:
     """Return the staleness of a checkpoint as of a window's end, by the minutes in which it has beacons, and those in
-    which messages came in at the first checkpoint; None if it has none within the look-back.
+    which messages came in at its sources; None if it has none within the look-back.
 
     Of a minute whose lowest lag had not passed yet nothing was seen. Else its newest event is as old as the minute's
     end, or as the lowest lag: the larger of both. The freshest minute counts, from the next one on in which messages
@@ -85,12 +86,15 @@ def lowest_lags_ms(facts: WindowFacts) -> dict[str, float]:
 
 def awaited(graph: Graph, result: WindowResult) -> frozenset[str]:
     """Return the checkpoints that messages of a window had to pass on their way to a destination that they are due
-    at."""
+    at, and those that the messages of each of several sources had to pass, whichever destination they went to."""
     due = DueMessages.of(result.document())
     ends = [there for there in graph.destinations if due.at(there.name)]
     passed = 0
     for there in ends:
         passed |= graph.dominators[there.at.bit_length() - 1]
+    for source, dominators in zip(result.sources, graph.dominators_by_source, strict=False):
+        ways = [dominators[to.at.bit_length() - 1] for to in graph.destinations]
+        passed |= functools.reduce(int.__and__, filter(None, ways)) if source.messages else 0
     return frozenset(name for name in ins_and_outs(graph) if passed >> graph.bit[name] & 1)
 
 

@@ -34,10 +34,12 @@ MODULUS = 1 << 64
 
 
 def proves(graph: Graph, evidence: Evidence) -> bool:
-    """Return whether the tallies prove that no message of the window is missing."""
+    """Return whether the tallies prove that no message of the window is missing. Where messages of several sources
+    meet, they cannot say what became of those of each."""
     tallies = evidence.tallies
     return (
-        not evidence.version_changed
+        all(len(side.sources) == 1 for side in graph.sides)
+        and not evidence.version_changed
         and all(_is_plain(graph, tally) for tally in tallies)
         and not evidence.incomplete(graph, {tally.account: tally.beacons for tally in tallies}, ())
         and _adds_up(graph, tallies)
@@ -57,9 +59,16 @@ def proven_facts(graph: Graph, tallies: Iterable[tuple[TallyState, Sketch]]) -> 
         for name in graph.checkpoints
         if beacons[name]
     }
+    arrivals = tuple(checkpoints[name].lags if name in checkpoints else Sketch() for name in graph.delivery)
+    sides = [graph.side_of(source) for source in graph.sources]  # one each
+    by_source = [
+        Sketch.merged(lags for there, lags in zip(graph.destinations, arrivals, strict=True) if there.at & side.mask)
+        for side in sides
+    ]
     return WindowFacts(
         checkpoints=checkpoints,
-        arrivals=tuple(checkpoints[name].lags if name in checkpoints else Sketch() for name in graph.delivery),
+        arrivals=arrivals,
+        source_arrivals=tuple(by_source) if len(sides) > 1 else (),
         read={tally.account: tally.beacons for tally, _ in tallies},
         proven=True,
     )
@@ -97,6 +106,6 @@ def _adds_up(graph: Graph, tallies: Iterable[TallyState]) -> bool:
     incoming: dict[str, list[str]] = {}
     for link in graph.links:
         incoming.setdefault(link.target, []).append(link.out)
-    return all(same(graph.exits(node), f"{node}.in") for node in graph.steps) and all(
+    return all(same(exits, f"{node}.in") for node in graph.steps if (exits := graph.exits(node))) and all(
         same(outs, f"{node}.in") for node, outs in incoming.items()
     )

@@ -90,6 +90,7 @@ class Population:
 
     of: Of
     nodes: tuple[str, ...]
+    sources: frozenset[str]
     emitters: tuple[bytes, ...]
     facts: Mapping[bytes, EmitterFacts]
     bad: Bools
@@ -116,6 +117,7 @@ class Population:
         return cls(
             of=of,
             nodes=nodes,
+            sources=frozenset(source for window in windows for source in window.graph.sources),
             emitters=emitters,
             facts=facts,
             bad=joined((part.bad for part in parts), np.bool_),
@@ -148,7 +150,7 @@ class Population:
             inputs = [each.inputs[0] if each and len(each.inputs) == 1 else None for each in known]
             yield from self._described(node, "input", "", inputs)
             yield from self._ages(node, known)
-            if self.of != "lag" or node == self.nodes[0]:
+            if self.of != "lag" or node in self.sources:
                 yield self._times(node)  # what was held is seen later from there on: that is no cause
         for to, due in self.due.items():
             yield Trait("destination", (to,), np.where(due, 0, -2), to)

@@ -93,10 +93,10 @@ def wholeness(
     closed = messages = missing = lost = 0
     incomplete: dict[str, None] = {}
     for graph, window in windows:
-        upto = frozenset(graph.nodes) if node is None else graph.leading_to(node)
+        upto = frozenset(graph.nodes) if node is None else _upto(graph, node)
         places = [place for place in graph.places if _leads(graph, place, upto)]
         closed += 1
-        messages += window.document["messages"]
+        messages += sum(side["messages"] for side in _sides(window.document) if upto.intersection(side["nodes"]))
         missing += _missing(graph, window.facts, {place.label for place in places})
         found = losses_by_place(window.document)
         lost += sum(found[label][0] for label in {place.label for place in places} if label in found)
@@ -106,6 +106,20 @@ def wholeness(
     return Wholeness(
         pipeline, from_s, to_s, node, closed, messages, missing, min(lost, missing), (*incomplete,), max_loss
     )
+
+
+def _upto(graph: Graph, node: str) -> frozenset[str]:
+    """Return a node and all those before it, across cuts: what it makes is whole if what it is made of is."""
+    found = {*graph.leading_to(node)}
+    for before, after in reversed(graph.cuts):
+        if after in found:
+            found |= graph.leading_to(before)
+    return frozenset(found)
+
+
+def _sides(document: dict[str, Any]) -> list[dict[str, Any]]:
+    everything = {"messages": document["messages"], "nodes": [node["name"] for node in document["nodes"]]}
+    return document.get("sides") or [everything]
 
 
 def _missing(graph: Graph, facts: WindowFacts, labels: set[str]) -> int:
@@ -120,10 +134,10 @@ def _incomplete(graph: Graph, document: dict[str, Any]) -> Iterator[str]:
     """Yield the nodes whose evidence is waited for.
 
     Where a process died it stays incomplete for good (rule 16), and what is missing there says what is waited for; only
-    at the first node it leaves unsure what there is.
+    at a source it leaves unsure what there is.
     """
     for node in document["nodes"]:
-        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] != graph.first_node
+        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] not in graph.sources
         if not node["complete"] and not has_crash and document["verdict"] != "idle":
             yield node["name"]
 

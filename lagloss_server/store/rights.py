@@ -18,8 +18,10 @@ _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 RUNS: Final = (DagRunRow.__tablename__, TaskTryRow.__tablename__)
 WRITES: Final = {
     "lagloss_aggregator": (
-        *("audited", "consumer_lag", "deferred_reports", "emitter", "missing_message", "picked_messages", "progress"),
+        *("audited", "consumer_group", "consumer_lag", "deferred_reports", "emitter", "missing_message"),
         *(
+            "picked_messages",
+            "progress",
             "pruned",
             "quarantine",
             "quarantine_count",

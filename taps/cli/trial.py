@@ -18,7 +18,7 @@ from lagloss_server.cli.options import AsJson, out
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.message_ids import readable_id
-from lagloss_server.model.taps import FORMATS, Extraction, Format
+from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
 from lagloss_server.model.window_result import rfc3339
 from taps.clusters import cluster_of, registry_of
 from taps.extraction import Extractor
@@ -80,7 +80,10 @@ def try_topic(
 
     Exit codes: 2 usage, 3 a server cannot be reached, 4 the topic has no records.
     """
-    text = read_schema(schema)
+    try:
+        text = None if schema is None else read_schema(schema)
+    except ValueError as error:
+        raise UsageError(detail=str(error)) from error
     reader = TopicReader(cluster_of(cluster), topic)
     try:
         sample = read_newest(reader)
@@ -108,26 +111,6 @@ def try_topic(
         print(json.dumps(_document(sample, trial, guesses, count), indent=2))  # noqa: T201
     else:
         _print(sample, trial, guesses, count, guessed=(message_id is None, event_time is None))
-
-
-def read_schema(path: Path | None) -> str | None:
-    """Return the text of a schema's file, of a compiled one as base64.
-
-    Raises:
-        UsageError: it cannot be read.
-    """
-    import base64
-
-    if path is None:
-        return None
-    try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UsageError(detail=f"expected a readable schema, found {error}") from error
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(raw).decode()
 
 
 def _document(sample: Sample, trial: Trial, guesses: Guesses, count: int) -> dict[str, Any]:

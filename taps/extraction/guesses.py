@@ -103,8 +103,11 @@ def _ids(parts: Mapping[str, PartColumn], times: set[str]) -> tuple[Guess, ...]:
             continue
         ids = write_ids([column], sizes, rows)
         share, distinct = rows.size / codes.size, len(set(ids)) / len(ids)
+        if len(ids) > 1 and len(set(ids)) == 1:
+            continue
         # a name outweighs a share of different ids that a repeated message, or an update, lowers a little
-        name = 0.3 if _MESSAGE_NAME.search(expression) else 0.2 if _ID_NAME.search(expression) else 0
+        is_named = expression != "key" and _ID_NAME.search(expression)  # a key is often another thing's
+        name = 0.3 if _MESSAGE_NAME.search(expression) else 0.2 if is_named else 0
         depth = 0.02 * len(re.findall(r"[.\[]", expression))
         found.append((2 * share + distinct + name - depth, Guess(expression, share, distinct, readable_id(ids[0]))))
     return _ranked(found)

@@ -32,6 +32,15 @@ class Records:
     def __len__(self) -> int:
         return len(self.timestamp_ms)
 
+    def value_sizes(self) -> npt.NDArray[np.int64]:
+        """Return the bytes of each value, 0 for a tombstone; shape (records,)."""
+        if hasattr(self.values, "buffers"):
+            import pyarrow.compute as pc
+
+            sizes: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(self.values), 0).to_numpy(zero_copy_only=False)
+            return sizes
+        return np.fromiter((len(value or b"") for value in self.values), np.int64, len(self))
+
 
 @dataclass(frozen=True, slots=True)
 class Extracted:

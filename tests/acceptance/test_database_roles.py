@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,20 +17,23 @@ from typing import Any
 import httpx2
 import psycopg
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
 from psycopg.conninfo import make_conninfo
 from sqlalchemy import text
 from sqlalchemy.exc import ProgrammingError
 
-from lagloss.broker.topics import create_topics
+from lagloss.broker.topics import connect, create_missing, create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import Progress
 from lagloss_server.errors import DatabaseUnreachable
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.rights import ADDS, AUDIT, PRUNES, WRITES
-from lagloss_server.store.schema import alerting, audit, dashboard  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, audit, dashboard, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from tests.integration.conftest import YAML
@@ -47,6 +51,15 @@ spec:
     - {name: src, to: [snk]}
     - {name: snk}
   grace: 1s
+"""
+TAPPED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: NAME}
+spec:
+  nodes:
+    - {name: src, to: [snk], taps: {out: {topic: NAME, id: $.id, eventTime: $.at}}}
+    - {name: snk}
 """
 CLI = [sys.executable, "-m", "lagloss_server.cli.main"]
 
@@ -149,10 +162,11 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
         store = stack.enter_context(closing(Store(roles.url("lagloss_cli"))))
         serve = [
             stack.enter_context(service(module, f"lagloss_{module}", roles, kafka.bootstrap, tmp_path))
-            for module in ("collector", "aggregator", "alerting", "dashboard")
+            for module in ("collector", "aggregator", "alerting", "dashboard", "taps")
         ]
         put = httpx2.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name), headers=YAML)
         assert put.is_success, put.text
+        assert _reads_by_tap(store, serve[3], kafka.bootstrap, f"tapped-{name}") == 3
         with losing(kafka.bootstrap, name):
             (window,) = wait_until(lambda: _closed(store, name, start_s), 150, "the window")
         assert window["lost"] == {"min": 120, "max": 120}
@@ -185,6 +199,23 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
         ("definition.apply", "machine"), ("recompute", "command"), ("incident.acknowledge", "none"),
         ("silence.create", "command"), ("token.create", "command"),
     }  # fmt: skip
+
+
+def _reads_by_tap(store: Store, address: str, bootstrap: str, name: str) -> int:
+    """The number of records that a tap has read of three, as the dashboard answers once it is more than none."""
+    create_missing(connect(bootstrap)[0], [NewTopic(name, 1, 1)])
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for at in range(3):
+        producer.produce(name, json.dumps({"id": f"m-{at}", "at": int(time.time() * 1_000)}).encode())
+    assert producer.flush(20) == 0
+    store.apply(parse_definition(TAPPED.replace("NAME", name)))
+    url = f"{address}/api/v1/pipelines/{name}/taps"
+
+    def read() -> int:
+        (tap,) = httpx2.get(url).json()
+        return int(tap["records"])
+
+    return wait_until(read, 60, "the tap")
 
 
 class NothingWaits:

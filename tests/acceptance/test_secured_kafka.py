@@ -29,12 +29,16 @@ from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, create_topics
 from lagloss.errors import KafkaRefuses
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import OffsetRange
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops import doctor
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
+from taps.commit_log import GroupCommits
+from taps.plan import OffsetSpan
+from taps.topic_reader import TopicReader
 from tests.conftest import fresh_database
 from tests.integration.aggregator.test_aggregator_process import MINUTES, define, rows
 from tests.integration.aggregator.test_cluster import A_MINUTE, aggregator, asked, send_history
@@ -46,6 +50,7 @@ from tests.support.secured_kafka import (
     PASSWORDS,
     SCOPE,
     Authority,
+    Right,
     SecuredKafka,
     client_of,
     documented_rights,
@@ -56,7 +61,7 @@ from tests.support.spark_cluster import spark_cluster
 from tests.support.token_server import SECRET_OF, token_server
 
 CLI = [sys.executable, "-m", "lagloss_server.cli.main"]
-PARTS = ("prepare", "emitter", "aggregator", "dashboard", "doctor")
+PARTS = ("prepare", "emitter", "aggregator", "dashboard", "doctor", "taps")
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +72,7 @@ def secured(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         for part in PARTS:
             running.allow(part, rights[part])
         running.allow("aggregator", rights["consumer lag"])
+        running.allow("doctor", rights["doctor of taps"])
         for part in rights:
             running.allow("up", rights[part])
         yield running
@@ -194,6 +200,63 @@ def test_consumer_lag_of_another_cluster(
     _, found = lags.read([NodeGroup("orders", "mid", "orders.mid", "orders-eu")])
     lags.close()
     assert [(lag.topic, lag.offsets) for lag in found] == [("orders.in", 5)]
+
+
+TAPPED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: tapped}
+spec:
+  nodes:
+    - {name: shop, to: [snk], taps: {out: {topic: tapped.in, id: $.id, eventTime: $.at}}}
+    - {name: snk, taps: {in: {group: tapped.snk}}}
+"""
+
+
+def test_taps_read_topics_and_the_log_of_commits_with_their_rights_and_poll_without(
+    topics: str,
+    secured: SecuredKafka,
+    let_in: LetIn,
+    store: Store,
+    database_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    let_in("admin")
+    commit_some(secured, "tapped.in", "tapped.snk", produced=7, committed=2)
+    store.apply(parse_definition(TAPPED), 0)
+    monkeypatch.setenv("LAGLOSS_DATABASE_URL", database_url)
+    let_in("taps")
+    assert read_as_tap(topics) == ("log", 2, 7)
+    let_in("doctor")
+    found = kafka_checks()
+    assert [found[name].verdict for name in ("topic tapped.in", "commits of groups", "group tapped.snk")] == ["ok"] * 3
+    secured.forbid("service")
+    secured.allow("service", [Right("topic", "tapped.in", ("READ", "DESCRIBE")), Right("groups", "", ("DESCRIBE",))])
+    let_in("service")
+    assert read_as_tap(topics) == ("polled", 2, 7)
+    found = kafka_checks()
+    assert found["topic tapped.in"].found == (
+        "1 partitions; settings unknown: an ACL is missing, DESCRIBE_CONFIGS on topic tapped.in is not allowed"
+    )
+    assert found["commits of groups"].found.startswith("polled: ")
+    secured.forbid("service")
+    secured.allow("service", [Right("topic", "tapped.in", ("DESCRIBE",))])
+    found = kafka_checks()
+    assert found["topic tapped.in"].found == "an ACL is missing, READ on topic tapped.in is not allowed"
+    assert found["group tapped.snk"].verdict == "fail"
+    secured.forbid("service")
+
+
+def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
+    """How a tap learns commits of the group, its commit, and the end of the topic."""
+    with (
+        closing(TopicReader(bootstrap, "tapped.in")) as reader,
+        closing(GroupCommits(bootstrap, "tapped.snk", "tapped.in")) as commits,
+    ):
+        end = reader.look([0]).logs[0].stable_end
+        records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size
+        (mark, *_) = commits.read(-1, int(time.time() * 1_000)).marks[0]
+        return commits.kind, mark.offset, records
 
 
 @pytest.mark.parametrize("mechanism", OTHER_MECHANISMS)

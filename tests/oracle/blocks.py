@@ -93,7 +93,7 @@ def chunks(plan: Plan, net: Net, group: tuple[Any, ...], beacons: list[Seen]) ->
 
 def optional_columns(plan: Plan, net: Net, draft: Draft) -> dict[str, Any]:
     fields: dict[str, Any] = {}
-    if draft.checkpoint == f"{net.first}.in":
+    if draft.checkpoint in net.entrances:
         rng = plan.rng("columns", draft.actor.uuid, draft.at_ms)
         private, timeless = chance(rng, 0.6), chance(rng, 0.5)
         if not (timeless and plan.has("no_event_times")):
@@ -190,13 +190,13 @@ def ignored(plan: Plan, net: Net, found: list[Draft]) -> list[Draft]:
     if not plan.has("ignored_blocks"):
         return []
     rng = plan.rng("ignored")
-    nobody = Actor(net.first, 99, rng.randbytes(16), START_MS)
+    nobody = Actor(net.sources[0], 99, rng.randbytes(16), START_MS)
     ghosts = [
-        Seen(f"{net.first}.in", nobody, f"ghost-{plan.seed}-{i}", START_MS + 9, START_MS + 10, START_MS + 10, 0)
+        Seen(f"{net.sources[0]}.in", nobody, f"ghost-{plan.seed}-{i}", START_MS + 9, START_MS + 10, START_MS + 10, 0)
         for i in range(2)
     ]
     at_ms = START_MS + rng.randrange(60_000)
-    base = Draft(nobody, f"{net.first}.in", START_S, rng.randrange(3), 3, ghosts, at_ms, seq=500_000)
+    base = Draft(nobody, f"{net.sources[0]}.in", START_S, rng.randrange(3), 3, ghosts, at_ms, seq=500_000)
     right = encode(base)
     ways = [
         replace(base, value=b""),

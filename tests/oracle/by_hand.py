@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.oracle.blocks import id_hash
-from tests.oracle.evidence import ALL_IDS, Record, World
+from tests.oracle.evidence import ALL_IDS, Record, World, cut
 from tests.oracle.plan import END_MS, START_MS, START_S
 from tests.oracle.wire import avro, column, signed64
 
@@ -46,7 +46,7 @@ class ByHand:
 
     @property
     def nodes(self) -> list[str]:
-        entries = self.definition["spec"]["nodes"]
+        entries = cut(self.definition["spec"]["nodes"])
         return list(dict.fromkeys([e["name"] for e in entries] + [e["retries"] for e in entries if "retries" in e]))
 
     def world(self) -> World:
@@ -60,7 +60,9 @@ class ByHand:
 
     def block_record(self, i: int, checkpoint: str) -> Record:
         ids = self.ids(checkpoint)
-        first = checkpoint == f"{self.nodes[0]}.in"
+        entries = cut(self.definition["spec"]["nodes"])
+        linked = {name for entry in entries for name in [*entry.get("to", []), entry.get("retries")]}
+        first = checkpoint in [f"{entry['name']}.in" for entry in entries if entry["name"] not in linked]
         fields = {
             "pipeline": "clicks",
             "checkpoint": checkpoint,

@@ -69,11 +69,18 @@ class Definition:
     loss_max: float
     lag_target_ms: float
     objectives: dict[str, tuple[float, float]]  # delivering nodes with targets of their own: loss max, lag target in ms
+    splits: set[str]  # sources whose ids carry those that they were split from
+    takes_in: set[str]  # nodes that make new ids and say nothing of what became of those that they took in
 
     @property
-    def first(self) -> str:
-        """The one node without an incoming link."""
-        return self.nodes[0]
+    def sources(self) -> list[str]:
+        """The nodes without an incoming link: a message enters at one of them."""
+        return [node for node in self.nodes if not self.before(node)]
+
+    @property
+    def entrances(self) -> list[str]:
+        """The checkpoints at which messages enter."""
+        return [f"{node}.in" for node in self.sources]
 
     @property
     def all_nodes(self) -> list[str]:
@@ -91,6 +98,8 @@ class Definition:
         return f"{node}.out:{following}" if len(self.to[node]) > 1 else f"{node}.out"
 
     def outs(self, node: str) -> list[str]:
+        if node in self.takes_in:
+            return []
         if node in self.retriers:
             return [f"{node}.out:{user}" for user in self.users(node)]
         outs = [self.out_for(node, following) for following in self.to[node]] or [f"{node}.out"]
@@ -99,6 +108,8 @@ class Definition:
         return outs
 
     def exits(self, node: str) -> list[str]:
+        if node in self.takes_in:
+            return []
         if node in self.retriers:
             return [*self.outs(node), f"{node}.dead"]
         return [*self.outs(node), f"{node}.filtered", f"{node}.dead"]
@@ -107,8 +118,19 @@ class Definition:
         return [c for node in self.all_nodes for c in [f"{node}.in", *self.exits(node)]]
 
     def deliveries(self) -> list[str]:
-        """The `out` of every node without next nodes."""
-        return [f"{node}.out" for node in self.nodes if not self.to[node]]
+        """The `out` of every node without next nodes; the `in` of one that only takes in."""
+        ends = [node for node in self.nodes if not self.to[node]]
+        return [f"{node}.in" if node in self.takes_in else f"{node}.out" for node in ends]
+
+    def sides(self) -> list[list[str]]:
+        """The nodes in groups between which no link and no retrier leads, each in the order of `all_nodes`."""
+        groups: list[set[str]] = []
+        for node in self.all_nodes:
+            near = {node, *self.to.get(node, []), *([self.retrier[node]] if node in self.retrier else [])}
+            touching = [group for group in groups if group & near]
+            groups = [group for group in groups if not group & near] + [near.union(*touching)]
+        found = [[node for node in self.all_nodes if node in group] for group in groups]
+        return sorted(found, key=lambda nodes: self.all_nodes.index(nodes[0]))
 
     def ancestors(self, node: str) -> set[str]:
         """Every node above this one, itself not included."""
@@ -147,9 +169,22 @@ def topological(names: list[str], to: dict[str, list[str]]) -> list[str]:
     return placed
 
 
+def cut(nodes: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each node with `ids: new` as two: N, which takes the old ids in, and N-new, at which the new ones begin."""
+    found: list[dict[str, Any]] = []
+    for entry in nodes:
+        if entry.get("ids") != "new":
+            found.append(entry)
+            continue
+        found.append({key: value for key, value in entry.items() if key not in ("to", "copy")})
+        after = {key: entry[key] for key in ("to", "copy") if key in entry}
+        found.append({"name": f"{entry['name']}-new", **after})
+    return found
+
+
 def read_definition(document: dict[str, Any]) -> Definition:
     spec = document["spec"]
-    entries = {entry["name"]: entry for entry in spec["nodes"]}
+    entries = {entry["name"]: entry for entry in cut(spec["nodes"])}
     retrier = {name: entry["retries"] for name, entry in entries.items() if "retries" in entry}
     retriers = list(dict.fromkeys(retrier.values()))
     names = [name for name in entries if name not in retriers]
@@ -171,6 +206,8 @@ def read_definition(document: dict[str, Any]) -> Definition:
             node: (loss_max({**sla, **own}), lag_target_ms({**sla, **own}))
             for node, own in sla.get("destinations", {}).items()
         },
+        splits={f"{name}-new" for name in names if entries[name].get("contract") == "split"},
+        takes_in={name for name in names if "ids" in entries[name] and "contract" not in entries[name]},
     )
 
 
@@ -260,6 +297,7 @@ class Beacon:
     event_offset_ms: int | None
     crc: int | None
     replay: bool
+    name: str | None = None
 
 
 def unpack(block: dict[str, Any]) -> list[Beacon] | None:
@@ -279,7 +317,20 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
     if block["payload_crc"] is not None:
         crcs = list(struct.unpack(f"<{count}I", block["payload_crc"]))
     replay = block["replay"] is not None
-    return [Beacon(h, lag, o, c, replay) for h, lag, o, c in zip(hashes, lags, offsets, crcs, strict=True)]
+    names = read_names(block["message_ids"], count)
+    columns = zip(hashes, lags, offsets, crcs, names, strict=True)
+    return [Beacon(h, lag, o, c, replay, name) for h, lag, o, c, name in columns]
+
+
+def read_names(column: bytes | None, count: int) -> list[str | None]:
+    if column is None:
+        return [None] * count
+    names: list[str | None] = []
+    while column:
+        size = column[0]
+        names.append(column[1 : 1 + size].decode())
+        column = column[1 + size :]
+    return names
 
 
 def names_match(column: bytes, count: int) -> bool:

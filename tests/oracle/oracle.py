@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -99,6 +100,26 @@ class Case:
     sample: int
     at: dict[str, dict[int, list[Beacon]]]
     edges: dict[str, list[str]]
+    side: list[str]  # the nodes that are judged; `at` has no beacon of others
+    last_seen_ms: dict[int, float]  # on whichever side
+    named: dict[str, dict[int, list[Beacon]]]  # at the sources of all sides, the beacons with a name
+
+    @property
+    def entrances(self) -> list[str]:
+        return self.d.entrances
+
+    @property
+    def sources(self) -> list[str]:
+        return [node for node in self.d.sources if node in self.side]
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Those of the side."""
+        return [x for x in self.d.checkpoints() if x.split(".")[0] in self.side]
+
+    @property
+    def deliveries(self) -> list[str]:
+        return [x for x in self.d.deliveries() if x in self.checkpoints]
 
     @property
     def now_ms(self) -> int:
@@ -138,39 +159,55 @@ def open_case(world: World, window_start_s: int) -> Case:
     blocks, quarantined, strangers = read_blocks(world, d, window_start_s)
     emitters, lanes = follow(world, d.pipeline)
     case = Case(
-        world, window_start_s, d, blocks, quarantined, strangers, emitters, lanes, ALL_IDS, {}, next_checkpoints(d)
-    )
+        world, window_start_s, d, blocks, quarantined, strangers, emitters, lanes, ALL_IDS, {}, next_checkpoints(d),
+        d.all_nodes, {}, {},
+    )  # fmt: skip
     case.sample = rule_14_sample(case)
     case.at = {checkpoint: {} for checkpoint in d.checkpoints()}
     for block in blocks:
         for beacon in block.beacons:
             if beacon.id_hash % ALL_IDS < case.sample:
                 case.at[block.checkpoint].setdefault(beacon.id_hash, []).append(beacon)
+    case.last_seen_ms = rule_4_last_seen_ms(case)
+    case.named = {
+        x: {i: found for i, beacons in case.at[x].items() if (found := [b for b in beacons if b.name is not None])}
+        for x in d.entrances
+    }
     return case
+
+
+def sides(case: Case) -> list[Case]:
+    """The case once for each side, with its beacons only: an id that is on two sides is a message of each."""
+    found = []
+    for nodes in case.d.sides():
+        at = {x: ids if x.split(".")[0] in nodes else {} for x, ids in case.at.items()}
+        found.append(replace(case, side=nodes, at=at))
+    return found
 
 
 # --- Rules of arithmetic ---------------------------------------------------------------------------------------------
 
 
 def rule_1_implied(case: Case) -> dict[str, set[int]]:
-    """Ids *implied at* x: at x, or at any y that x dominates (every path from the first checkpoint to y passes x)."""
-    first = [f"{case.d.first}.in"]
-    every = reachable(case.edges, first)
+    """Ids *implied at* x: at x, or at any y that x dominates (every path from any source to y passes x)."""
+    every = reachable(case.edges, case.d.entrances)
     implied = {}
     for x in case.d.checkpoints():
-        dominated = every - reachable(case.edges, first, without=x)
+        dominated = every - reachable(case.edges, case.d.entrances, without=x)
         implied[x] = {id_hash for y in dominated for id_hash in case.at[y]}
     return implied
 
 
-def rule_2_messages(case: Case, implied: dict[str, set[int]]) -> set[int]:
-    """`messages` = ids implied at the first checkpoint."""
-    return implied[f"{case.d.first}.in"]
+def rule_2_messages(case: Case) -> set[int]:
+    """`messages` = ids seen anywhere: each entered somewhere."""
+    return {id_hash for ids in case.at.values() for id_hash in ids}
 
 
 def rule_2_unexplained(case: Case, messages: set[int], complete: set[str]) -> set[int]:
-    """Those not *at* the first checkpoint although the first node's evidence is complete."""
-    return messages - set(case.at[f"{case.d.first}.in"]) if case.d.first in complete else set()
+    """Those at no source's `in` although every source's evidence is complete."""
+    if not set(case.sources) <= complete:
+        return set()
+    return messages - {id_hash for x in case.d.entrances for id_hash in case.at[x]}
 
 
 @dataclass(frozen=True)
@@ -213,7 +250,7 @@ def rule_3_missing(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Pl
 
     d = case.d
     for n in d.nodes:
-        gone = implied[f"{n}.in"] - {i for x in d.exits(n) for i in implied[x]}
+        gone = set() if n in d.takes_in else implied[f"{n}.in"] - {i for x in d.exits(n) for i in implied[x]}
         note(Place("node", n), gone, d.exits(n), d.copied_above(n))
         for m in d.to[n]:
             gone = implied[d.out_for(n, m)] - implied[f"{m}.in"]
@@ -222,12 +259,13 @@ def rule_3_missing(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Pl
 
 
 def rule_4_last_seen_ms(case: Case) -> dict[int, float]:
-    """Newest observed_at of its beacons; where the first checkpoint has no event_time, the window's end stands in."""
+    """Newest observed_at of its beacons; where no source's `in` has an event_time, the window's end stands in."""
     offsets: dict[int, int] = {}
-    for id_hash, beacons in case.at[f"{case.d.first}.in"].items():
-        known = [b.event_offset_ms for b in beacons if b.event_offset_ms is not None]
-        if known:
-            offsets[id_hash] = max(known)
+    for entrance in case.d.entrances:
+        for id_hash, beacons in case.at[entrance].items():
+            known = [b.event_offset_ms for b in beacons if b.event_offset_ms is not None]
+            if known:
+                offsets[id_hash] = max([*known, offsets.get(id_hash, 0)])
     last: dict[int, float] = {}
     for ids in case.at.values():
         for id_hash, beacons in ids.items():
@@ -425,8 +463,7 @@ class Trail:
 
 def rule_8_trails(case: Case, messages: set[int], implied: dict[str, set[int]]) -> dict[int, Trail]:
     missing, held = rule_3_missing(case, implied), rule_5_with_retrier(case, implied)
-    last_seen = rule_4_last_seen_ms(case)
-    return {i: Trail(missing.get(i, set()), held.get(i, set()), last_seen[i]) for i in messages}
+    return {i: Trail(missing.get(i, set()), held.get(i, set()), case.last_seen_ms[i]) for i in messages}
 
 
 def rule_8_fate(case: Case, id_hash: int, trail: Trail, complete: set[str]) -> Fate:
@@ -479,16 +516,25 @@ def rule_9_duplicates(case: Case, checkpoint: str) -> int:
 
 
 def rule_9_allowed(d: Definition, node: str) -> int:
-    """How many beacons of one message may be at `N.in`, and so at each of N's exits."""
-    incoming = [rule_9_allowed(d, before) for before in d.before(node)]
-    if not incoming:
+    """How many beacons of one message may be at `N.in`, and so at each of N's exits: the most that one of its sources
+    may bring."""
+    if node in d.retriers:
         return 1
-    return sum(incoming) if d.copied_above(node) else max(incoming)
+    return max(rule_9_allowed_from(d, source, node) for source in d.sources)
+
+
+def rule_9_allowed_from(d: Definition, source: str, node: str) -> int:
+    """The same of messages that entered at that source; 0 where none of them can come."""
+    if node == source:
+        return 1
+    incoming = [rule_9_allowed_from(d, source, before) for before in d.before(node)]
+    copied = any(d.branches_copied(n) and (n == source or source in d.ancestors(n)) for n in d.ancestors(node))
+    return sum(incoming) if copied else max(incoming, default=0)
 
 
 def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[str, Any]], complete: set[str]) -> str:
     """`loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its own."""
-    verdicts = ["idle" if rule_10_first_is_through(case) else "unknown"]
+    verdicts = ["idle" if all(rule_10_is_through(case, source) for source in case.sources) else "unknown"]
     if counts["messages"] > 0:
         verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
     for row in destinations:
@@ -501,23 +547,28 @@ def rule_10_judged(case: Case, counts: dict[str, Any], messages: int, loss_max: 
     if counts["lost"]["min"] / messages > loss_max:
         return "loss"
     unsure = (counts["lost"]["max"] + counts["pending"]) / messages
-    return "ok" if unsure <= loss_max and case.d.first in complete else "unknown"
+    return "ok" if unsure <= loss_max and set(case.sources) <= complete else "unknown"
 
 
-def rule_10_first_is_through(case: Case) -> bool:
-    """Every known emitter (at least one) of the first node is final or closed."""
+def rule_18_worst(verdicts: list[str]) -> str:
+    """The verdict of a pipeline with several sides."""
+    return next(verdict for verdict in ("loss", "unknown", "ok", "idle") if verdict in verdicts)
+
+
+def rule_10_is_through(case: Case, source: str) -> bool:
+    """Every known emitter (at least one) of a source is final or closed."""
     known = [
         e
         for e in case.emitters.values()
-        if e.node == case.d.first and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
+        if e.node == source and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
     ]
     return bool(known) and all(e.closed or e.final_through_s >= case.end_s for e in known)
 
 
-def rule_10_reasons(case: Case, fates: dict[int, Fate], unexplained: set[int], complete: set[str]) -> list[str]:
+def rule_10_reasons(case: Case, fates: list[Fate], unexplained: int, complete: set[str]) -> list[str]:
     """Every one that is true, whatever the verdict."""
     reasons = [f"evidence:{node}" for node in case.d.all_nodes if node not in complete]
-    reasons += [kind for kind in ("pending", "overdue") if any(fate.kind == kind for fate in fates.values())]
+    reasons += [kind for kind in ("pending", "overdue") if any(fate.kind == kind for fate in fates)]
     reasons += ["unexplained"] if unexplained else []
     reasons += ["version"] if rule_7e_versions(case) else []
     reasons += ["sample"] if case.sample < ALL_IDS else []
@@ -627,9 +678,9 @@ def rule_15_deliveries(case: Case, checkpoint: str) -> set[str]:
 
 
 def rule_15_part(case: Case, delivery: str) -> set[str]:
-    """Every checkpoint from which this is the only delivery that can be reached; of a graph with one delivery, all."""
-    every = case.d.checkpoints()
-    if case.d.deliveries() == [delivery]:
+    """Every checkpoint from which this is the only delivery that can be reached; of a side with one delivery, all."""
+    every = case.checkpoints
+    if case.deliveries == [delivery]:
         return set(every)
     return {x for x in every if rule_15_deliveries(case, x) == {delivery}}
 
@@ -638,7 +689,7 @@ def rule_15_destinations(
     case: Case, implied: dict[str, set[int]], trails: dict[int, Trail], complete: set[str]
 ) -> list[Arrivals]:
     found = []
-    for delivery in case.d.deliveries():
+    for delivery in case.deliveries:
         part = rule_15_part(case, delivery)
         due = {i for x in part for i in implied[x]}
         fates = {i: rule_15_fate(case, i, delivery, part, trails[i], complete) for i in due}
@@ -668,7 +719,7 @@ def rule_15_fate(case: Case, id_hash: int, delivery: str, part: set[str], trail:
     if case.has(id_hash, delivery):
         return Fate("delivered")
     users = [n for n in case.d.retrier if rule_15_handed_in(case, n, part) and case.handed(id_hash, n)]
-    nodes = [n for n in case.d.nodes if f"{n}.in" in part]
+    nodes = [n for n in case.d.nodes if f"{n}.in" in part and n not in case.d.takes_in]
     if case.has(id_hash, *(f"{n}.dead" for n in nodes), *(f"{case.d.retrier[n]}.dead" for n in users)):
         return Fate("dead")
     if case.has(id_hash, *(f"{n}.filtered" for n in nodes)):
@@ -693,15 +744,45 @@ def rule_15_outside(case: Case, trails: dict[int, Trail], fates: dict[int, Fate]
     return {i for i, trail in trails.items() if is_outside(i, trail)}
 
 
-def rule_15_on_time_of(destinations: list[Arrivals], outside: set[int]) -> int:
+def rule_15_on_time_of(destinations: list[Arrivals], outside: int) -> int:
     """What the share is of: those asked for at any destination, and those missing outside all parts."""
-    return sum(len(there.asked) for there in destinations) + len(outside)
+    return sum(len(there.asked) for there in destinations) + outside
 
 
-def rule_15_on_time_share(destinations: list[Arrivals], outside: set[int]) -> float | None:
+def rule_15_on_time_share(destinations: list[Arrivals], outside: int) -> float | None:
     """On time at any destination, of those; of no messages, null."""
     of = rule_15_on_time_of(destinations, outside)
     return sum(len(there.on_time) for there in destinations) / of if of else None
+
+
+def rule_17_of(implied: dict[str, set[int]], source: str) -> set[int]:
+    """The messages *of* a source: those implied at its `in`."""
+    return implied[f"{source}.in"]
+
+
+def rule_17_on_time(of: set[int], destinations: list[Arrivals], outside: set[int]) -> tuple[int, int]:
+    """How many of a source's messages were on time, of how many: as rule 15 says of the pipeline's."""
+    on_time = sum(len(of & set(there.on_time)) for there in destinations)
+    return on_time, sum(len(of & set(there.asked)) for there in destinations) + len(of & outside)
+
+
+def rule_19_parent(name: str | None) -> str | None:
+    """`PARENT` of `PARENT#k` or `PARENT#k/n`."""
+    found = re.fullmatch(r"(.+)#\d+(/\d+)?", name or "", re.DOTALL)
+    return found[1] if found else None
+
+
+def rule_19_not_whole(side: Judged, of: set[int]) -> dict[str, int] | None:
+    """Parents of which a child is lost: for certain, and at most. Null where not all lost children say whose they are,
+    and of a sample, which leaves children out."""
+    case = side.case
+    names = {i: beacon.name for x in case.entrances for i, found in case.named.get(x, {}).items() for beacon in found}
+    lost = {i: side.fates[i].kind for i in of if side.fates[i].kind in ("lost", "perhaps", "overdue")}
+    parents = {i: rule_19_parent(names.get(i)) for i in lost}
+    if case.sample < ALL_IDS or None in parents.values():
+        return None
+    certain = {parents[i] for i, kind in lost.items() if kind == "lost"}
+    return {"min": len(certain), "max": len(set(parents.values()))}
 
 
 def rule_13_corrupted(case: Case, n: str, m: str) -> tuple[int, int]:
@@ -754,37 +835,66 @@ def wilson(count: int, n: int, side: int) -> float:
 # --- The documents ---------------------------------------------------------------------------------------------------
 
 
-def judge(world: World, window_start_s: int) -> dict[str, Any]:
-    """One closed window as in `windows --json`, without `state`, `revision` and `closed_at`."""
-    case = open_case(world, window_start_s)
-    implied, complete = rule_1_implied(case), rule_7_complete(case)
-    messages = rule_2_messages(case, implied)
-    unexplained = rule_2_unexplained(case, messages, complete)
+@dataclass(frozen=True)
+class Judged:
+    """One side of a window."""
+
+    case: Case
+    implied: dict[str, set[int]]
+    trails: dict[int, Trail]
+    fates: dict[int, Fate]
+    unexplained: set[int]
+    destinations: list[Arrivals]
+    outside: set[int]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [destination_row(self.case, there) for there in self.destinations]
+
+
+def judge_side(case: Case, complete: set[str]) -> Judged:
+    implied = rule_1_implied(case)
+    messages = rule_2_messages(case)
     trails = rule_8_trails(case, messages, implied)
     fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
     destinations = rule_15_destinations(case, implied, trails, complete)
-    rows = [destination_row(case, there) for there in destinations]
     outside = rule_15_outside(case, trails, fates, [there.part for there in destinations])
+    unexplained = rule_2_unexplained(case, messages, complete)
+    return Judged(case, implied, trails, fates, unexplained, destinations, outside)
+
+
+def judge(world: World, window_start_s: int) -> dict[str, Any]:
+    """One closed window as in `windows --json`, without `state`, `revision` and `closed_at`."""
+    case = open_case(world, window_start_s)
+    complete = rule_7_complete(case)
+    judged = [judge_side(side, complete) for side in sides(case)]
+    fates = [fate for side in judged for fate in side.fates.values()]
+    unexplained = sum(len(side.unexplained) for side in judged)
+    destinations = [there for side in judged for there in side.destinations]
+    destinations.sort(key=lambda there: case.d.deliveries().index(there.delivery))
+    outside = sum(len(side.outside) for side in judged)
     counts = headline(case, fates, unexplained)
-    ratio = {end: counts["lost"][end] / counts["messages"] if counts["messages"] else None for end in ("min", "max")}
     arrivals = [lag_ms for there in destinations for lag_ms in there.first_ms.values()]
+    side_rows = [side_row(side, complete) for side in judged]
     return {
         "pipeline": case.d.pipeline,
         "window_start": datetime.fromtimestamp(window_start_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "verdict": rule_10_verdict(case, counts, rows, complete),
+        "verdict": rule_18_worst([row["verdict"] for row in side_rows]),
         "reasons": rule_10_reasons(case, fates, unexplained, complete),
         "proof": "beacons",
         "sample": float(f"{case.sample / ALL_IDS:.6g}"),
         **counts,
         "clock_skew_ms": rule_4_clocks_apart_ms(case),
-        "loss_ratio": ratio,
+        "loss_ratio": loss_ratio(counts),
         "on_time_share": rule_15_on_time_share(destinations, outside),
         "on_time_of": rule_14_scaled(case, rule_15_on_time_of(destinations, outside)),
         "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
         "checkpoints": [checkpoint_row(case, c) for c in case.d.checkpoints() if case.at[c]],
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
-        "destinations": rows,
+        "destinations": [destination_row(case, there) for there in destinations],
+        **several("sources", [source_row(side_of(judged, source), source) for source in case.d.sources]),
+        **several("sides", side_rows),
         "reasons_by_node": reasons_by_node(case),
         "staleness_ms": {},  # a matter of several windows, added to a judgement
         "crashes": rule_16_crashes(case),
@@ -792,8 +902,28 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
     }
 
 
-def headline(case: Case, fates: dict[int, Fate], unexplained: set[int]) -> dict[str, Any]:
-    kinds = [fate.kind for fate in fates.values()]
+def side_of(judged: list[Judged], node: str) -> Judged:
+    return next(side for side in judged if node in side.case.side)
+
+
+def loss_ratio(counts: dict[str, Any]) -> dict[str, float | None]:
+    return {end: counts["lost"][end] / counts["messages"] if counts["messages"] else None for end in ("min", "max")}
+
+
+def side_row(side: Judged, complete: set[str]) -> dict[str, Any]:
+    """One side by itself."""
+    counts = headline(side.case, list(side.fates.values()), len(side.unexplained))
+    return {
+        "name": side.case.sources[0],
+        "nodes": side.case.side,
+        "verdict": rule_10_verdict(side.case, counts, side.rows, complete),
+        **counts,
+        "loss_ratio": loss_ratio(counts),
+    }
+
+
+def headline(case: Case, fates: list[Fate], unexplained: int) -> dict[str, Any]:
+    kinds = [fate.kind for fate in fates]
     certain = kinds.count("lost")
     uncertain = kinds.count("perhaps") + kinds.count("overdue")
     return {
@@ -802,16 +932,16 @@ def headline(case: Case, fates: dict[int, Fate], unexplained: set[int]) -> dict[
         "filtered": rule_14_scaled(case, kinds.count("filtered")),
         "dead": rule_14_scaled(case, kinds.count("dead")),
         "pending": rule_14_scaled(case, kinds.count("pending")),
-        "unexplained": rule_14_scaled(case, len(unexplained)),
+        "unexplained": rule_14_scaled(case, unexplained),
         "lost": rule_14_interval(case, certain, certain + uncertain, len(kinds)),
     }
 
 
-def lost_at(case: Case, fates: dict[int, Fate], *places: Place) -> dict[str, int]:
+def lost_at(case: Case, fates: list[Fate], *places: Place) -> dict[str, int]:
     """A place's own counts: the messages that are certain, perhaps or overdue at that place."""
-    certain = sum(1 for fate in fates.values() if fate.certain_at & set(places))
-    perhaps = sum(1 for fate in fates.values() if fate.perhaps_at & set(places))
-    overdue = sum(1 for fate in fates.values() if fate.kind == "overdue" and fate.missing_at & set(places))
+    certain = sum(1 for fate in fates if fate.certain_at & set(places))
+    perhaps = sum(1 for fate in fates if fate.perhaps_at & set(places))
+    overdue = sum(1 for fate in fates if fate.kind == "overdue" and fate.missing_at & set(places))
     return rule_14_interval(case, certain, certain + perhaps + overdue, len(fates))
 
 
@@ -832,7 +962,7 @@ def checkpoint_row(case: Case, checkpoint: str) -> dict[str, Any]:
     }
 
 
-def node_row(case: Case, node: str, fates: dict[int, Fate], complete: set[str]) -> dict[str, Any]:
+def node_row(case: Case, node: str, fates: list[Fate], complete: set[str]) -> dict[str, Any]:
     lag_in = quantile(case.live_lags([f"{node}.in"]), 0.95)
     lag_out = quantile(case.live_lags(case.d.outs(node)), 0.95)
     return {
@@ -846,7 +976,7 @@ def node_row(case: Case, node: str, fates: dict[int, Fate], complete: set[str]) 
     }
 
 
-def link_row(case: Case, n: str, m: str, fates: dict[int, Fate]) -> dict[str, Any]:
+def link_row(case: Case, n: str, m: str, fates: list[Fate]) -> dict[str, Any]:
     lag_out = quantile(case.live_lags([case.d.out_for(n, m)]), 0.95)
     lag_in = quantile(case.live_lags([f"{m}.in"]), 0.95)
     return {
@@ -874,17 +1004,42 @@ def destination_row(case: Case, there: Arrivals) -> dict[str, Any]:
     }
 
 
+def several(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rows that are there only where there are several."""
+    return {name: rows} if len(rows) > 1 else {}
+
+
+def source_row(side: Judged, source: str) -> dict[str, Any]:
+    case, fates, destinations = side.case, side.fates, side.destinations
+    of = rule_17_of(side.implied, source)
+    kinds = [fates[i].kind for i in of]
+    certain, unsure = kinds.count("lost"), kinds.count("perhaps") + kinds.count("overdue")
+    on_time, asked = rule_17_on_time(of, destinations, side.outside)
+    arrivals = [lag_ms for there in destinations for i, lag_ms in there.first_ms.items() if i in of]
+    return {
+        "name": source,
+        "messages": rule_14_scaled(case, len(of)),
+        **{kind: rule_14_scaled(case, kinds.count(kind)) for kind in ("delivered", "filtered", "dead", "pending")},
+        "lost": rule_14_interval(case, certain, certain + unsure, len(of)),
+        "on_time_share": on_time / asked if asked else None,
+        "on_time_of": rule_14_scaled(case, asked),
+        "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
+        **({"parents_not_whole": rule_19_not_whole(side, of)} if source in case.d.splits else {}),
+    }
+
+
 def missing(world: World, window_start_s: int) -> dict[int, dict[str, Any]]:
     """By id hash, every lost, perhaps lost, overdue or pending message, and all the places it is missing at."""
     case = open_case(world, window_start_s)
-    implied, complete = rule_1_implied(case), rule_7_complete(case)
-    trails = rule_8_trails(case, rule_2_messages(case, implied), implied)
-    fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
-    return {
-        id_hash: {"kind": fate.kind, "places": sorted(str(place) for place in fate.missing_at)}
-        for id_hash, fate in fates.items()
-        if fate.missing_at
-    }
+    complete, found = rule_7_complete(case), dict[int, dict[str, Any]]()
+    for side in sides(case):
+        for id_hash, fate in judge_side(side, complete).fates.items():
+            if fate.missing_at:
+                places = {*found.get(id_hash, {"places": []})["places"], *map(str, fate.missing_at)}
+                kinds = {fate.kind, *([found[id_hash]["kind"]] if id_hash in found else [])}
+                kind = next(kind for kind in ("lost", "perhaps", "overdue", "pending") if kind in kinds)
+                found[id_hash] = {"kind": kind, "places": sorted(places)}
+    return found
 
 
 def difference(world: World, window_start_s: int, a: str, b: str) -> set[int]:

@@ -519,3 +519,133 @@ def test_a_destination_with_targets_of_its_own_counts_for_the_verdict(own: dict[
     routed = [{k: v for k, v in VENDORS[0].items() if k != "copy"}, *VENDORS[1:]]
     hand = ByHand(document(*routed, sla={"loss": {"max": 0.2}, "destinations": own}), trail)
     assert judged(hand)["verdict"] == verdict
+
+
+# --- Several sources -------------------------------------------------------------------------------------------------
+
+MERGED: list[dict[str, Any]] = [
+    {"name": "web", "to": ["norm"]},
+    {"name": "app", "to": ["norm"]},
+    {"name": "norm"},
+]
+
+
+def merged(**trail: str) -> ByHand:
+    """Messages a to d came in at web, e to h at app, and all went through, but for what `trail` says (web_in=...)."""
+    whole = {"web.in": "abcd", "web.out": "abcd", "app.in": "efgh", "app.out": "efgh"}
+    whole |= {"norm.in": "abcdefgh", "norm.out": "abcdefgh"}
+    return ByHand(document(*MERGED), {**whole, **{name.replace("_", "."): ids for name, ids in trail.items()}})
+
+
+def test_each_source_has_what_became_of_its_messages() -> None:
+    result = judged(merged(norm_in="abcdefg", norm_out="abcdef"))
+    assert (result["messages"], result["delivered"], result["lost"]) == (8, 6, {"min": 2, "max": 2})
+    counts = {s["name"]: (s["messages"], s["delivered"], s["lost"]["min"], s["on_time_of"]) for s in result["sources"]}
+    assert counts == {"web": (4, 4, 0, 4), "app": (4, 2, 2, 4)}
+
+
+def test_a_message_whose_first_beacon_is_lost_counts_though_no_source_is_known_of_it() -> None:
+    result = judged(merged(web_in="abc", web_out="abc"))
+    assert (result["messages"], result["unexplained"], result["delivered"]) == (8, 1, 8)
+    assert [s["messages"] for s in result["sources"]] == [3, 4]
+    assert judged(merged(web_in="abc"))["sources"][0]["messages"] == 4, "web.out is behind web alone"
+
+
+def test_the_verdict_is_ok_and_idle_only_if_every_source_says_so() -> None:
+    whole = merged()
+    whole.report["app"] = {"final_through": START_S}
+    assert (judged(whole)["verdict"], judged(whole)["reasons"]) == ("unknown", ["evidence:app"])
+    empty = merged(**dict.fromkeys(("web_in", "web_out", "app_in", "app_out", "norm_in", "norm_out"), ""))
+    assert judged(empty)["verdict"] == "idle"
+    empty.report["app"] = {"final_through": START_S}
+    assert judged(empty)["verdict"] == "unknown"
+
+
+def test_a_message_that_was_sent_to_two_sources_is_one_and_counts_at_both() -> None:
+    result = judged(merged(app_in="defgh", app_out="defgh"))
+    assert (result["messages"], [s["messages"] for s in result["sources"]]) == (8, [4, 5])
+
+
+def test_a_pipeline_with_one_source_has_no_rows_of_sources() -> None:
+    assert "sources" not in judged(worked_case())
+
+
+# --- New ids ---------------------------------------------------------------------------------------------------------
+
+
+def aggregated(contract: str = "aggregate", **trail: str) -> ByHand:
+    """Messages a to d go into A and B, which are stored."""
+    own = {"contract": contract} if contract else {}
+    nodes = [{"name": "src", "to": ["agg"]}, {"name": "agg", "to": ["snk"], "ids": "new", **own}, {"name": "snk"}]
+    whole = {"src.in": "abcd", "src.out": "abcd", "agg.in": "abcd", **({"agg.out": "abcd"} if contract else {})}
+    whole |= {"agg-new.in": "AB", "agg-new.out": "AB", "snk.in": "AB", "snk.out": "AB"}
+    changed = {name.replace("_new_", "-new.").replace("_", "."): ids for name, ids in trail.items()}
+    return ByHand(document(*nodes), {**whole, **changed})
+
+
+def test_each_side_of_a_cut_is_judged_by_itself_and_the_worst_is_the_pipelines_verdict() -> None:
+    result = judged(aggregated(snk_in="A", snk_out="A"))
+    assert (result["verdict"], result["messages"], result["lost"]["min"]) == ("loss", 6, 1)
+    sides = {side["name"]: (side["verdict"], side["messages"], side["lost"]["min"]) for side in result["sides"]}
+    assert sides == {"src": ("ok", 4, 0), "agg-new": ("loss", 2, 1)}
+
+
+def test_an_input_that_went_into_no_output_is_lost_at_the_node_and_one_that_went_into_two_is_twice() -> None:
+    result = judged(aggregated(agg_out="abc"))
+    assert gone(aggregated(agg_out="abc")) == {"d": ("lost", ["node agg"])}
+    assert [side["verdict"] for side in result["sides"]] == ["loss", "ok"]
+    twice = row(judged(aggregated(agg_out="abcdd"))["checkpoints"], "agg.out")
+    assert (twice["distinct"], twice["duplicates"]) == (4, 1)
+
+
+def test_without_a_contract_an_input_is_delivered_where_it_is_taken_in() -> None:
+    result = judged(aggregated(contract=""))
+    assert (result["verdict"], [d["name"] for d in result["destinations"]]) == ("ok", ["agg", "snk"])
+    assert [d["delivered"] for d in result["destinations"]] == [4, 2]
+    assert gone(aggregated(contract="", agg_in="abc")) == {"d": ("lost", ["link src->agg"])}
+
+
+def test_an_id_that_is_on_both_sides_is_a_message_of_each() -> None:
+    same = dict.fromkeys(("agg_new_in", "agg_new_out", "snk_in"), "abcd")
+    result = judged(aggregated(**same, snk_out="abc"))
+    assert [(side["messages"], side["delivered"]) for side in result["sides"]] == [(4, 4), (4, 3)]
+    assert (result["messages"], result["delivered"]) == (8, 7)
+
+
+def test_a_side_without_messages_is_idle_only_if_its_own_sources_say_so() -> None:
+    empty = dict.fromkeys(("agg_new_in", "agg_new_out", "snk_in", "snk_out"), "")
+    assert judged(aggregated(**empty))["verdict"] == "ok"
+    silent = aggregated(**empty)
+    silent.report["agg-new"] = {"final_through": START_S}
+    assert judged(silent)["verdict"] == "unknown"
+
+
+def split_in_two(**trail: str | list[str]) -> dict[str, Any]:
+    """Parents a and b, of which two children each are made; what `parents_not_whole` says."""
+    nodes = [
+        {"name": "src", "to": ["cut"]},
+        {"name": "cut", "to": ["snk"], "ids": "new", "contract": "split"},
+        {"name": "snk"},
+    ]
+    children = ["a#1/2", "a#2/2", "b#1/2", "b#2/2"]
+    whole: dict[str, Any] = dict.fromkeys(("src.in", "src.out", "cut.in", "cut.out"), "ab")
+    whole |= dict.fromkeys(("cut-new.in", "cut-new.out", "snk.in", "snk.out"), children)
+    hand = ByHand(document(*nodes), {**whole, **{name.replace("_", "."): ids for name, ids in trail.items()}})
+    names = b"".join(bytes([len(name)]) + name.encode() for name in hand.ids("cut-new.in"))
+    hand.block["cut-new.in"] = {"message_ids": names}
+    if "snk.tally" in hand.trail:
+        hand.tally_more["snk.in"] = 1
+    hand.trail = {name: ids for name, ids in hand.trail.items() if name != "snk.tally"}
+    return dict(row(judged(hand)["sources"], "cut-new"))
+
+
+def test_a_parent_is_not_whole_if_any_of_its_children_is_lost() -> None:
+    assert split_in_two()["parents_not_whole"] == {"min": 0, "max": 0}
+    assert split_in_two(snk_out=["a#1/2"])["parents_not_whole"] == {"min": 2, "max": 2}
+    one = split_in_two(snk_out=["a#1/2", "a#2/2"])
+    assert (one["lost"]["min"], one["parents_not_whole"]) == (2, {"min": 1, "max": 1})
+
+
+def test_where_a_child_is_perhaps_lost_its_parent_is_perhaps_not_whole() -> None:
+    found = split_in_two(snk_in=["a#1/2", "a#2/2", "b#1/2"], snk_out=["a#1/2", "a#2/2", "b#1/2"], snk_tally="")
+    assert (found["lost"], found["parents_not_whole"]) == ({"min": 0, "max": 1}, {"min": 0, "max": 1})

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+from tests.oracle.evidence import cut
+
 Document = dict[str, Any]
 PIPELINE = "clicks"
 
@@ -90,6 +92,64 @@ def retried_diamond(rng: random.Random) -> list[Document]:
     return nodes
 
 
+def merged(rng: random.Random) -> list[Document]:
+    """Sources whose messages meet."""
+    nodes = [node("web", "norm"), node("app", "norm"), node("norm", "snk"), node("snk")]
+    return [node("till", "snk"), *nodes] if rng.random() > 0.5 else nodes
+
+
+def merged_after_copy(rng: random.Random) -> list[Document]:
+    """A source that copies or chooses, one that does not, and what they share."""
+    more: Document = {"copy": "all"} if rng.random() > 0.5 else {}
+    return [
+        node("web", "left", "right", **more),
+        node("app", "right"),
+        node("left", "join"),
+        node("right", "join"),
+        node("join"),
+    ]
+
+
+def several_ways(rng: random.Random) -> list[Document]:
+    """Sources of which each has a destination of its own, and one that they share."""
+    return [node("web", "ga", "store"), node("app", "fb", "store"), node("ga"), node("fb"), node("store")]
+
+
+def cut_chain(rng: random.Random) -> list[Document]:
+    """A node that makes new ids between others, or at the end."""
+    nodes = [node("src", "agg"), node("agg", "snk", ids="new", **contract(rng)), node("snk")]
+    return nodes if rng.random() > 0.3 else [nodes[0], node("agg", ids="new", **contract(rng))]
+
+
+def cut_twice(rng: random.Random) -> list[Document]:
+    """Split after a junction of two sources, and aggregated on one of two branches."""
+    return [
+        node("web", "split"),
+        node("app", "split"),
+        node("split", "ga", "agg", ids="new", **contract(rng)),
+        node("agg", "store", ids="new", **contract(rng)),
+        node("ga"),
+        node("store"),
+    ]
+
+
+def cut_beside(rng: random.Random) -> list[Document]:
+    """A way around the cut: both sides are one."""
+    return [node("src", "agg", "snk"), node("agg", "snk", ids="new", **contract(rng)), node("snk")]
+
+
+def cut_retried(rng: random.Random) -> list[Document]:
+    """A retrier before the cut, or one that nodes of both sides share, which makes them one."""
+    kind = rng.choice(["split", "aggregate"])
+    end = node("snk", retries="again") if rng.random() > 0.5 else node("snk")
+    return [node("src", "agg"), node("agg", "snk", ids="new", contract=kind, retries="again"), end]
+
+
+def contract(rng: random.Random) -> dict[str, str]:
+    kind = rng.choice(["", "split", "aggregate"])
+    return {"contract": kind} if kind else {}
+
+
 def any_graph(rng: random.Random) -> list[Document]:
     names = ["src", "b", "c", "d", "e", "f"][: rng.randint(2, 6)]
     to: dict[str, list[str]] = {name: [] for name in names}
@@ -102,7 +162,7 @@ def any_graph(rng: random.Random) -> list[Document]:
             entry["copy"] = "all"
         if rng.random() > 0.85:
             entry["retries"] = "again"
-    return nodes
+    return nodes if rng.random() > 0.3 else [*nodes, node("till", rng.choice(names))]
 
 
 TOPOLOGIES: dict[str, Callable[[random.Random], list[Document]]] = {
@@ -117,6 +177,13 @@ TOPOLOGIES: dict[str, Callable[[random.Random], list[Document]]] = {
     "retried": retried,
     "shared_retrier": shared_retrier,
     "retried_diamond": retried_diamond,
+    "merged": merged,
+    "merged_after_copy": merged_after_copy,
+    "several_ways": several_ways,
+    "cut_chain": cut_chain,
+    "cut_twice": cut_twice,
+    "cut_beside": cut_beside,
+    "cut_retried": cut_retried,
     "any_graph": any_graph,
 }
 
@@ -144,7 +211,7 @@ def definition(topology: str, rng: random.Random) -> Document:
 
 
 def delivering(document: Document) -> list[str]:
-    entries = document["spec"]["nodes"]
+    entries = cut(document["spec"]["nodes"])
     retriers = {entry["retries"] for entry in entries if "retries" in entry}
     return [entry["name"] for entry in entries if not entry.get("to") and entry["name"] not in retriers]
 
@@ -188,6 +255,8 @@ def changed(document: Document, rng: random.Random) -> Document:
                     if not entry["to"]:
                         del entry["to"]
             forget_unused_retrier(nodes, gone.get("retries"))
+            if not are_connected(nodes):
+                return copy.deepcopy(document)
         case "copy" if any(len(entry.get("to", [])) > 1 for entry in steps):
             entry = rng.choice([entry for entry in steps if len(entry.get("to", [])) > 1])
             if "copy" in entry:
@@ -195,7 +264,7 @@ def changed(document: Document, rng: random.Random) -> Document:
             else:
                 entry["copy"] = "all"
         case _:
-            entry = rng.choice(steps)
+            entry = rng.choice([entry for entry in steps if "ids" not in entry])
             if "retries" in entry:
                 forget_unused_retrier(nodes, entry.pop("retries"))
             else:
@@ -212,17 +281,33 @@ def forget_unused_retrier(nodes: list[Document], retrier: str | None) -> None:
         nodes[:] = [entry for entry in nodes if entry["name"] != retrier]
 
 
+def are_connected(nodes: list[Document]) -> bool:
+    """Whether links, in whichever direction, lead from any node that is no retrier to all others."""
+    retriers = {entry.get("retries") for entry in nodes}
+    to = {entry["name"]: set(entry.get("to", [])) for entry in nodes if entry["name"] not in retriers}
+    found, waiting = set[str](), list(to)[:1]
+    while waiting:
+        name = waiting.pop()
+        if name not in found:
+            found.add(name)
+            waiting += [other for other in to if other in to[name] or name in to[other]]
+    return found == set(to)
+
+
 class Net:
     """Just enough of a document to let messages walk through it."""
 
     def __init__(self, document: Document) -> None:
-        entries = {entry["name"]: entry for entry in document["spec"]["nodes"]}
+        entries = {entry["name"]: entry for entry in cut(document["spec"]["nodes"])}
+        self.new_ids = {name for name, entry in entries.items() if "ids" in entry}
+        self.takes_in = {name for name in self.new_ids if "contract" not in entries[name]}
         self.retrier = {name: entry["retries"] for name, entry in entries.items() if "retries" in entry}
         self.retriers = list(dict.fromkeys(self.retrier.values()))
         self.steps = [name for name in entries if name not in self.retriers]
         self.to: dict[str, list[str]] = {name: entries[name].get("to", []) for name in self.steps}
         self.copies = {name for name in self.steps if "copy" in entries[name]}
-        self.first = next(name for name in self.steps if not any(name in to for to in self.to.values()))
+        self.sources = [name for name in self.steps if not any(name in to for to in self.to.values())]
+        self.entrances = [f"{name}.in" for name in self.sources]
 
     def out_for(self, name: str, following: str) -> str:
         return f"{name}.out:{following}" if len(self.to[name]) > 1 else f"{name}.out"

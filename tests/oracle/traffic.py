@@ -103,7 +103,9 @@ class Journey:
         if self.happens("lost_at_node", 0.12):
             return
         at_ms += self.delay_ms()
-        if node in self.net.retrier and chance(self.rng, 0.45) and tries < 2:
+        if node in self.net.takes_in:
+            self.make_new(node, at_ms, crc)
+        elif node in self.net.retrier and chance(self.rng, 0.45) and tries < 2:
             self.retry(node, at_ms, crc, tries)
         elif self.happens("filtered", 0.2):
             self.observe(f"{node}.filtered", at_ms, crc)
@@ -134,6 +136,8 @@ class Journey:
             if self.happens("on_target", 0.6):
                 at_ms = self.event_ms + self.lag_target_ms + self.rng.choice([0, 0, 1, -1, 0.001])
             self.observe(f"{node}.out", at_ms, crc)
+            if node in self.net.new_ids:
+                self.make_new(node, at_ms, crc)
             return
         taken = list(following)
         if len(following) > 1 and node not in self.net.copies:
@@ -143,6 +147,14 @@ class Journey:
                 continue  # one of the copies is never sent
             self.observe(self.net.out_for(node, name), at_ms, crc)
             self.cross(name, at_ms, crc)
+
+    def make_new(self, node: str, at_ms: float, crc: int) -> None:
+        """New messages of this one, which go on: two children, one with another id, or one with the same."""
+        old, visits = self.message_id, self.visits
+        for new in self.rng.choice([[f"{old}#1/2", f"{old}#2/2"], [f"{old}+"], [old]]):
+            self.message_id, self.visits = new, {}
+            self.visit(f"{node}-new", at_ms + self.delay_ms(), crc)
+        self.message_id, self.visits = old, visits
 
     def cross(self, name: str, at_ms: float, crc: int) -> None:
         """Over a link, to the node of that name."""
@@ -178,7 +190,10 @@ def journeys(plan: Plan, net: Net, cast: dict[str, list[Actor]], lag_target_ms: 
         event_ms = window_s * 1000 + rng.choice([0, 59_999, *(rng.randrange(MINUTE_MS) for _ in range(8))])
         name = f"order-{plan.seed}-{window_s - START_S}-{i}{rng.choice(['', '', 'é'])}"
         journey = Journey(plan, net, cast, rng, name, event_ms, lag_target_ms)
-        journey.visit(net.first, event_ms + journey.delay_ms(), journey.crc)
+        source = plan.rng("source", window_s, i).choice(net.sources)
+        journey.visit(source, event_ms + journey.delay_ms(), journey.crc)
+        if journey.happens("duplicates", 0.1) and len(net.sources) > 1:  # sent to two sources
+            journey.visit(next(name for name in net.sources if name != source), event_ms + 500, journey.crc)
         trails.append(with_holes(plan, rng, journey.seen) + replayed(journey) + restamped(plan, net, journey.seen))
     return trails
 
@@ -200,7 +215,7 @@ def restamped(plan: Plan, net: Net, seen: list[Seen]) -> list[Seen]:
     rng = plan.rng("restamped", seen[0].message_id, seen[0].event_ms)
     start_ms = seen[0].window_s * 1000
     again = replace(seen[0], event_ms=start_ms + rng.randrange(MINUTE_MS))
-    right = seen[0].checkpoint == f"{net.first}.in" and chance(rng, 0.6)
+    right = seen[0].checkpoint in net.entrances and chance(rng, 0.6)
     return [again] if right and plan.has("restamped") else []
 
 

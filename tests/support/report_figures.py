@@ -16,7 +16,7 @@ from lagloss_server.incidents.response_times import Course, Times
 from lagloss_server.model.window_result import Interval
 from lagloss_server.rules.error_budget import OBJECTIVES, Target, judge
 from lagloss_server.rules.hops import Hop
-from lagloss_server.rules.rollup import DestinationSums, Rollup
+from lagloss_server.rules.rollup import PartSums, Rollup
 from lagloss_server.store.periods import Coverage
 from tests.support.incident_rows import NOON, WHERE
 from tests.support.window_documents import chain
@@ -47,7 +47,7 @@ def lag_by_hop(*p95_ms: float) -> LagByHop:
     return LagByHop(dict(zip(HOPS, p95_ms, strict=False)), "snk", frozenset(HOPS[: len(p95_ms)]))
 
 
-def destination(made: Report, name: str, now: DestinationSums, before: DestinationSums) -> DestinationFigures:
+def destination(made: Report, name: str, now: PartSums, before: PartSums) -> DestinationFigures:
     whole, previous_ = (
         figures(of.from_s, of.to_s, replace(of.total, destinations={name: sums}).at(name))
         for of, sums in ((made.whole, now), (made.previous, before))

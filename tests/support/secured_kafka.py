@@ -36,7 +36,7 @@ from lagloss_server.ops.embedded.kafka_node import BrokerAccess
 from tests.support.token_server import SECRET_OF
 
 ADMIN = "admin"
-ROLES = ("prepare", "emitter", "aggregator", "dashboard", "doctor", "up", "service")
+ROLES = ("prepare", "emitter", "aggregator", "dashboard", "doctor", "taps", "up", "service")
 PASSWORDS = {ADMIN: 'admin\'s "secret" \\ word', **{role: f'pass"word\\ of {role}' for role in ROLES}}
 """Odd ones on purpose: they are quoted in three dialects."""
 MECHANISM = "SCRAM-SHA-512"

@@ -32,10 +32,10 @@ from lagloss_server.store.schema.taps import TapRow
 from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
 from taps.extraction import Extractor
 from taps.kernel import SEQ_BITS, BlockMaker
+from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 from taps.runner import REPORT_BITS, TapRunner
-from taps.service import LocalEngine
 from taps.store import NotOwned, RunningTap, TapStore
 from taps.topic_reader import TopicReader
 
@@ -268,10 +268,9 @@ class History:
         outlet.saboteur = saboteur
         store = FragileStore(self.engine, uuid.uuid4().hex, saboteur)
         maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
-        engine = LocalEngine(reader, maker)
-        engine.limit = LIMIT
+        engine = LocalEngine(reader, maker, LIMIT)
         commits = GroupCommits(self.bootstrap, self.group, self.topic) if kind == "group" else None
-        runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics())
+        runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics(), 0)
         return Runner(runner, saboteur, reader, [commits.close] if commits else [])
 
     def turn(self, kind: str, *, kill: bool = False) -> None:
@@ -321,6 +320,7 @@ class History:
         """End transactions, have the group commit all, and the taps read all."""
         if self._open is not None:
             self.transact()
+        self._wait_for_markers()
         self.commit(all_of_it=True)
         self.ended_ms = time.time_ns() // 1_000_000
         for kind in self.taps:
@@ -330,6 +330,12 @@ class History:
                 if self.random.random() < 0.3:
                     self.expire(kind)
                 self.turn(kind)
+
+    def _wait_for_markers(self) -> None:
+        """Wait until the broker has ended every transaction: the client's call returns before that."""
+        reader, deadline = self.runners["topic"][0].reader, time.monotonic() + 30
+        while any(log.stable_end < log.end for log in reader.look(reader.describe().partitions).logs.values()):
+            assert time.monotonic() < deadline
 
     def _has_read_all(self, kind: str) -> bool:
         for found in self.runners[kind]:

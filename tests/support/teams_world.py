@@ -26,7 +26,7 @@ from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.partitions import ensure_days
-from lagloss_server.store.schema import alerting, audit, dashboard, runs  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record
@@ -40,6 +40,7 @@ from tests.support.incident_rows import (
 )
 from tests.support.logged_blocks import Logged
 from tests.support.login_world import serving
+from tests.support.tap_rows import store_tap
 from tests.support.window_documents import document, store_missing, store_window
 
 OURS, THEIRS, HUSHED = "red-orders", "blue-salaries", "blue-hushed"
@@ -60,7 +61,7 @@ kind: Pipeline
 metadata: {name: NAME, description: "WORD in words", labels: {team: TEAM, word: WORD}}
 spec:
   nodes:
-    - {name: src, to: [snk]}
+    - {name: src, to: [snk], taps: {out: {topic: WORD-topic, id: $.id, eventTime: $.at}}}
     - {name: snk, group: WORD-group}
   jobs: [{dag: WORD-dag}]
 """
@@ -220,6 +221,9 @@ def seed(store: Store, bootstrap: str) -> TeamsWorld:
             )
             incidents[pipeline] = _incident(connection, pipeline)
             fill(connection, pipeline, START_S, TABLES_OF_HEALTH, incidents[pipeline])
+            (tap,) = definition(pipeline).taps
+            bad = {f"{word(pipeline)}-reason": (3, 0, 41, START_S * 1_000)}
+            store_tap(connection, tap, since_ms=0, through_ms=START_S * 1_000, unreadable=bad)
             dag, due_ms = f"{word(pipeline)}-dag", START_S * 1_000
             task = StateAt("failed", due_ms + 1, due_ms, due_ms + 1)
             run = RunReport(dag, f"{word(pipeline)}-run", due_ms, task=f"{word(pipeline)}-task", task_event=task)

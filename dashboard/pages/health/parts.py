@@ -12,6 +12,7 @@ from dashboard.pages.base import Part, alert
 from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.consumer_lag import LagNow
 from dashboard.queries.health import Health, HealthProblem
+from dashboard.queries.taps import TapStatus
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -58,6 +59,7 @@ def sections(health: Health, here: Address) -> Light:
         _section("Pipelines", _closings(health, here)),
         _section("Emitters by node", _nodes(health, here)),
         _section("Silent emitters, last 24 hours", _silent(health, here)),
+        _section("Taps", _taps(health, here)),
         _section("Clocks by host", _hosts(health)),
         _section("Quarantine, last 24 hours", _bad_records(health)) if health.is_whole else None,
         _section("Set aside", _set_aside(health, zone)),
@@ -152,6 +154,28 @@ def _nodes(health: Health, here: Address) -> Light:
         rows.append((node.is_bad, cells))
     columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report", "consumer lag")
     return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
+
+
+def _taps(health: Health, here: Address) -> Light:
+    rows: list[Row] = []
+    for tap in sorted(health.taps, key=lambda tap: (not tap.is_bad, not tap.unreadable)):
+        cells: list[Light | None] = [
+            link(tap.tap.pipeline, here.to(links.pipeline(tap.tap.pipeline)).href),
+            tap.tap.node,
+            tap.tap.source,
+            _status(tap.is_bad, tap.state, tap.state),
+            _at(tap.through_s, here.zone, health.now_s),
+            _unreadable(tap),
+            tap.trouble or fmt.NOTHING,
+        ]
+        rows.append((tap.is_bad, cells))
+    columns = ("pipeline", "node", "source", "state", "read through", "not readable", "waits for")
+    return _table(columns, rows, "No definition has any.")
+
+
+def _unreadable(tap: TapStatus) -> str:
+    named = ", ".join(f"{fmt.count(found.count)} {found.reason}" for found in tap.unreadable)
+    return named or "none"
 
 
 def _silent(health: Health, here: Address) -> Light:

@@ -19,9 +19,12 @@ from dashboard.pages.incident import cards as band
 from dashboard.pages.notices import Failed
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.pipeline.groups import groups_panel
 from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.pipeline.shares import shares_box
+from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
+from dashboard.pages.sources import source_of
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels
@@ -70,6 +73,8 @@ class PipelineId(StrEnum):
     WORST = "pipeline-worst"
     REASONS = "pipeline-reasons"
     QUALITY = "pipeline-quality"
+    GROUPS = "pipeline-groups"
+    TAPS = "pipeline-taps"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -121,7 +126,9 @@ def _content(name: str) -> Part:
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
             ),
+            html.Div(id=PipelineId.GROUPS),
             html.Div(id=PipelineId.QUALITY),
+            html.Div(id=PipelineId.TAPS),
             _nodes(),
         ],
         gap="sm",
@@ -181,7 +188,7 @@ def _figure(id_: str, named_by: str, height: int | None) -> Part:
 def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
     """Return every property of the page's parts that follows from stored data; the nodes' figure once it is `seen`."""
     try:
-        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+        panels = _read(store, name, here, now_s)
     except UnknownPipeline:
         notice = notices.unknown_pipeline(name, store.names(), here)
         return {"notice": notice, "incidents": None, "content": {"display": "none"}}
@@ -196,7 +203,7 @@ def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen
 def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
     name = of["pipeline"]
     try:
-        panels = read_panels(services.store, name, shown_span(here.query, now_s), now_s)
+        panels = _read(services.store, name, here, now_s)
     except UnknownPipeline:
         return notices.unknown_pipeline(name, services.store.names(), here)
     return [
@@ -206,17 +213,30 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
         pipeline_parts.headline(panels, here, now_s),
         shares_box(panels, here),
         pipeline_parts.worst_table(panels, here),
+        groups_panel(panels.groups, here, now_s),
         quality_panel(panels.series.quality, name, here),
+        taps_panel(panels.taps, here, now_s),
     ]
 
 
 def _draw_nodes(store: Store, name: str, here: Address, dark: bool, now_s: float) -> Any:
     """Return the figure of all nodes. It is the tallest, and below all others: drawn only when a reader comes near."""
     try:
-        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+        panels = _read(store, name, here, now_s)
     except UnknownPipeline:
         return no_update
     return nodes.nodes_figure(_frame(panels, here, dark, now_s))
+
+
+def _read(store: Store, name: str, here: Address, now_s: float) -> Panels:
+    """Read what the page shows, of the messages of the source that the address names.
+
+    Raises:
+        UnknownPipeline: there is none of this name.
+    """
+    panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+    source = source_of(here, Graph(panels.stored.definition).sources)
+    return panels if source is None else panels.from_source(source)
 
 
 def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFrame:
@@ -256,7 +276,9 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) 
         "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
         "worst": pipeline_parts.worst_table(panels, here),
         "reasons": pipeline_parts.reasons_box(series.total),
+        "groups": groups_panel(panels.groups, here, now_s),
         "quality": quality_panel(series.quality, panels.stored.name, here),
+        "taps": taps_panel(panels.taps, here, now_s),
     }
 
 
@@ -280,7 +302,9 @@ _OUTPUTS: Final = {
     "nodes_style": Output(PipelineId.NODES, "style"),
     "worst": Output(PipelineId.WORST, "children"),
     "reasons": Output(PipelineId.REASONS, "children"),
+    "groups": Output(PipelineId.GROUPS, "children"),
     "quality": Output(PipelineId.QUALITY, "children"),
+    "taps": Output(PipelineId.TAPS, "children"),
 }
 
 

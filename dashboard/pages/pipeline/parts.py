@@ -16,6 +16,8 @@ from dashboard.pages import reasons
 from dashboard.pages.base import Part, badge, moment
 from dashboard.pages.destinations import destinations
 from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.sides import sides
+from dashboard.pages.sources import source_choice, source_of, sources
 from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
@@ -27,6 +29,7 @@ from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
+from lagloss_server.model.flow import Flow
 from lagloss_server.model.window_result import start_of
 from lagloss_server.rules.rollup import PERIOD_S
 
@@ -40,7 +43,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     newest = panels.newest
     if newest is None:
         return None
-    sla, start_s = panels.newest_sla, start_of(newest)
+    sla, start_s, names = panels.newest_sla, start_of(newest), Flow(panels.stored.definition.spec.nodes).sources
     look = VERDICTS[words.verdict_of(newest)]
     closed_ago = fmt.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else fmt.NOTHING
     name = panels.stored.name
@@ -62,6 +65,9 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
             html.Div([verdict, html.Div(summary, className="grows")], className="said"),
             dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4}, mt="sm", spacing="sm"),
             destinations(newest, sla),
+            sources(newest, sla),
+            sides(newest),
+            source_choice(here, names, source_of(here, names)),
         ],
         p="sm",
         withBorder=True,
@@ -99,7 +105,9 @@ def _tile(title: str, value: str, beside: str) -> Part:
 def caption(panels: Panels, here: Address) -> list[Part]:
     """Return the panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
-    summary = describe_panels(panels.series, panels.terms, here.zone) + describe_consumer_lag(
+    source = source_of(here, Flow(panels.stored.definition.spec.nodes).sources)
+    summary = "" if source is None else f"messages, loss and E2E lag of {source}; verdicts and hops of all messages; "
+    summary += describe_panels(panels.series, panels.terms, here.zone) + describe_consumer_lag(
         panels.consumer_lag, here.zone
     )
     if not more:

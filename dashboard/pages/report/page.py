@@ -82,12 +82,15 @@ def content(services: Services, pipeline: str, here: Address, dark: bool) -> tup
     now_s = time.time()
     try:
         span = asked(here, now_s)
-        made = notices.attempt(make_report, services.store, pipeline, span, now_s)
+    except UsageError as error:
+        return alert("No such range", str(error), "orange", "?"), None
+    try:
+        made = notices.attempt(make_report, services.store, pipeline, span, now_s, here.query.get("source"))
     except UnknownPipeline:
         names = notices.or_nothing(services.store.names) or []
         return notices.unknown_pipeline(pipeline, names, here), None
     except UsageError as error:
-        return alert("No such range", str(error), "orange", "?"), None
+        return alert("No such source", str(error), "orange", "?"), None
     if isinstance(made, Report):
         return None, report_part(made, here, dark)
     return notices.query_failed(made, here.zone, now_s), None

@@ -11,6 +11,7 @@ from dash import dcc, html
 from dashboard.figures.burn_down import burn_down_figure
 from dashboard.figures.sparkline import data_uri
 from dashboard.pages.base import Part, aria, badge, icon
+from dashboard.pages.sources import source_choice
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
 from dashboard.reports.parts import Cell, ReportSection, Table
@@ -21,14 +22,21 @@ from dashboard.request.links import API, Address
 from dashboard.request.span import Span
 from lagloss_server.rules.error_budget import Status
 
-_ASKED: Final = ("range", "from", "to", "zone")
+_ASKED: Final = ("range", "from", "to", "zone", "source")
 
 
 def report_part(report: Report, here: Address, dark: bool) -> Part:
     """Return the status, downloads, and every section in the order in which it is read."""
     files = downloads(f"{API}/pipelines/{quote(report.pipeline)}/report", here)
     head = dmc.Group([status_badge(report.status), files], justify="space-between")
-    return html.Div([head, *(_section(section, report, here, dark) for section in sections(report))])
+    choice = source_choice(here, report.source_names, report.source)
+    return html.Div(
+        [
+            *([] if choice is None else [choice]),
+            head,
+            *(_section(section, report, here, dark) for section in sections(report)),
+        ]
+    )
 
 
 def status_badge(status: Status) -> Part:

@@ -12,6 +12,8 @@ from dashboard import format as words
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.pages.destinations import destinations
+from dashboard.pages.sides import sides
+from dashboard.pages.sources import sources
 from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
@@ -35,9 +37,7 @@ def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
     window = found.window
     if window is not None:
         if window["verdict"] == "idle":
-            summary = (
-                "No messages came in in this minute, and every emitter of the first node says so: nothing is lost."
-            )
+            summary = "No messages came in in this minute, and every emitter of a source says so: nothing is lost."
             return alert("Idle", summary, "gray", "○")
         return None if window["verdict"] else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
     if found.start_s > now_s:
@@ -77,6 +77,8 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
                     *(dmc.Text(each.text, size="sm", mt=4, className="breaks") for each in found.blame),
                     dmc.Text(_facts(window, zone), size="sm", c="dimmed", mt=4),
                     destinations(window, found.definition.spec.sla),
+                    sources(window, found.definition.spec.sla),
+                    sides(window),
                 ],
                 className="grows",
             ),

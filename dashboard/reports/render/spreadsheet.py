@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dashboard.reports.model import Figures, Report, figure_links
 from dashboard.reports.portfolio import Portfolio
@@ -18,43 +18,55 @@ COLUMNS: Final = (
     *("dead", "lost_min", "lost_max", "loss_bad_min", "loss_bad_max", "loss_budget"),
     *("on_time", "on_time_of", "on_time_bad_min", "on_time_bad_max", "on_time_budget"),
     *("e2e_p50_ms", "e2e_p95_ms", "e2e_p99_ms", "e2e_max_ms", "windows", "sums"),
-    *("duplicates", "duplicates_of", "corrupted", "corrupted_of", "staleness_ms"),
+    *("duplicates", "duplicates_of", "corrupted", "corrupted_of", "staleness_ms", "source"),
 )
 
 
 def spreadsheet(report: Report | Portfolio, base_url: str = "") -> str:
     """Return a report or portfolio as CSV. `what` is whole, previous, day or hour (one of the worst), or a stage of the
     whole range (`node mid`, `link src->mid`, `destination snk`), whose row has its quality; `destination` is empty
-    where figures are of all. Lags and dead messages of days, hours and portfolios are left out."""
+    where figures are of all, and so is `source`. Lags and dead messages of days, hours and portfolios are left out."""
     stretches = _of_portfolio(report) if isinstance(report, Portfolio) else _of_report(report)
-    rows = (_row(*stretch, report.span.zone, base_url) for stretch in stretches)
+    rows = (_row(stretch, report.span.zone, base_url) for stretch in stretches)
     qualities = () if isinstance(report, Portfolio) else (_quality_row(report, row, base_url) for row in report.quality)
     return "".join(csv_lines(COLUMNS, chain(rows, qualities)))
 
 
-def _of_portfolio(portfolio: Portfolio) -> Iterator[tuple[str, str, str, Figures]]:
+class _Stretch(NamedTuple):
+    pipeline: str
+    what: str
+    figures: Figures
+    destination: str = ""
+    source: str = ""
+
+
+def _of_portfolio(portfolio: Portfolio) -> Iterator[_Stretch]:
     for line in portfolio.lines:
-        yield line.pipeline, "whole", "", line.whole
-        yield line.pipeline, "previous", "", line.previous
+        yield _Stretch(line.pipeline, "whole", line.whole)
+        yield _Stretch(line.pipeline, "previous", line.previous)
 
 
-def _of_report(report: Report) -> Iterator[tuple[str, str, str, Figures]]:
-    name = report.pipeline
-    yield name, "whole", "", report.whole
-    yield name, "previous", "", report.previous
+def _of_report(report: Report) -> Iterator[_Stretch]:
+    name, source = report.pipeline, report.source or ""
+    yield _Stretch(name, "whole", report.whole, source=source)
+    yield _Stretch(name, "previous", report.previous, source=source)
     for there in report.destinations:
-        yield name, "whole", there.name, there.whole
-        yield name, "previous", there.name, there.previous
-    yield from ((name, "day", "", day) for day in report.days)
-    yield from ((name, "hour", "", hour.figures) for hour in report.worst_hours)
+        yield _Stretch(name, "whole", there.whole, there.name)
+        yield _Stretch(name, "previous", there.previous, there.name)
+    for part in report.sources:
+        yield _Stretch(name, "whole", part.whole, source=part.name)
+        yield _Stretch(name, "previous", part.previous, source=part.name)
+    yield from (_Stretch(name, "day", day, source=source) for day in report.days)
+    yield from (_Stretch(name, "hour", hour.figures, source=source) for hour in report.worst_hours)
 
 
-def _row(pipeline: str, what: str, destination: str, figures: Figures, zone: str, base_url: str) -> list[Any]:
+def _row(of: _Stretch, zone: str, base_url: str) -> list[Any]:
+    figures = of.figures
     total, lags = figures.total, Lags.of(figures.total.e2e_lags)
     loss, on_time = figures.attainments
-    links = figure_links(pipeline, zone, figures.from_s, figures.to_s, base_url)
+    links = figure_links(of.pipeline, zone, figures.from_s, figures.to_s, base_url, of.source or None)
     return [
-        *(pipeline, what, destination, rfc3339(figures.from_s), rfc3339(figures.to_s), zone),
+        *(of.pipeline, of.what, of.destination, rfc3339(figures.from_s), rfc3339(figures.to_s), zone),
         *(figures.status, loss.status, on_time.status, figures.known.minutes, *figures.minutes.values()),
         *(total.messages, total.delivered, total.pending),
         total.dead if total.proofs else None,  # counts alone have neither
@@ -62,7 +74,7 @@ def _row(pipeline: str, what: str, destination: str, figures: Figures, zone: str
         *(loss.bad.min, loss.bad.max, loss.allowed),
         *(total.on_time, total.on_time_of, on_time.bad.min, on_time.bad.max, on_time.allowed),
         *(lags.p50, lags.p95, lags.p99, lags.max),
-        *(links["windows"], links["sums"], *(None,) * 5),
+        *(links["windows"], links["sums"], *(None,) * 5, of.source),
     ]
 
 

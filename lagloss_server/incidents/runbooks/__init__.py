@@ -12,6 +12,7 @@ KINDS: Final = (
     "lag",
     "on-time",
     "staleness",
+    "time-to-loss",
     "budget",
     "blind",
     "dead-letters",

@@ -249,6 +249,40 @@ class ConsumerLagRow(Base):
     behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
     in_flight: Mapped[int | None] = mapped_column(comment="of a queue: messages received and not deleted")
     in_flight_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
+    committed: Mapped[int | None] = mapped_column(comment="offset at asked_at; null: none, or a queue")
+    log_start: Mapped[int | None] = mapped_column(comment="first offset of the log at asked_at; null: not known")
+    log_end: Mapped[int | None] = mapped_column(comment="offset after its last at asked_at; null: not known")
+    commits_per_s: Mapped[float | None] = mapped_column(comment="offsets per second, of 5 minutes; null: not known")
+    appends_per_s: Mapped[float | None] = mapped_column(comment="offsets per second, of 5 minutes; null: not known")
+    status: Mapped[str | None] = mapped_column(comment="ok, warning, stalled or stopped; null: not known")
+    kept_by: Mapped[str | None] = mapped_column(
+        comment="limit that deletes what waits first: time or size; none: there is no limit; null: not known"
+    )
+    deletes_at: Mapped[int | None] = mapped_column(
+        comment="epoch ms: earliest time at which the next record is deleted; null: nothing waits, or no limit known"
+    )
+    loss_at: Mapped[int | None] = mapped_column(
+        comment="epoch ms: earliest time at which a record is deleted unread, at these rates; null: none that waits"
+    )
+    at_risk: Mapped[int | None] = mapped_column(comment="offsets that wait from that record on; null: none")
+    deleted: Mapped[int | None] = mapped_column(
+        comment="offsets deleted in the minute before the group had committed past them; null: not known"
+    )
+
+
+class ConsumerGroupRow(Base):
+    __tablename__ = "consumer_group"
+    __table_args__ = {"comment": "Consumer groups as their coordinators describe them. Writer: consumer lag watch."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    node: Mapped[str] = mapped_column(primary_key=True)
+    consumer_group: Mapped[str] = mapped_column(primary_key=True)
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms")
+    state: Mapped[str] = mapped_column(comment="as Kafka names it: Stable, Empty, Dead, ...")
+    since: Mapped[int] = mapped_column(comment="epoch ms: when it was first found in this state")
+    members: Mapped[int] = mapped_column(Integer, comment="consumers in it")
+    assigned: Mapped[int] = mapped_column(Integer, comment="partitions that its members have between them")
+    protocol: Mapped[str] = mapped_column(comment="classic, or consumer: KIP-848")
 
 
 class RollupRow(Base):

@@ -19,7 +19,8 @@ from sqlalchemy import delete, select
 from tenacity import retry, retry_if_exception_type, stop_after_delay
 
 from aggregator.consumer_lag.lag import ConsumerLags
-from aggregator.consumer_lag.watch import ConsumerLagWatch, keep
+from aggregator.consumer_lag.rows import keep
+from aggregator.consumer_lag.watch import ConsumerLagWatch
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.set_aside import SetAside

@@ -132,12 +132,14 @@ def test_tallies_tell_what_came_and_went_before_a_window_closes(store: Store) ->
     stored.close(NOW_S - 240)
     view = readings.view(pipeline, NOW_S)
     came = {NOW_S - 240: NOW_S, NOW_S - 60: NOW_S}
-    assert (view.newest_s, view.came_s) == ({}, came)  # snk.in is no delivery
+    assert (view.newest_s, view.came_s(["src"])) == ({}, came)  # snk.in is no delivery
     stored.report("source", NOW_S * 1_000 + 1_000, [NOW_S - 60, NOW_S], node="src")
     stored.report("elsewhere", NOW_S * 1_000 + 2, [NOW_S + 60], node="src", pipeline="other")
-    assert readings.view(pipeline, NOW_S).came_s == came | {NOW_S: NOW_S + 1}
+    assert readings.view(pipeline, NOW_S).came_s(["src"]) == came | {NOW_S: NOW_S + 1}
     later = came | {NOW_S - 60: NOW_S + 1, NOW_S: NOW_S + 1}
-    assert ViewCache(store).view(pipeline, NOW_S).came_s == later, "of a changed tally only the last report is known"
+    assert ViewCache(store).view(pipeline, NOW_S).came_s(["src"]) == later, (
+        "of a changed tally only the last report is known"
+    )
 
 
 def test_an_hour_of_the_past_that_is_sent_now_makes_nothing_stale(store: Store) -> None:

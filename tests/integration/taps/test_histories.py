@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from sqlalchemy import Engine
 
 from tests.support.tap_histories import History, differences
@@ -12,6 +13,7 @@ HISTORIES = int(os.environ.get("LAGLOSS_TAP_HISTORIES", "12"))
 FIRST = int(os.environ.get("LAGLOSS_TAP_SEED", "1"))
 
 
+@pytest.mark.timeout(60 + 20 * HISTORIES)
 def test_taps_tell_every_record_once_whatever_happens(kafka_bootstrap: str, tap_engine: Engine) -> None:
     kills = beacons = 0
     for seed in range(FIRST, FIRST + HISTORIES):

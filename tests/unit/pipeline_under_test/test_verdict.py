@@ -93,7 +93,7 @@ def measured_of(
             kind = lost if outcome == "lost" else outcome
             missing.append(MissingMessage(START_S, hash_id(name), name, kind, list(places), checkpoints[-1], 0.0))
         for seq, checkpoint in enumerate(checkpoints):
-            is_first = checkpoint == GRAPH.first
+            is_first = checkpoint in GRAPH.entrances
             block = BeaconBlock(
                 "clicks", checkpoint, bytes(16), number * 100 + seq, START_S, 1,
                 np.array([hash_id(name)], np.uint64), np.array([1], np.float32),

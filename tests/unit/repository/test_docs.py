@@ -43,6 +43,8 @@ from lagloss_server.store.audit import ACTIONS, Action
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.yaml_files import parse_yaml
+from taps.cli.main import app as tap_app
+from taps.metrics import TapMetrics
 
 ROOT = Path(__file__).resolve().parents[3]
 RUNBOOKS = ROOT / "lagloss_server/incidents/runbooks"
@@ -74,7 +76,7 @@ def table_rows(text: str) -> set[str]:
 
 def exposed_metrics() -> set[str]:
     """The names as /metrics shows them."""
-    services = (AggregatorMetrics(), CollectorMetrics(), AlertingMetrics(), DashboardMetrics())
+    services = (AggregatorMetrics(), CollectorMetrics(), AlertingMetrics(), TapMetrics(), DashboardMetrics())
     families = [family for service in services for family in service.registry.collect()]
     names = {family.name + ("_total" if family.type == "counter" else "") for family in families}
     return {name for name in names if name.startswith("lagloss_") and name != "lagloss_build"} - {
@@ -116,7 +118,7 @@ def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
     return found
 
 
-APART = {"access": access_app, "alerts": alerts_app, "reports": reports_app, "report": report_app}
+APART = {"access": access_app, "alerts": alerts_app, "reports": reports_app, "report": report_app, "tap": tap_app}
 """Commands that are command lines of their own: see `lagloss_server.cli.main`."""
 COMMANDS = commands_of(typer.main.get_command(app))
 GROUPS = {name for name in COMMANDS for other in COMMANDS if other.startswith(f"{name} ")}

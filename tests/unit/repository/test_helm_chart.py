@@ -13,13 +13,14 @@ import yaml
 from kubernetes_validate import validate
 
 import lagloss
-from aggregator.kernel.session import defaults_in, is_local, session_conf
+from aggregator.kernel.session import AGGREGATOR
 from alerting.config import load_alerting
 from dashboard.login.checking import check_binding
 from dashboard.reports.schedule.file import load_reports
 from lagloss.broker.connection import PREFIX, PROPERTIES, KafkaConnection
 from lagloss.broker.connection import SECRETS as KAFKA_SECRETS
 from lagloss_server.database_url import SECRET_OPTIONS, connection_options
+from lagloss_server.ops.spark_session import defaults_in, is_local, session_conf
 from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from tests.programs import need
 from tests.support.manifests import (
@@ -42,8 +43,11 @@ from tests.support.manifests import (
 SMALL = ("small",)
 ALL = (SMALL, PRODUCTION, ON_KUBERNETES)
 OLDEST, NEWEST = "1.25", "1.37"
-SERVICES = {"collector", "dashboard", "alerting", "aggregator"}
-PORT_SETTINGS = {"aggregator": "METRICS", "alerting": "ALERTING", "collector": "COLLECTOR", "dashboard": "DASHBOARD"}
+SERVICES = {"collector", "dashboard", "alerting", "taps", "aggregator"}
+PORT_SETTINGS = {
+    "aggregator": "METRICS",
+    **{name: name.upper() for name in ("alerting", "collector", "dashboard", "taps")},
+}
 NOT_OURS = {"HOME", "POD_NAME", "PYSPARK_PYTHON", "SPARK_CONF_DIR"}
 OPERATORS = {"ServiceMonitor", "PrometheusRule"}
 """Kinds of Prometheus' operator, which the schemas of Kubernetes do not have."""
@@ -133,7 +137,7 @@ def _assert_uses_kafka(pod: Workload, values: tuple[str, ...]) -> None:
     assert given["sasl.username"].startswith("lagloss-")
     assert given["sasl.password"] == f"{_secret_of(pod, 'KAFKA_SASL_PASSWORD')}/password"
     assert Path(given["ssl.ca.location"]).read_text() == "company-ca/ca.crt"
-    if pod.component == "aggregator":
+    if pod.component in ("aggregator", "cli", "taps"):
         assert KafkaConnection.named("orders").properties["sasl.password"] == "lagloss-kafka-orders/password"
 
 
@@ -256,7 +260,7 @@ def test_images_are_those_of_the_dockerfile(values: tuple[str, ...]) -> None:
     assert re.findall(r"^USER (\d+):\1$", dockerfile, re.MULTILINE)[-1] == "10001"
     for component, pod in workloads(rendered(*values)).items():
         name, _, tag = pod.container["image"].rpartition("/")[2].partition("@" if values != SMALL else ":")
-        assert name == ("lagloss-aggregator" if component == "aggregator" else "lagloss")
+        assert name == ("lagloss-aggregator" if component in ("aggregator", "taps") else "lagloss")
         assert tag == lagloss.__version__ if values == SMALL else re.fullmatch("sha256:[0-9a-f]{64}", tag)
         module = pod.container["command"][-1]
         assert module == "infinity" or (ROOT / module.replace(".", "/")).is_dir() or component == "prepare"
@@ -290,6 +294,7 @@ def test_the_aggregators_spark_is_set_up_where_its_master_is(
     pod = workloads(manifests)["aggregator"]
     env = pod.started_in(tmp_path, manifests)
     conf = session_conf(
+        AGGREGATOR,
         env["LAGLOSS_SPARK_MASTER"],
         env["LAGLOSS_SPARK_DRIVER_MEMORY"],
         tmp_path,
@@ -342,7 +347,7 @@ def test_network_policies_of_production_let_in_who_is_named_and_the_releases_own
         assert ("10.20.0.0/24" in reached) == (component != "alerting")
         assert ("10.21.0.0/24" in reached) == (component != "executor")
         assert ("10.96.0.1/32" in reached) == (component == "aggregator")
-        assert ("587" in reached) == (component in ("alerting", "dashboard", "cli"))
+        assert ("587" in reached) == (component in ("alerting", "dashboard", "taps", "cli"))
     namespaces = {
         component: {
             peer["namespaceSelector"]["matchLabels"].get("kubernetes.io/metadata.name", "shop")
@@ -356,6 +361,7 @@ def test_network_policies_of_production_let_in_who_is_named_and_the_releases_own
         "collector": {"ingress-nginx", "shop", "monitoring"},
         "dashboard": {"ingress-nginx", "monitoring"},
         "alerting": {"monitoring"},
+        "taps": {"monitoring"},
         "aggregator": {"monitoring"},
         **{name: set() for name in ("prepare", "cli", "executor")},
     }

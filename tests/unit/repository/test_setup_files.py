@@ -24,7 +24,8 @@ LOCKS = ("requirements.txt", "requirements-dev.txt", "deploy/requirements.txt")
 WHEELS = ("lagloss", "lagloss-server")
 CHECKOUT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
 DATA_SUFFIXES = {
-    ".LICENSE", ".avsc", ".css", ".html", ".j2", ".jinja", ".js", ".lock", ".mako", ".md", ".typed", ".xml", ".yaml",
+    ".LICENSE", ".avsc", ".css", ".html", ".j2", ".jinja", ".js", ".json", ".lock", ".mako", ".md", ".typed", ".xml",
+    ".yaml",
 }  # fmt: skip
 
 
@@ -198,7 +199,7 @@ def test_the_batch_pipeline_in_containers_runs_commands_that_there_are_with_sett
 def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_stage_of_the_image() -> None:
     services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
     stages = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE))
-    ports = {"aggregator": "METRICS", "alerting": "ALERTING", "collector": "COLLECTOR", "dashboard": "DASHBOARD"}
+    ports = {name: name.upper() for name in ("alerting", "collector", "dashboard", "taps")} | {"aggregator": "METRICS"}
     for name, service in services.items():
         if name == "prepare":  # runs once and ends
             continue
@@ -207,10 +208,10 @@ def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_
             port = service["environment"][f"LAGLOSS_{ports[name]}_PORT"]
             assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/healthz"
             assert service["build"]["target"] in stages
-            assert (service["build"]["target"] == "aggregator") == (name == "aggregator")
+            assert (service["build"]["target"] == "aggregator") == (name in ("aggregator", "taps"))
 
 
-OURS = ("prepare", "aggregator", "alerting", "collector", "dashboard")
+OURS = ("prepare", "aggregator", "alerting", "collector", "dashboard", "taps")
 
 
 def test_the_compose_file_has_no_password_and_names_files_with_secrets() -> None:

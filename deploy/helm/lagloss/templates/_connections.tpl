@@ -9,6 +9,11 @@
 {{- ne .name "alerting" | ternary "yes" "" -}}
 {{- end -}}
 
+{{- /* Other clusters are for those who ask for consumer groups, or read their topics. */ -}}
+{{- define "lagloss.usesClusters" -}}
+{{- has .name (list "aggregator" "taps" "cli") | ternary "yes" "" -}}
+{{- end -}}
+
 {{- /* The component's own `kafka` laid over everyone's, as YAML; likewise its `database`. */ -}}
 {{- define "lagloss.kafka" -}}
 {{ mergeOverwrite (deepCopy .root.Values.kafka) (deepCopy (default dict .component.kafka)) | toYaml }}
@@ -100,7 +105,7 @@ postgresql://{{ .user | urlquery }}@{{ required "database.host: where is Postgre
 {{- $kafka := include "lagloss.kafka" . | fromYaml -}}
 {{- $_ := required "kafka.bootstrap: where is Kafka?" $kafka.bootstrap -}}
 {{- include "lagloss.kafkaEnv" (dict "prefix" "LAGLOSS_KAFKA_" "dir" (printf "%s/kafka" $dir) "kafka" $kafka) -}}
-{{- range $name, $cluster := eq $.name "aggregator" | ternary (default dict $kafka.clusters) dict -}}
+{{- range $name, $cluster := include "lagloss.usesClusters" $ | empty | ternary dict (default dict $kafka.clusters) -}}
 {{- $prefix := printf "LAGLOSS_KAFKA_CLUSTER_%s_" (regexReplaceAll "[^A-Z0-9]" (upper $name) "_") -}}
 {{- include "lagloss.kafkaEnv" (dict "prefix" $prefix "dir" (printf "%s/kafka-%s" $dir $name) "kafka" $cluster) -}}
 {{- end -}}
@@ -117,7 +122,7 @@ postgresql://{{ .user | urlquery }}@{{ required "database.host: where is Postgre
 {{- if include "lagloss.usesKafka" . -}}
 {{- $kafka := include "lagloss.kafka" . | fromYaml -}}
 {{- include "lagloss.kafkaFiles" (dict "path" "kafka" "kafka" $kafka) -}}
-{{- range $name, $cluster := eq $.name "aggregator" | ternary (default dict $kafka.clusters) dict -}}
+{{- range $name, $cluster := include "lagloss.usesClusters" $ | empty | ternary dict (default dict $kafka.clusters) -}}
 {{- include "lagloss.kafkaFiles" (dict "path" (printf "kafka-%s" $name) "kafka" $cluster) -}}
 {{- end -}}
 {{- end -}}

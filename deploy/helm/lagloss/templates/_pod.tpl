@@ -139,7 +139,7 @@ topologySpreadConstraints:
 {{- /* Where the services find each other; takes $. */ -}}
 {{- define "lagloss.addressEnv" -}}
 - {name: LAGLOSS_DASHBOARD_URL, value: {{ include "lagloss.dashboardUrl" . | quote }}}
-{{- range $name := list "collector" "aggregator" "alerting" }}
+{{- range $name := list "collector" "aggregator" "alerting" "taps" }}
 {{- if (index $.Values $name).enabled }}
 - name: LAGLOSS_{{ upper $name }}_URL
   value: http://{{ include "lagloss.name" (dict "root" $ "name" $name) }}.{{ $.Release.Namespace }}.svc:{{ (index $.Values $name).service.port }}

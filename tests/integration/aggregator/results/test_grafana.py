@@ -22,8 +22,13 @@ from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.results.metrics import PipelineResult
 from alerting.metrics import AlertingMetrics
 from deploy.grafana.build import FOLDER, dashboards
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.model.window_result import Interval
 from lagloss_server.rules.error_budget import Budget
+from taps.kernel import Blocks
+from taps.metrics import TapMetrics
+from taps.plan import TapPlan
 from tests.fakes.prometheus import Prometheus, run_prometheus
 from tests.support.kafka_log import wait_for
 from tests.support.window_documents import clicks, document
@@ -39,6 +44,18 @@ LAGS = {
     "conn-ga.in": 200.0,
     "conn-ga.out": 5_000.0,
 }
+
+
+TAP = Tap(
+    "clicks",
+    "col-service",
+    "",
+    "clicks.in",
+    None,
+    ("out",),
+    Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at")),
+    first=True,
+)
 
 
 class Quiet(WSGIRequestHandler):
@@ -60,12 +77,14 @@ def result() -> PipelineResult:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Scrapes an aggregator's metrics and evaluates our rules."""
-    metrics, alerting = AggregatorMetrics(), AlertingMetrics()
+    """Scrapes the metrics of services and evaluates our rules."""
+    metrics, alerting, taps = AggregatorMetrics(), AlertingMetrics(), TapMetrics()
     metrics.consumer_lag([PartitionLag(NodeGroup("clicks", "conn-ga", "clicks.conn-ga"), "clicks.ga", 0, 5, 100)])
     metrics.waiting(lambda: None)
     alerting.leading.set(1)
+    taps.count(TAP, Blocks(), TapPlan(1, 0, 1, 1, through_ms=60_000))
     metrics.registry.register(alerting.registry)
+    metrics.registry.register(taps.registry)
     with make_server("127.0.0.1", 0, make_wsgi_app(metrics.registry), handler_class=Quiet) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -121,6 +140,7 @@ def test_the_rules_are_evaluated_and_open_what_they_should(prometheus: Prometheu
         "LaglossLossPossible": "pending",  # for a quarter of an hour
         "LaglossNothingClosed": "pending",  # the window is of 1970
         "LaglossLate": "pending",
+        "LaglossTapBehind": "pending",  # it has read until 1970
     }
     assert prometheus.values("pipeline:lagloss_loss:ratio") == [0.071]
 

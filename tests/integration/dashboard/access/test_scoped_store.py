@@ -18,7 +18,9 @@ from lagloss_server.errors import IdsHidden, UnknownPipeline
 from lagloss_server.store.audit import audit_table
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import Base, table_of
+from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from lagloss_server.store.store import Store
+from tests.support.tap_rows import store_tap
 from tests.support.teams_world import (
     HUSHED,
     OURS,
@@ -65,6 +67,22 @@ def test_a_member_of_a_team_finds_rows_of_its_pipelines_alone(scoped: ScopedStor
     elif name not in OPEN:
         assert not seen
     assert asked_by(LOCAL, rows, scoped, select(table)) == rows(scoped.unscoped, select(table))
+
+
+def test_a_member_of_a_team_finds_what_its_taps_could_not_read_and_no_more(scoped: ScopedStore) -> None:
+    bad = {"no_id": (1, 0, 7, 0)}
+    with scoped.unscoped.engine.begin() as connection:
+        for name in (OURS, THEIRS):
+            (tap,) = definition(name).taps
+            store_tap(connection, tap, since_ms=0, through_ms=0, unreadable=bad)
+    row = TapUnreadableRow
+    asked = select(row.reason, TapRow.pipeline).join(TapRow, row.emitter == TapRow.emitter)
+    assert rows(scoped.unscoped, asked.where(row.reason == "no_id").order_by(TapRow.pipeline)) == [
+        ("no_id", THEIRS),
+        ("no_id", OURS),
+    ]
+    assert asked_by(member(), rows, scoped, asked) == [("no_id", OURS)]
+    assert asked_by(member(), rows, scoped, select(row.reason)) == [("no_id",)]
 
 
 @pytest.mark.parametrize("name", TABLES)

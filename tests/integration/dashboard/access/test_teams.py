@@ -75,6 +75,8 @@ READS: Final[dict[str, list[dict[str, Any]]]] = {
     f"GET {P}": [{}],
     f"GET {P}/panels": [{"range": "24h"}],
     f"GET {P}/consumer-lag": [{"range": "24h"}, {"range": "24h", "by": "partition"}],
+    f"GET {P}/consumer-groups": [{"range": "24h"}],
+    f"GET {P}/taps": [{}],
     f"GET {P}/windows": [{"range": "24h"}],
     f"GET {P}/windows/{{start}}": [{}],
     f"GET {P}/windows/{{start}}/blame": [{}],

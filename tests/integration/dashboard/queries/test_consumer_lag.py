@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from aggregator.consumer_lag.watch import keep
+from aggregator.consumer_lag.rows import keep
 from aggregator.node_groups import NodeGroup, PartitionLag
 from dashboard.queries.consumer_lag import ConsumerLag, LagNow, Of, read_consumer_lag, read_lag_now
 from dashboard.request.span import Span

@@ -5,21 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka.errors import IncompatibleBrokerVersion
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.queries.consumer_groups import ConsumerGroups, GroupDescription
 from tests.support.kafka_log import consumer_of, wait_for
 
 
 @contextmanager
-def one_that_took(bootstrap: str, topic: str, count: int) -> Iterator[str]:
+def one_that_took(bootstrap: str, topic: str, count: int, protocol: str = "classic") -> Iterator[str]:
     """A group whose consumer has committed this many records of a topic of two partitions; it is a member meanwhile."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
     admin.create_topics([NewTopic(topic, 2, -1)])[topic].result(20)
@@ -28,7 +29,7 @@ def one_that_took(bootstrap: str, topic: str, count: int) -> Iterator[str]:
         producer.produce(topic, b"x", partition=1)
     assert producer.flush(20) == 0
     group = f"{topic}.group"
-    with consumer_of(bootstrap, **{"group.id": group}) as consumer:
+    with consumer_of(bootstrap, **{"group.id": group, "group.protocol": protocol}) as consumer:
         consumer.subscribe([topic])
         _take(consumer, count)
         yield group
@@ -110,3 +111,39 @@ def test_who_asks_outlives_the_coordinator(jars: None, own_dir: Path) -> None:
             wait_for(lambda: kafka.is_in_sync, what="all replicas", timeout_s=60)
             wait_for(lambda: asked() == {group: {("three", 1): 5}}, what="an answer", timeout_s=60)
     assert any(isinstance(each, KafkaException) for each in answers)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_is_described_by_either_protocol(kafka_bootstrap: str, protocol: str) -> None:
+    topic = f"groups-{uuid.uuid4().hex[:8]}"
+    with closing(ConsumerGroups(kafka_bootstrap)) as groups:
+        with one_that_took(kafka_bootstrap, topic, 3, protocol) as group:
+            wait_for(lambda: groups.described([group])[group].state == "Stable", what="the group")
+            assert groups.described([group, "nobody"]) == {
+                group: GroupDescription("Stable", 1, 2, protocol),  # type: ignore[arg-type]
+                "nobody": GroupDescription("Dead"),
+            }
+            assert groups.assigned([group]) == {group: 2}
+            assert groups.committed([group]) == {group: {(topic, 1): 3}}
+        wait_for(lambda: groups.described([group])[group].state == "Empty", what="the member to be gone")
+        assert groups.described([group])[group].members == 0
+        assert groups.described([]) == {}
+
+
+def test_a_group_whose_protocol_the_brokers_do_not_know_is_dead_to_them(
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"groups-{uuid.uuid4().hex[:8]}"
+    with one_that_took(kafka_bootstrap, topic, 3, "consumer") as group, closing(ConsumerGroups(kafka_bootstrap)) as old:
+
+        def refuse(*_: object) -> object:
+            raise IncompatibleBrokerVersion
+
+        old.described([group])
+        monkeypatch.setattr(old._client._manager, "run", _unless(old._client._manager.run, refuse))  # type: ignore[union-attr]
+        assert old.described([group]) == {group: GroupDescription("Dead")}
+
+
+def _unless(run: Callable[..., object], refuse: Callable[..., object]) -> Callable[..., object]:
+    """Run what the client asks, but for descriptions of the newer protocol."""
+    return lambda asked, *args: (refuse if "consumer" in asked.__name__ else run)(asked, *args)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from aggregator.consumer_lag.lag import Input, Log, next_offset, offset_lag
 from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord
 from aggregator.metrics import AggregatorMetrics
-from aggregator.node_groups import NodeGroup, PartitionLag
+from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
 
 OFFSETS = st.integers(0, 60)
 LOGS = st.builds(lambda start, length: Log(start, start + length), OFFSETS, OFFSETS)
@@ -71,7 +71,8 @@ def test_what_is_left_is_nothing_only_if_a_reader_came_to_the_end_that_was_count
 
 
 def test_what_could_not_be_read_leaves_the_age_unknown_and_what_was_not_answered_both() -> None:
-    assert Input(MID, ("in", 0), 7, Log(0, 10)).judged({}, NOW_MS) == PartitionLag(MID, "in", 0, 3, None)
+    at = PartitionOffsets(7, 0, 10)
+    assert Input(MID, ("in", 0), 7, Log(0, 10)).judged({}, NOW_MS) == PartitionLag(MID, "in", 0, 3, None, at=at)
     assert Input(MID, ("in", 0), 7, None).judged({}, NOW_MS) == PartitionLag(MID, "in", 0, None, None)
 
 

@@ -275,16 +275,16 @@ def test_an_idle_source_makes_nothing_stale_and_neither_does_the_first_message_a
     idle = {at: window(definition, at, "idle", 0) for at in range(1, 60)}
     assert stale(definition, delivering | idle, 61).breaches == {}
     came = {minute(61): minute(61) + 1.0}
-    assert stale(definition, delivering | idle, 62, came_s=came).breaches == {}
-    assert stale(definition, delivering | idle, 66, came_s=came).breaches == {}
-    assert stale(definition, delivering | idle, 67, came_s=came).breaches == {minute(67): 3_960}
+    assert stale(definition, delivering | idle, 62, came_from_s={"src": came}).breaches == {}
+    assert stale(definition, delivering | idle, 66, came_from_s={"src": came}).breaches == {}
+    assert stale(definition, delivering | idle, 67, came_from_s={"src": came}).breaches == {minute(67): 3_960}
 
 
 def test_the_past_that_is_sent_today_is_waited_for_since_it_came_and_not_by_its_event_time() -> None:
     """As at the start of the demo, which sends an hour of the past: the first node's reports are ahead of others."""
     definition = defined()
     came = {minute(at): minute(60) + at / 60 for at in range(60)}
-    sent = {"newest_s": {"snk.out": minute(3)}, "came_s": came}
+    sent = {"newest_s": {"snk.out": minute(3)}, "came_from_s": {"src": came}}
     assert stale(definition, {}, 60.2, **sent).breaches == {}
     assert stale(definition, {}, 64.9, **sent).breaches == {}
     assert stale(definition, {}, 65.2, **sent).breaches == {minute(65): 3_672}

@@ -11,11 +11,11 @@ from dashboard.reports.changes import what_changed
 from dashboard.reports.model import Report
 from dashboard.reports.ranges import day_edges
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.rollup import DestinationSums, Rollup
+from lagloss_server.rules.rollup import PartSums, Rollup
 from tests.support.report_figures import destination, figures, incident, report, rollup
 
-GOOD = DestinationSums(Sketch(), 500, 500, on_time=500, on_time_of=500)
-BAD = DestinationSums(Sketch(), 500, 450, lost_min=50, lost_max=50, on_time=450, on_time_of=500)
+GOOD = PartSums(Sketch(), 500, 500, on_time=500, on_time_of=500)
+BAD = PartSums(Sketch(), 500, 450, lost_min=50, lost_max=50, on_time=450, on_time_of=500)
 
 
 def of_days(*days: Rollup, before: Rollup) -> Report:

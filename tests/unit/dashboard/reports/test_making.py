@@ -13,12 +13,13 @@ from dashboard.reports import making, portfolio
 from dashboard.reports.making import make_report
 from dashboard.reports.portfolio import make_portfolio
 from dashboard.reports.ranges import CalendarSpan, previous
+from lagloss.errors import UsageError
 from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.rules.error_budget import targets_of
-from lagloss_server.rules.rollup import CheckpointSums, DestinationSums, Rollup
+from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
 from lagloss_server.store.periods import TimeRange
 from tests.support.window_documents import CLICKS
 
@@ -64,8 +65,8 @@ def stretch(from_s: int, to_s: int) -> TimeRange:
         on_time_of=2 * due,
         checkpoints=checkpoints,
         destinations={
-            "conn-ga": DestinationSums(Sketch(), due, due, on_time=due, on_time_of=due),
-            "conn-fb": DestinationSums(
+            "conn-ga": PartSums(Sketch(), due, due, on_time=due, on_time_of=due),
+            "conn-fb": PartSums(
                 Sketch(), due, due - lost, lost_min=lost, lost_max=lost, on_time=due - lost, on_time_of=due
             ),
         },
@@ -144,3 +145,65 @@ def test_a_portfolio_has_the_figures_of_each_report_that_matches(store: Any) -> 
         assert line.previous.document() == report.previous.document()
         assert [step.to_s - step.from_s for step in line.steps] == [DAY_S] * 7
     assert make_portfolio(store, parse_matchers(["team=none"]), SPAN, TO_S + 3_600).lines == ()
+
+
+MERGED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: merged}
+spec:
+  nodes:
+    - {name: web, to: [norm]}
+    - {name: app, to: [norm]}
+    - {name: norm}
+"""
+
+
+def merged_stretches(_store: Any, _pipeline: str, edges: Sequence[int], **more: Any) -> list[TimeRange]:
+    """100 messages a minute from web, 10 from app, which loses one of them each; the counts alone know no source."""
+
+    def total(minutes: int) -> Rollup:
+        web = PartSums(Sketch(), 100 * minutes, 100 * minutes, on_time=100 * minutes, on_time_of=100 * minutes)
+        app = PartSums(
+            Sketch(),
+            10 * minutes,
+            9 * minutes,
+            lost_min=minutes,
+            lost_max=minutes,
+            on_time=9 * minutes,
+            on_time_of=10 * minutes,
+        )
+        sources = {} if more.get("counts_only") else {"web": web, "app": app}
+        return Rollup(
+            windows=minutes, verdicts={"ok": minutes}, messages=110 * minutes, lost_min=minutes, sources=sources
+        )
+
+    return [TimeRange(from_s, to_s, total((to_s - from_s) // 60)) for from_s, to_s in pairwise(edges)]
+
+
+@pytest.fixture
+def merged(store: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr(making, "series", merged_stretches)
+    known = [StoredPipeline("merged", 1, 0, parse_definition(MERGED))]
+    return SimpleNamespace(versions_of=lambda _name: known)
+
+
+def test_the_report_of_a_source_is_of_its_messages_in_every_hour_and_day(merged: Any) -> None:
+    made = make_report(merged, "merged", SPAN, TO_S + 3_600, "app")
+    assert (made.whole.total.messages, made.whole.status) == (7 * 1_440 * 10, "missed")
+    assert {day.total.messages for day in made.days} == {1_440 * 10}
+    assert made.worst_hours[0].figures.total.messages == 600
+    assert (made.source_names, made.sources, made.document()["source"]) == (("web", "app"), (), "app")
+    assert "source=app" in made.links(SPAN.from_s, SPAN.to_s)["page"]
+
+
+def test_the_report_of_all_messages_has_a_line_for_each_source(merged: Any) -> None:
+    made = make_report(merged, "merged", SPAN, TO_S + 3_600)
+    assert made.whole.total.messages == 7 * 1_440 * 110
+    found = {there.name: (there.whole.total.messages, there.whole.status) for there in made.sources}
+    assert found == {"web": (7 * 1_440 * 100, "met"), "app": (7 * 1_440 * 10, "missed")}
+
+
+def test_a_source_that_a_pipeline_never_had_is_refused(merged: Any) -> None:
+    with pytest.raises(UsageError, match=r"a source of merged \(web, app\), found till"):
+        make_report(merged, "merged", SPAN, TO_S + 3_600, "till")

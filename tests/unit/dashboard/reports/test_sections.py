@@ -12,19 +12,19 @@ from dashboard.reports import charts, render
 from dashboard.reports.model import Report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import CheckpointSums, DestinationSums
+from lagloss_server.rules.rollup import CheckpointSums, PartSums
 from lagloss_server.rules.runs import stats_of
 from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
 from tests.support.runs import JOB, NOON_S, failed_run
 from tests.support.window_documents import chain
 
-FAST = DestinationSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
-SLOW = DestinationSums(
+FAST = PartSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
+SLOW = PartSums(
     Sketch.from_bins({10_460: 300}), 400, 300, dead=80, lost_min=10, lost_max=20, on_time=100, on_time_of=320
 )
 
 
-def over(destinations: dict[str, DestinationSums], made: Report | None = None) -> Report:
+def over(destinations: dict[str, PartSums], made: Report | None = None) -> Report:
     """All was well there in the range before."""
     made = made or report()
     each = tuple(destination(made, name, sums, FAST) for name, sums in destinations.items())

@@ -78,7 +78,11 @@ def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: s
         (GOOD + "  sample: 0\n", 8, "greater than 0"),
         (GOOD + "  sample: 10%\n", 8, "valid number"),
         (HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b, to: [a]}\n", 4, "expected no cycles"),
-        (HEAD + "  nodes:\n    - {name: a}\n    - {name: b}\n", 4, "exactly one node without incoming link"),
+        (
+            HEAD + "  nodes:\n    - {name: a}\n    - {name: b}\n",
+            4,
+            "found none between a and b",
+        ),
         (HEAD + "  nodes:\n    - {name: a, to: [x]}\n", 4, "found x"),
         (HEAD + "  nodes:\n    - {name: a, to: [b], copy: all}\n    - {name: b}\n", 4, "several next nodes"),
         (HEAD + "  nodes:\n    - {name: a.b}\n", 6, "match pattern"),

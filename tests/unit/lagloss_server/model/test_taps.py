@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from lagloss_server.errors import BadDefinition
-from lagloss_server.model.definition import Definition, as_document, parse_definition
+from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 
@@ -99,6 +101,18 @@ def test_a_tapped_group_is_watched_as_any_other() -> None:
 )
 def test_what_cannot_be_read_is_refused_with_its_place(node: str, expected: str) -> None:
     assert expected in problem(node)
+
+
+def test_a_schema_s_file_becomes_part_of_the_definition(tmp_path: Path) -> None:
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "string"}]}'
+    (tmp_path / "order.avsc").write_text(schema)
+    node = "  - {name: a, taps: {out: {topic: t, id: $.id, eventTime: timestamp, format: avro, schema: order.avsc}}}"
+    (tmp_path / "orders.yaml").write_text(HEAD + node)
+    definition = load_definition(tmp_path / "orders.yaml")
+    assert [tap.extraction.schema for tap in definition.taps] == [schema]
+    assert Definition.model_validate(as_document(definition)) == definition
+    with pytest.raises(BadDefinition, match=r"taps\.out.*which `lagloss apply` would read"):
+        parse_definition(HEAD + node)
 
 
 def test_a_record_s_timestamp_is_not_inherited() -> None:

@@ -31,7 +31,7 @@ def presence(beacons: Beacons) -> Presence:
     """One block a beacon; the first checkpoint's tell the name and an event time of as many seconds as its number."""
     blocks: dict[str, list[BeaconBlock]] = {}
     for seq, (name, checkpoint, is_replay, lag_ms) in enumerate(beacons):
-        is_first = checkpoint == GRAPH.first
+        is_first = checkpoint in GRAPH.entrances
         block = BeaconBlock(
             "chain", checkpoint, bytes(16), seq, START_S, 1,
             np.array([hash_id(name)], np.uint64), np.array([lag_ms], np.float32),
@@ -57,7 +57,7 @@ def test_every_message_has_its_least_live_lag_its_duplicates_and_its_missing_pla
         assert message.lags_ms == {point: float(min(live[point] or every[point])) for point in points}
         assert message.duplicates == {point: len(lags) - 1 for point, lags in live.items() if len(lags) > 1}
         assert message.missing == missing_places(GRAPH, GRAPH.mask(points))
-        assert message.message_id == (name if GRAPH.first in points else f"{hash_id(name):016x}")
+        assert message.message_id == (name if GRAPH.entrances[0] in points else f"{hash_id(name):016x}")
 
 
 @given(BEACONS)
@@ -110,7 +110,7 @@ def test_rows_come_by_event_time_and_those_with_something_missing_first_if_asked
 
 
 def test_a_text_is_part_of_a_name_or_the_whole_hash() -> None:
-    found = presence([(name, GRAPH.first, False, 1) for name in NAMES])
+    found = presence([(name, GRAPH.entrances[0], False, 1) for name in NAMES])
     for text, count in (("SAGE-3", 1), ("message", 6), (f"{hash_id(NAMES[2]):016x}", 1), ("nobody", 0)):
         assert found.select(text=text).size == count
 
@@ -131,12 +131,12 @@ def test_names_are_those_that_the_first_checkpoint_told(names: list[str], data: 
     halves = [half for half in (told[: len(told) // 2], told[len(told) // 2 :]) if half]
     blocks = [
         BeaconBlock(
-            "chain", GRAPH.first, bytes(16), seq, START_S, 1,
+            "chain", GRAPH.entrances[0], bytes(16), seq, START_S, 1,
             np.array([hash_id(name) for name in half], np.uint64), np.zeros(len(half), np.float32),
             message_ids=pack_ids(name.encode() for name in half),
         )
         for seq, half in enumerate(halves)
     ]  # fmt: skip
-    found = WindowBlocks(GRAPH, START_S, {GRAPH.first: blocks}, SAMPLE_ALL)
+    found = WindowBlocks(GRAPH, START_S, {GRAPH.entrances[0]: blocks}, SAMPLE_ALL)
     wanted = np.array([hash_id(name) for name in names], np.uint64)
     assert found.names(wanted) == [escape_id(name) if name in told else f"{hash_id(name):016x}" for name in names]

@@ -34,6 +34,7 @@ class Made:
     lags: dict[str, list[float]]
     on_time: int | None
     arrivals: dict[str, list[float]]
+    by_source: dict[str, list[float]]
 
 
 LAGS = st.lists(st.floats(-1e6, 1e6, width=32), max_size=8)
@@ -52,6 +53,15 @@ def destinations(draw: st.DrawFn, name: str) -> dict[str, Any]:
         "lost": {"min": draw(st.integers(0, lost)), "max": lost},
         "on_time_share": draw(st.integers(0, asked)) / asked if asked else None,
     }
+
+
+@st.composite
+def sources(draw: st.DrawFn, name: str) -> dict[str, Any]:
+    """What a window says of one of several sources."""
+    there = draw(destinations(name))
+    of = draw(st.integers(0, 10**7))
+    share = draw(st.integers(0, of)) / of if of else None
+    return {"messages": there.pop("due"), **there, "on_time_share": share, "on_time_of": of}
 
 
 @st.composite
@@ -104,11 +114,15 @@ def windows(draw: st.DrawFn) -> Made:
             if name in lags
         ],
     }
+    by_source = {name: draw(LAGS) for name in draw(st.sampled_from([(), ("web", "app")]))}
+    document |= {"sources": [draw(sources(name)) for name in by_source]} if by_source else {}
+    document |= {"sides": [draw(sources(name)) for name in ("src", "agg-new")]} if draw(st.booleans()) else {}
     facts = WindowFacts(
         checkpoints={name: CheckpointFacts(lags=Sketch.of(np.array(values))) for name, values in lags.items()},
         arrivals=tuple(Sketch.of(np.array(values)) for values in arrivals.values()),
+        source_arrivals=tuple(Sketch.of(np.array(values)) for values in by_source.values()),
     )
-    return Made(document, facts, e2e, lags, on_time, arrivals)
+    return Made(document, facts, e2e, lags, on_time, arrivals, by_source)
 
 
 def rolled_up(found: list[Made]) -> Rollup:
@@ -193,6 +207,37 @@ def test_each_destination_of_a_rollup_is_what_that_of_all_its_windows_comes_to(f
         every = [lag for window in found for lag in window.arrivals.get(name, ())]
         for label, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)):
             assert_near(one["e2e_lag_ms"][label], percentile(every, q))
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=6))
+def test_each_source_of_a_rollup_is_what_that_of_the_windows_with_several_comes_to(found: list[Made]) -> None:
+    total = rolled_up(found)
+    made = {one["name"]: one for one in total.document().get("sources", [])}
+    assert made.keys() == {name for window in found for name in window.by_source}
+    for name, one in made.items():
+        parts = [there for window in found for there in window.document.get("sources", []) if there["name"] == name]
+        for count in ("messages", *FATES, "on_time_of"):
+            assert one[count] == sum(there[count] for there in parts)
+        on_time = sum(round((there["on_time_share"] or 0) * there["on_time_of"]) for there in parts)
+        assert one["on_time_share"] == (on_time / one["on_time_of"] if one["on_time_of"] else None)
+        every = [lag for window in found for lag in window.by_source.get(name, ())]
+        assert_near(one["e2e_lag_ms"]["p95"], percentile(every, 0.95))
+        alone = total.from_source(name)
+        assert (alone.messages, alone.lost_min, alone.windows) == (one["messages"], one["lost"]["min"], len(found))
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=6))
+def test_each_side_of_a_rollup_is_what_that_of_the_windows_with_several_comes_to(found: list[Made]) -> None:
+    total = rolled_up(found)
+    rows = [side for window in found for side in window.document.get("sides", [])]
+    made = {one["name"]: one for one in total.document().get("sides", [])}
+    assert made.keys() == {side["name"] for side in rows}
+    for name, one in made.items():
+        mine = [side for side in rows if side["name"] == name]
+        assert one["messages"] == sum(side["messages"] for side in mine)
+        assert one["lost"]["max"] == total.of_side(name).lost_max == sum(side["lost"]["max"] for side in mine)
 
 
 @settings(max_examples=50)

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.kernel import code_archive as shipping
-from aggregator.kernel.session import claim_scratch, defaults_in, is_local, session_conf
+from aggregator.kernel.session import AGGREGATOR
+from lagloss_server.ops import code_archive as shipping
+from lagloss_server.ops.spark_session import claim_scratch, defaults_in, is_local, session_conf
 
 
 @pytest.fixture(autouse=True)
@@ -22,7 +23,7 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def conf(master: str = "", driver_host: str = "", **submitted: str) -> dict[str, str]:
     told = {name.replace("_", "."): value for name, value in submitted.items()}
-    return session_conf(master, "2g", Path("scratch"), driver_host, told)
+    return session_conf(AGGREGATOR, master, "2g", Path("scratch"), driver_host, told)
 
 
 def test_a_given_master_wins_over_that_of_spark_submit() -> None:
@@ -41,7 +42,7 @@ def test_only_a_cluster_is_told_where_the_driver_is_and_gets_its_code() -> None:
     assert conf("spark://there:7077")["spark.driver.host"] == socket.gethostname()
     found = conf("spark://there:7077", "10.0.0.7")
     assert (found["spark.driver.host"], found["spark.executorEnv.PYTHONPATH"]) == ("10.0.0.7", shipping.FOLDER)
-    told = session_conf("spark://there:7077", "2g", Path(), "", {"spark.executorEnv.PYTHONPATH": "more"})
+    told = session_conf(AGGREGATOR, "spark://there:7077", "2g", Path(), "", {"spark.executorEnv.PYTHONPATH": "more"})
     assert told["spark.executorEnv.PYTHONPATH"] == f"{shipping.FOLDER}:more"
     here = conf("local[2]", "10.0.0.7")
     assert (here["spark.driver.host"], "spark.executorEnv.PYTHONPATH" in here) == ("127.0.0.1", False)

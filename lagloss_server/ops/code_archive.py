@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 FOLDER: Final = "lagloss-code"
 """The folder that the archive becomes, below an executor's working directory; on its Python's path from the start."""
-_PACKAGES: Final = ("aggregator", "lagloss", "lagloss_server")
+_PACKAGES: Final = ("aggregator", "lagloss", "lagloss_server", "taps")
 
 
 def pack(folder: Path) -> Path:

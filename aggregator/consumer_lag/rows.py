@@ -1,0 +1,109 @@
+"""Rows of consumer lag: what the watch stores of partitions, by minute, and of groups, the newest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, case, delete, func
+from sqlalchemy.dialects.postgresql import insert
+
+from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.queries.consumer_groups import GroupDescription
+from lagloss_server.rules.group_velocity import UNKNOWN_VELOCITY
+from lagloss_server.store.schema import core as tables
+
+GROUPS_KEPT_MS: Final = 86_400_000
+"""How long the description of a group that no definition names any more is kept."""
+
+
+def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:
+    """Store the lags under the minute in which they were read. A repetition, or an older reading than the stored one,
+    changes nothing."""
+    rows = [
+        {
+            "pipeline": lag.group.pipeline,
+            "window_start": asked_ms // 1_000 // WINDOW_S * WINDOW_S,
+            "node": lag.group.node,
+            "consumer_group": lag.group.group,
+            "topic": lag.topic,
+            "topic_partition": lag.partition,
+            "asked_at": asked_ms,
+            "offsets": lag.offsets,
+            "offsets_max": lag.offsets,
+            "behind_ms": lag.behind_ms,
+            "behind_max_ms": lag.behind_ms,
+            "in_flight": lag.in_flight,
+            "in_flight_max": lag.in_flight,
+            **_offsets(lag.at),
+            **_progress(lag.progress),
+        }
+        for lag in found
+    ]
+    table = tables.table_of(tables.ConsumerLagRow)
+    upsert = insert(table)
+    newest = ("asked_at", "offsets", "behind_ms", "in_flight", *_offsets(None), *_progress(None))
+    newer: dict[str, Any] = {name: upsert.excluded[name] for name in newest}
+    highest = {
+        name: func.greatest(table.c[name], upsert.excluded[name])  # passes over nulls
+        for name in ("offsets_max", "behind_max_ms", "in_flight_max")
+    }
+    absolute = upsert.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns),
+        set_={**newer, **highest, "deleted": func.coalesce(upsert.excluded.deleted, table.c.deleted)},
+        where=upsert.excluded.asked_at >= table.c.asked_at,
+    )
+    connection.execute(absolute, rows)
+
+
+def keep_groups(connection: Connection, asked_ms: int, described: Mapping[NodeGroup, GroupDescription]) -> None:
+    """Store the groups as they were described last, each with the time since which it has been in its state; an older
+    description than the stored one changes nothing. Forget those that were last described a day ago."""
+    table = tables.table_of(tables.ConsumerGroupRow)
+    connection.execute(delete(table).where(table.c.asked_at < asked_ms - GROUPS_KEPT_MS))
+    if not described:
+        return
+    rows = [
+        {
+            "pipeline": group.pipeline,
+            "node": group.node,
+            "consumer_group": group.group,
+            "asked_at": asked_ms,
+            "state": found.state,
+            "since": asked_ms,
+            "members": found.members,
+            "assigned": found.partitions,
+            "protocol": found.protocol,
+        }
+        for group, found in described.items()
+    ]
+    upsert = insert(table)
+    newer = {name: upsert.excluded[name] for name in ("asked_at", "state", "members", "assigned", "protocol")}
+    is_same = table.c.state == upsert.excluded.state
+    absolute = upsert.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns),
+        set_={**newer, "since": case((is_same, table.c.since), else_=upsert.excluded.since)},
+        where=upsert.excluded.asked_at >= table.c.asked_at,
+    )
+    connection.execute(absolute, rows)
+
+
+def _offsets(at: PartitionOffsets | None) -> dict[str, int | None]:
+    if at is None:
+        return {"committed": None, "log_start": None, "log_end": None}
+    return {"committed": at.committed, "log_start": at.start, "log_end": at.end}
+
+
+def _progress(found: PartitionProgress | None) -> dict[str, Any]:
+    moving = UNKNOWN_VELOCITY if found is None else found.velocity
+    return {
+        "commits_per_s": moving.commits_per_s,
+        "appends_per_s": moving.appends_per_s,
+        "status": None if found is None else found.status,
+        "kept_by": None if found is None else found.kept_by,
+        "deletes_at": None if found is None else found.deletes_ms,
+        "loss_at": None if found is None else found.loss_ms,
+        "at_risk": None if found is None else found.at_risk,
+        "deleted": None if found is None else found.deleted,
+    }

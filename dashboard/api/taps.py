@@ -1,0 +1,39 @@
+"""The route of taps: how far each has read its topic, why it waits, and what it could not read."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from fastapi import APIRouter
+
+from dashboard.queries.services import Services
+from dashboard.queries.taps import read_taps
+from lagloss_server.net.problem_details import documented
+
+_ABOUT: Final = (
+    "In the order of the flow. `commits`: how commits of the group are learned, `log` or `polled` (times are then "
+    "those of the asking). `state`: `reading`, `behind` (for more than a minute), `waiting` (for what `trouble` says), "
+    "`not run` (by no process), `not begun`. `read_through`: everything observed before is read; `behind_ms`: time "
+    "since. `records` were read since the tap began; `left_out` of them by its filter, `early` of them are of minutes "
+    "before its first; `gone` is the number of offsets that were deleted before they were read. `unreadable`: by "
+    "reason, with the newest example."
+)
+
+
+def router(services: Services) -> APIRouter:
+    """GET /pipelines/{p}/taps."""
+    routes = APIRouter(tags=["pipelines"])
+    store, read = services.store, services.threads.read
+
+    @routes.get(
+        "/pipelines/{pipeline}/taps",
+        summary="The taps of a pipeline now",
+        description=_ABOUT,
+        responses=documented(404, 422, 503),
+    )
+    async def taps(pipeline: str) -> list[dict[str, Any]]:
+        found = await read(lambda: read_taps(store, [store.pipeline(pipeline).definition], time.time()))
+        return [tap.document() for tap in found]
+
+    return routes

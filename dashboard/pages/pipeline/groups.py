@@ -1,0 +1,138 @@
+"""Consumer groups on a pipeline's page: a row a group, with its worst partitions, and what retention takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard.format import STATUSES
+from dashboard.pages.base import Part, aria, badge, moment, sideways
+from dashboard.queries.consumer_groups import ConsumerGroup
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss_server import format as fmt
+from lagloss_server.rules.group_progress import PartitionNow
+from lagloss_server.rules.group_velocity import Velocity
+
+_SHOWN: Final = 5
+"""The worst partitions of a group that are listed."""
+_NOTE: Final = (
+    "As the brokers know them now; rates are over five minutes. Retention deletes whole segments, so the times are the "
+    "earliest ones."
+)
+_HEADS: Final = ("Group", "State", "Status", "Lag", "Commits", "Appends", "Catches up", "Deleted from", "At risk")
+_NUMBERS: Final = frozenset(_HEADS[3:])
+
+
+def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -> Part | None:
+    """Return the table of consumer groups; None where no node names one."""
+    if not groups:
+        return None
+    heads = [dmc.TableTh(name, className="number" if name in _NUMBERS else None) for name in _HEADS]
+    table = dmc.Table(
+        [
+            dmc.TableThead(dmc.TableTr(heads)),
+            dmc.TableTbody([row for group in groups for row in _rows(group, here.zone, now_s)]),
+        ],
+        tabularNums=True,
+        verticalSpacing=4,
+        horizontalSpacing=12,
+        fz="sm",
+        className="unbroken",
+    )
+    title = dmc.Title("Consumer groups", order=2, fz=16)
+    about = dmc.Text(_NOTE, size="sm", className="faint", mb=4)
+    losses = [_loss(group, here.zone, now_s) for group in groups]
+    return dmc.Paper([title, about, *losses, sideways("Consumer groups", table)], p="sm", withBorder=True)
+
+
+def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
+    """Return what the group loses in a sentence; None where that is nothing."""
+    risk = group.at_risk(now_s)
+    parts = [] if risk is None else [risk.words(now_s, lambda at_s: zone.clock(at_s, date=at_s - now_s > 43_200))]
+    if group.deleted:
+        parts.append(f"{fmt.counted(group.deleted, 'message')} of {group.group} deleted unread in this span")
+    return dmc.Text([html.Span("✖ ", **aria(hidden="true")), "; ".join(parts)], size="sm", fw=600) if parts else None
+
+
+def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part]:
+    """Return the row of a group, and one of each partition of it that is not well."""
+    name = dmc.TableTh(
+        [group.node, dmc.Text(group.group, size="xs", className="faint")], attributes={"root": {"scope": "row"}}
+    )
+    look = None if group.status is None else STATUSES[group.status]
+    status = fmt.NOTHING if look is None else badge(look.word, look.icon, look.colour, size="sm")
+    risk = group.at_risk(now_s)
+    cells = [
+        dmc.TableTd(_state(group, zone, now_s)),
+        dmc.TableTd(html.Span(status, title="not known" if look is None else look.meaning)),
+        *_numbers(group.lag, group.velocity, group.catches_up_s),
+        dmc.TableTd(_deleted_from(group.deletes_ms, zone, now_s), className="number"),
+        dmc.TableTd(fmt.count(0 if risk is None else risk.messages), className="number"),
+    ]
+    bad = [one for one in group.partitions if one.status not in ("ok", None) or one.loss_ms is not None]
+    rows = [dmc.TableTr([name, *cells])]
+    if len(group.partitions) > 1:
+        rows += [_partition_row(one, zone, now_s) for one in bad[:_SHOWN]]
+        if len(bad) > _SHOWN:
+            more = f"and {fmt.counted(len(bad) - _SHOWN, 'partition')} more"
+            rows.append(dmc.TableTr([dmc.TableTd(more, className="faint", tableProps={"colSpan": len(_HEADS)})]))
+    return rows
+
+
+def _partition_row(one: PartitionNow, zone: Zone, now_s: float) -> Part:
+    return dmc.TableTr(
+        [
+            dmc.TableTd(f"{one.of.topic}/{one.of.partition}", className="faint"),
+            dmc.TableTd(""),
+            dmc.TableTd(fmt.NOTHING if one.status is None else STATUSES[one.status].word),
+            *_numbers(one.lag, one.velocity, one.catches_up_s),
+            dmc.TableTd(_deleted_from(one.deletes_ms, zone, now_s), className="number"),
+            dmc.TableTd(fmt.count(one.at_risk or 0), className="number"),
+        ]
+    )
+
+
+def _state(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part | str]:
+    """Return the state with the number of members, and since when it has been so."""
+    found = group.described
+    if found is None:
+        return [fmt.NOTHING]
+    since_s = found.since_ms / 1_000
+    since = moment(f"for {fmt.duration_s(round(max(0.0, now_s - since_s)))}", utc(since_s))
+    return [f"{found.state}, {fmt.counted(found.members, 'member')}", dmc.Text(since, size="xs", className="faint")]
+
+
+def _numbers(lag: int | None, moving: Velocity, catches_up_s: float | None) -> list[Part]:
+    texts = (
+        fmt.count(lag),
+        _rate(moving.commits_per_s),
+        _rate(moving.appends_per_s),
+        _ahead(lag, moving, catches_up_s),
+    )
+    return [dmc.TableTd(text, className="number") for text in texts]
+
+
+def _rate(per_s: float | None) -> str:
+    return fmt.NOTHING if per_s is None else f"{per_s:,.{0 if per_s >= 100 or per_s == 0 else 1}f}/s"
+
+
+def _ahead(lag: int | None, moving: Velocity, catches_up_s: float | None) -> str:
+    """Return when nothing will wait any more, or by how much more will."""
+    if lag == 0:
+        return "nothing waits"
+    if catches_up_s is not None:
+        return f"in {fmt.duration_s(catches_up_s)}"
+    gain = moving.gain_per_s
+    return fmt.NOTHING if gain is None else "not at this rate" if gain >= 0 else f"{_rate(-gain)} further behind"
+
+
+def _deleted_from(deletes_ms: int | None, zone: Zone, now_s: float) -> Part | str:
+    """Return when the next message can be deleted; behind it, for how long it is there."""
+    if deletes_ms is None:
+        return fmt.NOTHING
+    left_s = deletes_ms / 1_000 - now_s
+    return moment(f"in {fmt.duration_s(left_s)}" if left_s > 0 else "now", utc(deletes_ms / 1_000))

@@ -1,0 +1,105 @@
+"""Taps on a pipeline's page: a row each, with its source, how far it has read, and what it could not read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard.pages.base import Part, icon, moment, sideways
+from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss_server import format as fmt
+
+_HEADS: Final = ("Checkpoints", "Source", "State", "Read through", "Records", "Not readable")
+_NUMBERS: Final = frozenset({"Records"})
+_COMMITS: Final = {"log": "commits by their log", "polled": "commits polled"}
+_POLLED: Final = (
+    "Commits are polled where the brokers' log of commits cannot be read: what a group took in then counts as taken in "
+    "when it was asked, up to a second late."
+)
+
+
+def taps_panel(taps: Sequence[TapStatus], here: Address, now_s: float) -> Part | None:
+    """Return the table of taps; None for a pipeline without any."""
+    if not taps:
+        return None
+    head = [dmc.TableTh(name, className="number" if name in _NUMBERS else "") for name in _HEADS]
+    table = dmc.Table(
+        [
+            dmc.TableThead(dmc.TableTr(head)),
+            dmc.TableTbody([_row(tap, here.zone, now_s) for tap in taps]),
+        ],
+        striped=True,
+        tabularNums=True,
+        verticalSpacing=4,
+        horizontalSpacing=12,
+        fz="sm",
+        miw=860,
+    )
+    about = "Beacons made of a topic's records, and of a consumer group's commits; counts are since the tap began."
+    if any(tap.commits == "polled" for tap in taps):
+        about += f" {_POLLED}"
+    title = dmc.Title("Taps", order=2, fz=16)
+    return dmc.Paper(
+        [title, dmc.Text(about, size="sm", className="faint", mb=4), sideways("Taps", table)], p="sm", withBorder=True
+    )
+
+
+def _row(tap: TapStatus, zone: Zone, now_s: float) -> Part:
+    name = [html.Div(checkpoint) for checkpoint in tap.checkpoints]
+    return dmc.TableTr(
+        [
+            dmc.TableTh(name, attributes={"root": {"scope": "row"}}),
+            dmc.TableTd(_source(tap)),
+            dmc.TableTd(_state(tap)),
+            dmc.TableTd(_through(tap, zone, now_s)),
+            dmc.TableTd(_records(tap), className="number"),
+            dmc.TableTd([_unreadable(found, zone) for found in tap.unreadable] or "none"),
+        ]
+    )
+
+
+def _source(tap: TapStatus) -> list[Any]:
+    of = f" on {tap.tap.cluster}" if tap.tap.cluster else ""
+    if tap.tap.group is None:
+        return [f"topic {tap.tap.topic}{of}"]
+    lines = [f"group {tap.tap.group}", _faint(f"of topic {tap.tap.topic}{of}")]
+    return [*lines, _faint(_COMMITS[tap.commits])] if tap.commits in _COMMITS else lines
+
+
+def _state(tap: TapStatus) -> list[Any]:
+    sign, colour = ("!", "orange") if tap.is_bad else ("✔", "teal")
+    status = html.Span([icon(sign), f" {tap.state}"], className=f"status status-{colour}")
+    return [status, _faint(tap.trouble)] if tap.trouble else [status]
+
+
+def _through(tap: TapStatus, zone: Zone, now_s: float) -> list[Any]:
+    if tap.through_s is None:
+        return [fmt.NOTHING]
+    dated = now_s - tap.through_s > 43_200
+    at = moment(zone.clock(tap.through_s, seconds=True, date=dated), utc(tap.through_s))
+    behind = "" if tap.state is TapState.READING else f"{fmt.duration_s(tap.behind_s)} behind"
+    return [at, _faint(behind)] if behind else [at]
+
+
+def _records(tap: TapStatus) -> list[Any]:
+    more = (
+        (tap.left_out, "left out by its filter"),
+        (tap.early, "of minutes before its first"),
+        (tap.gone, "deleted before they were read"),
+    )
+    return [fmt.count(tap.records), *(_faint(f"{fmt.count(number)} {what}") for number, what in more if number)]
+
+
+def _unreadable(found: UnreadableCount, zone: Zone) -> Part:
+    at = moment(zone.clock(found.at_s, seconds=True, date=True), utc(found.at_s))
+    example = [" such as ", html.Code(found.place), " of ", at]
+    return html.Div([f"{fmt.count(found.count)} {found.reason}", _faint(example)])
+
+
+def _faint(text: Any) -> Part:
+    return dmc.Text(text, size="xs", className="faint")

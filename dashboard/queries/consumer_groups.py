@@ -1,0 +1,146 @@
+"""The consumer groups of a pipeline as they stand now: state, velocity, and what retention deletes from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from dashboard.request.span import Span
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.group_progress import GroupAtRisk, GroupNow, PartitionNow
+from lagloss_server.rules.group_velocity import STATUSES, Status, Velocity, worst
+from lagloss_server.store.group_progress import read_deleted, read_groups, read_partitions
+from lagloss_server.store.store import Store
+
+N = TypeVar("N", int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerGroup:
+    """A node's group. `described`: as its coordinator described it; None before it did. `partitions`: the newest
+    readings, two minutes old at most, the worst first. `deleted`: offsets deleted unread in the span."""
+
+    node: str
+    group: str
+    described: GroupNow | None
+    partitions: tuple[PartitionNow, ...]
+    deleted: int
+
+    @property
+    def status(self) -> Status | None:
+        """The status of its worst partition."""
+        return worst(one.status for one in self.partitions)
+
+    @property
+    def lag(self) -> int | None:
+        """Offsets over all partitions; None if one is not known, or there is none."""
+        return _sum(one.lag for one in self.partitions)
+
+    @property
+    def velocity(self) -> Velocity:
+        """Offsets per second over all partitions; None if one is not known, or there is none."""
+        moving = [one.velocity for one in self.partitions]
+        return Velocity(_sum(each.commits_per_s for each in moving), _sum(each.appends_per_s for each in moving))
+
+    @property
+    def catches_up_s(self) -> float | None:
+        """Seconds until nothing waits in any partition; None if one falls behind, or is not known."""
+        found = [one.catches_up_s for one in self.partitions]
+        known = [each for each in found if each is not None]
+        return max(known) if known and len(known) == len(found) else None
+
+    @property
+    def deletes_ms(self) -> int | None:
+        """When the first message that waits in any partition is deleted at the earliest (epoch ms)."""
+        return min((one.deletes_ms for one in self.partitions if one.deletes_ms is not None), default=None)
+
+    def at_risk(self, now_s: float) -> GroupAtRisk | None:
+        """Return what is lost ahead, at the present velocity, or was within the last minutes; None for nothing."""
+        found = [one for one in self.partitions if one.loss_ms is not None or one.deleted]
+        return GroupAtRisk.of(found, now_s) if found else None
+
+    def document(self, now_s: float) -> dict[str, Any]:
+        described, risk = self.described, self.at_risk(now_s)
+        has_loss = risk is not None and risk.partitions > 0
+        return {
+            "node": self.node,
+            "group": self.group,
+            "state": None if described is None else described.state,
+            "since": None if described is None else _moment(described.since_ms),
+            "members": None if described is None else described.members,
+            "assigned": None if described is None else described.assigned,
+            "protocol": None if described is None else described.protocol,
+            "status": self.status,
+            "lag": self.lag,
+            **_velocity(self.velocity),
+            "catches_up_s": self.catches_up_s,
+            "deletes_from": _moment(self.deletes_ms),
+            "loss_from": rfc3339(int(risk.loss_s)) if risk is not None and has_loss else None,
+            "at_risk": risk.messages if risk is not None else 0,
+            "deleted_unread": self.deleted,
+            "partitions": [_partition(one) for one in self.partitions],
+        }
+
+
+def read_consumer_groups(store: Store, stored: StoredPipeline, span: Span, now_s: float) -> list[ConsumerGroup]:
+    """Read the groups that the nodes of a pipeline name now, in the order of the definition."""
+    named = [(node.name, node.input) for node in stored.definition.spec.nodes if node.has_group]
+    if not named:
+        return []
+    with store.engine.connect() as connection:
+        partitions = read_partitions(connection, stored.name, now_s)
+        described = {(one.node, one.group): one for one in read_groups(connection, stored.name)}
+        deleted = read_deleted(connection, stored.name, span.from_s, span.to_s)
+    return [
+        ConsumerGroup(
+            node,
+            group or "",
+            described.get((node, group or "")),
+            tuple(sorted((one for one in partitions if one.of[:2] == (node, group)), key=_goodness)),
+            deleted.get((node, group or ""), 0),
+        )
+        for node, group in named
+    ]
+
+
+def _goodness(one: PartitionNow) -> tuple[int, int, int, str, int]:
+    """Return how well a partition stands: by what it loses, then by its status, then by its lag."""
+    loss_ms = 2**62 if one.loss_ms is None else one.loss_ms
+    status = 1 if one.status is None else -STATUSES.index(one.status)
+    return loss_ms, status, -(one.lag or 0), one.of.topic, one.of.partition
+
+
+def _partition(one: PartitionNow) -> dict[str, Any]:
+    return {
+        "topic": one.of.topic,
+        "partition": one.of.partition,
+        "read_at": _moment(one.asked_ms),
+        "status": one.status,
+        "lag": one.lag,
+        "behind_ms": one.behind_ms,
+        "committed": one.committed,
+        "log": {"start": one.log_start, "end": one.log_end},
+        **_velocity(one.velocity),
+        "catches_up_s": one.catches_up_s,
+        "kept_by": one.kept_by,
+        "deletes_from": _moment(one.deletes_ms),
+        "loss_from": _moment(one.loss_ms),
+        "at_risk": one.at_risk or 0,
+    }
+
+
+def _velocity(moving: Velocity) -> dict[str, float | None]:
+    return {"commits_per_s": moving.commits_per_s, "appends_per_s": moving.appends_per_s}
+
+
+def _moment(epoch_ms: int | None) -> str | None:
+    return None if epoch_ms is None else rfc3339(epoch_ms // 1_000)
+
+
+def _sum(values: Iterable[N | None]) -> N | None:
+    """Return the sum; None if one is not known, or there is none."""
+    found = list(values)
+    known = [value for value in found if value is not None]
+    return sum(known) if found and len(known) == len(found) else None

@@ -1,0 +1,182 @@
+"""Taps of pipelines: how far each has read its topic, why it waits, and what it could not read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, cast, func, select
+
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.taps import Tap
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
+from lagloss_server.store.store import Store
+
+BEHIND_AFTER_S: Final = 60.0
+"""A tap that has nothing to read says so each 10 s; windows are due a minute after their end, by default."""
+_NOW_MS: Final = cast(func.extract("epoch", func.clock_timestamp()) * 1_000, BigInteger)
+
+
+class TapState(StrEnum):
+    """What a tap does; all but the first keep its pipeline's minutes from being judged."""
+
+    READING = "reading"
+    BEHIND = "behind"
+    WAITING = "waiting"
+    NOT_RUN = "not run"
+    NOT_BEGUN = "not begun"
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableCount:
+    """Records that a tap could not read for one reason, and the newest example of them. `at_s`: its timestamp."""
+
+    reason: str
+    count: int
+    partition: int
+    offset: int
+    at_s: float
+
+    @property
+    def place(self) -> str:
+        """The example as Kafka's tools name it: PARTITION@OFFSET."""
+        return f"{self.partition}@{self.offset}"
+
+    def document(self) -> dict[str, Any]:
+        example = {"partition": self.partition, "offset": self.offset, "timestamp": rfc3339(self.at_s)}
+        return {"reason": self.reason, "count": self.count, "example": example}
+
+
+@dataclass(frozen=True, slots=True)
+class TapStatus:
+    """One tap of a definition as of a moment; counts are of all records since it began.
+
+    Attributes:
+        commits: how commits of its group are learned, `log` or `polled`; None: it has no group, or has not begun.
+        trouble: why it waits; empty: it does not.
+        since_s: start of its first window (epoch s); None: it has not begun.
+        through_s: everything observed before is read (epoch s); None: that is not known of any moment yet.
+        behind_s: seconds since then.
+        records, left_out, early, gone: read; of them left out by its filter, and of windows before its first; offsets
+            that were deleted before they were read.
+    """
+
+    tap: Tap
+    state: TapState
+    commits: str | None = None
+    trouble: str = ""
+    since_s: int | None = None
+    through_s: float | None = None
+    behind_s: float | None = None
+    records: int = 0
+    left_out: int = 0
+    early: int = 0
+    gone: int = 0
+    unreadable: tuple[UnreadableCount, ...] = ()
+
+    @property
+    def is_bad(self) -> bool:
+        return self.state is not TapState.READING
+
+    @property
+    def unreadable_records(self) -> int:
+        return sum(found.count for found in self.unreadable)
+
+    @property
+    def checkpoints(self) -> list[str]:
+        return [f"{self.tap.node}.{place}" for place in self.tap.places]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "node": self.tap.node,
+            "checkpoints": self.checkpoints,
+            "topic": self.tap.topic,
+            "group": self.tap.group,
+            "cluster": self.tap.cluster or None,
+            "commits": self.commits,
+            "state": self.state,
+            "trouble": self.trouble or None,
+            "since": None if self.since_s is None else rfc3339(self.since_s),
+            "read_through": None if self.through_s is None else rfc3339(self.through_s),
+            "behind_ms": None if self.behind_s is None else round(1_000 * self.behind_s),
+            "records": self.records,
+            "left_out": self.left_out,
+            "early": self.early,
+            "gone": self.gone,
+            "unreadable": [found.document() for found in self.unreadable],
+        }
+
+
+def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> list[TapStatus]:
+    """Return the taps of these pipelines, in the order of the definitions, and of the flow in each."""
+    wanted = [tap for definition in definitions for tap in _in_order(definition)]
+    if not wanted:
+        return []
+    names = sorted({tap.pipeline for tap in wanted})
+    row, unreadable = TapRow, TapUnreadableRow
+    asked = (
+        select(
+            *(row.emitter, row.tap, row.since, row.seen, row.left_out, row.early, row.gone, row.commits, row.trouble),
+            cast(row.plan["through_ms"].astext, BigInteger).label("through_ms"),
+            (row.owned_until >= _NOW_MS).label("is_owned"),
+        )
+        .where(tables.is_any(row.pipeline, names))
+        .order_by(row.since)  # of a tap that was dropped and is wanted again, the newest counts
+    )
+    bad = (
+        select(
+            *(unreadable.emitter, unreadable.reason, unreadable.count.label("records")),
+            *(unreadable.partition, unreadable.offset, unreadable.at),
+        )
+        .join(row, row.emitter == unreadable.emitter)
+        .where(tables.is_any(row.pipeline, names))
+        .order_by(unreadable.count.desc(), unreadable.reason)
+    )
+    with store.engine.connect() as connection:
+        stored = {Tap.of(found.tap): found for found in connection.execute(asked)}
+        reasons: dict[bytes, list[UnreadableCount]] = {}
+        for found in connection.execute(bad):
+            one = UnreadableCount(found.reason, found.records, found.partition, found.offset, found.at / 1_000)
+            reasons.setdefault(found.emitter, []).append(one)
+    return [_status(tap, stored.get(tap), reasons, now_s) for tap in wanted]
+
+
+def _in_order(definition: Definition) -> list[Tap]:
+    """Return the taps of a definition, of each node what it takes in before what it sends out."""
+    taps = definition.taps
+    rank = {node: at for at, node in enumerate(dict.fromkeys(tap.node for tap in taps))}
+    return sorted(taps, key=lambda tap: (rank[tap.node], tap.group is None))
+
+
+def _status(tap: Tap, row: Any, reasons: Mapping[bytes, Sequence[UnreadableCount]], now_s: float) -> TapStatus:
+    if row is None:
+        return TapStatus(tap, TapState.NOT_BEGUN)
+    through_s = row.through_ms / 1_000 if row.through_ms else None
+    behind_s = None if through_s is None else max(0.0, now_s - through_s)
+    late_s = now_s - row.since / 1_000 if behind_s is None else behind_s
+    return TapStatus(
+        tap,
+        _state(row, late_s),
+        commits=row.commits or None,
+        trouble=row.trouble,
+        since_s=row.since // 1_000,
+        through_s=through_s,
+        behind_s=behind_s,
+        records=row.seen,
+        left_out=row.left_out,
+        early=row.early,
+        gone=row.gone,
+        unreadable=tuple(reasons.get(row.emitter, ())),
+    )
+
+
+def _state(row: Any, late_s: float) -> TapState:
+    if not row.is_owned:
+        return TapState.NOT_RUN
+    if row.trouble:
+        return TapState.WAITING
+    return TapState.BEHIND if late_s > BEHIND_AFTER_S else TapState.READING

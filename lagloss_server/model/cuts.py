@@ -1,0 +1,68 @@
+"""Cuts: where ids are new, the graph is cut, and each side of it is judged by itself.
+
+A node N with `ids: new` is two nodes of the graph. N takes the old ids in and is a delivery of the side before. `N-new`
+is a source of the side after: the new ids come in there as they are made, and go out as N's links say. Each has
+emitters of its own. With a `contract` a message is delivered at `N.out`, which says that it went into what N made;
+without one N has no checkpoint but `N.in`, where a message is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from lagloss_server.model.nodes import NodeSpec
+
+AFTER: Final = "-new"
+"""Ends the name of the node at which new ids begin."""
+MAX_NAME: Final = 100
+PARENT_ENDS: Final = "#"
+"""In the id of a child under `contract: split`, `PARENT#k` or `PARENT#k/n`, the last of these ends the parent's id."""
+
+
+def cut_nodes(nodes: Sequence[NodeSpec]) -> list[NodeSpec]:
+    """Return the nodes of the graph: those with new ids as two, one behind the other."""
+    found = []
+    for node in nodes:
+        if node.ids is None:
+            found.append(node)
+        else:
+            sent = {place: tap for place, tap in node.taps.items() if _is_sent(node, place)}
+            taken_in = {place: tap for place, tap in node.taps.items() if place not in sent}
+            found.append(node.model_copy(update={"to": (), "copy_": None, "taps": taken_in}))
+            after = {"name": node.name + AFTER, "to": node.to, "copy": node.copy_, "description": node.description}
+            found.append(NodeSpec.model_validate(after).model_copy(update={"taps": sent}))
+    return found
+
+
+def _is_sent(node: NodeSpec, place: str) -> bool:
+    """Return whether new ids are at a place of a node (`out`, `out:M`); those of its retrier are old."""
+    return place == "out" or (place.startswith("out:") and place != f"out:{node.retries}")
+
+
+def cut_problem(nodes: Sequence[NodeSpec]) -> str | None:
+    """Return why valid nodes cannot be cut; None if they can."""
+    names = {node.name for node in nodes} | {node.retries for node in nodes if node.retries}
+    for node in nodes:
+        if node.ids is None:
+            continue
+        after = node.name + AFTER
+        if after in names:
+            return f"expected {after} to be free for what {node.name} makes, found a node of that name"
+        if len(after) > MAX_NAME:
+            return f"expected at most {MAX_NAME - len(AFTER)} characters, whose ids are new, found {node.name}"
+        if not any(node.name in other.to for other in nodes):
+            return f"expected an incoming link of {node.name}, whose ids are new, found none"
+    return None
+
+
+def takes_in_only(node: NodeSpec) -> bool:
+    """Return whether nothing is said of what becomes of the messages that a node takes in."""
+    return node.ids is not None and node.contract is None
+
+
+def parent_of(message_id: str) -> str | None:
+    """Return the id of the message that a child was split from; None where the id names none."""
+    parent, found, rest = message_id.rpartition(PARENT_ENDS)
+    number, _, of = rest.partition("/")
+    return parent if found and parent and number.isdecimal() and (of == "" or of.isdecimal()) else None

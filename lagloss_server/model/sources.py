@@ -1,0 +1,27 @@
+"""The sources by which the messages of a pipeline can be separated: those of versions with several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lagloss.errors import UsageError
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.flow import Flow
+
+
+def source_names(versions: Sequence[StoredPipeline]) -> list[str]:
+    """Return the sources of all versions that have several, those of the newest version first."""
+    several = [Flow(stored.definition.spec.nodes).sources for stored in reversed(versions)]
+    return list(dict.fromkeys(name for sources in several if len(sources) > 1 for name in sources))
+
+
+def demand_source(versions: Sequence[StoredPipeline], source: str) -> None:
+    """Check that this is one of several sources of some version.
+
+    Raises:
+        UsageError: it is none.
+    """
+    known = source_names(versions)
+    if source not in known:
+        expected = ", ".join(known) or "none: it has a single one"
+        raise UsageError(detail=f"expected a source of {versions[-1].name} ({expected}), found {source}")

@@ -1,0 +1,171 @@
+"""Checks of taps: the tapped topics and groups can be read, and what that says of the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import groupby
+from typing import Any, Final
+
+from confluent_kafka import KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient, ConfigResource, ResourceType
+from sqlalchemy import Engine, select
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import kafka_error, needs
+from lagloss.broker.topics import connect
+from lagloss.errors import LaglossError
+from lagloss_server.model.taps import Tap
+from lagloss_server.ops.checks import TIMEOUT_S, Check
+from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+_ACLS: Final = "see docs/kafka.md, ACLs"
+
+
+def check_clusters(taps: Iterable[Tap], settings: Settings) -> list[Check]:
+    """Check each tapped topic and group where it is. Raises nothing: a failure is a finding."""
+    checks: list[Check] = []
+    for cluster, found in groupby(sorted(taps, key=lambda tap: tap.cluster), key=lambda tap: tap.cluster):
+        try:
+            at: Cluster = KafkaConnection.named(cluster) if cluster else settings.require_kafka()
+            checks += _check_cluster(at, cluster, list(found))
+        except LaglossError as error:
+            what, _, todo = str(error).partition(". ")
+            checks.append(Check(f"taps on {cluster or 'Kafka'}", "fail", what, todo))
+    return checks
+
+
+def check_rows(engine: Engine) -> list[Check]:
+    """Report taps that wait, and records that taps could not read. Raises SQLAlchemyError."""
+    row, unreadable = TapRow, TapUnreadableRow
+    waits = select(row.tap, row.trouble).where(row.trouble != "").order_by(row.pipeline, row.node)
+    bad = (
+        select(
+            *(row.tap, unreadable.reason, unreadable.count.label("records")),
+            *(unreadable.partition, unreadable.offset),
+        )
+        .join(row, row.emitter == unreadable.emitter)
+        .order_by(unreadable.count.desc(), unreadable.reason)
+    )
+    with engine.connect() as connection:
+        waiting = [f"{_named(found.tap)}: {found.trouble}" for found in connection.execute(waits)]
+        records = [
+            f"{found.records} {found.reason} of {_named(found.tap)}, such as {found.partition}@{found.offset}"
+            for found in connection.execute(bad)
+        ]
+    checks = []
+    if waiting:
+        checks.append(Check("waiting taps", "warn", _first(waiting), "see logs/taps.log and the health page"))
+    if records:
+        todo = "see the pipeline's page; docs/taps.md has the reasons"
+        checks.append(Check("unreadable records", "warn", _first(records), todo))
+    return checks
+
+
+def _check_cluster(at: Cluster, cluster: str, taps: Sequence[Tap]) -> Iterator[Check]:
+    """Check the taps of one cluster. Raises LaglossError."""
+    admin, _ = connect(at, TIMEOUT_S)
+    on = f" on {cluster}" if cluster else ""
+    topics = sorted({tap.topic for tap in taps})
+    groups = sorted({tap.group for tap in taps if tap.group is not None})
+    described = _described(admin, [*topics, OFFSETS_TOPIC] if groups else topics)
+    configs = _configs(admin, [topic for topic in topics if not isinstance(described[topic], KafkaException)])
+    for topic in topics:
+        places = {place for tap in taps if tap.topic == topic and tap.group is None for place in tap.places}
+        yield _judge_topic(f"topic {topic}{on}", topic, described[topic], configs.get(topic), is_sent_to=bool(places))
+    if groups:
+        yield _judge_commit_log(f"commits of groups{on}", described[OFFSETS_TOPIC])
+        yield from _judge_groups(at, groups, taps, on)
+
+
+def _described(admin: AdminClient, topics: Sequence[str]) -> dict[str, Any]:
+    """Return by topic its description with the operations that are allowed, or the exception that was raised."""
+    asked = admin.describe_topics(
+        TopicCollection(list(topics)), include_authorized_operations=True, request_timeout=TIMEOUT_S
+    )
+    return {topic: _answer(future) for topic, future in asked.items()}
+
+
+def _configs(admin: AdminClient, topics: Sequence[str]) -> dict[str, Any]:
+    """Return by topic its settings, or the exception that was raised."""
+    if not topics:
+        return {}
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+    asked = admin.describe_configs(resources, request_timeout=TIMEOUT_S)
+    return {resource.name: _answer(future) for resource, future in asked.items()}
+
+
+def _answer(future: Any) -> Any:
+    try:
+        return future.result(2 * TIMEOUT_S)
+    except KafkaException as error:
+        return error
+
+
+def _judge_topic(name: str, topic: str, described: Any, config: Any, *, is_sent_to: bool) -> Check:
+    """Judge a topic by its description and settings; `is_sent_to`: its records are the beacons of an `out`."""
+    if isinstance(described, KafkaException):
+        found = needs(kafka_error(described), "DESCRIBE", f"topic {topic}").str()
+        return Check(name, "fail", found, f"make the topic, or mend the definition's tap; {_ACLS}")
+    if not _may_read(described):
+        return Check(name, "fail", f"an ACL is missing, READ on topic {topic} is not allowed", _ACLS)
+    found = f"{len(described.partitions)} partitions"
+    if isinstance(config, KafkaException):
+        why = needs(kafka_error(config), "DESCRIBE_CONFIGS", f"topic {topic}").str()
+        return Check(name, "warn", f"{found}; settings unknown: {why}", _ACLS)
+    if is_sent_to and config["message.timestamp.type"].value != "LogAppendTime":
+        found += "; CreateTime: lags at its `out` are by the producers' clocks"
+    if "compact" in config["cleanup.policy"].value.split(","):
+        found += "; compacted: a set difference with it means nothing, since records go once a newer one has their key"
+        return Check(name, "warn", found, "tap a topic with cleanup.policy=delete, or take losses there for unknown")
+    return Check(name, "ok", found)
+
+
+def _judge_commit_log(name: str, described: Any) -> Check:
+    """Judge whether commits come with their times."""
+    if not isinstance(described, KafkaException) and _may_read(described):
+        return Check(name, "ok", f"read from {OFFSETS_TOPIC}, with their times")
+    error = kafka_error(described) if isinstance(described, KafkaException) else None
+    why = f"READ on topic {OFFSETS_TOPIC} is not allowed" if error is None else error.str()
+    found = f"polled: a record counts as taken in when that was asked, up to a second late; {why}"
+    return Check(name, "warn", found, f"allow READ and DESCRIBE on topic {OFFSETS_TOPIC}; {_ACLS}")
+
+
+def _judge_groups(at: Cluster, groups: Sequence[str], taps: Sequence[Tap], on: str) -> Iterator[Check]:
+    """Judge each group by whether it has committed offsets of each topic that it is tapped for."""
+    with closing(ConsumerGroups(at, "lagloss-doctor")) as asked:
+        for group in groups:
+            name = f"group {group}{on}"
+            try:
+                committed = asked.committed([group]).get(group, {})
+            except KafkaException as error:
+                yield Check(name, "fail", needs(kafka_error(error), "DESCRIBE", f"group {group}").str(), _ACLS)
+                continue
+            topics = sorted({tap.topic for tap in taps if tap.group == group})
+            known = {topic: sum(key[0] == topic for key in committed) for topic in topics}
+            found = ", ".join(f"committed in {number} partitions of {topic}" for topic, number in known.items())
+            if all(known.values()):
+                yield Check(name, "ok", found)
+            else:
+                todo = (
+                    "see that its consumers run, and that it is the group's name; a tap sees what is committed to Kafka"
+                )
+                yield Check(name, "warn", found, todo)
+
+
+def _may_read(described: Any) -> bool:
+    """Return whether READ is allowed; a broker without ACLs allows everything, and an old one does not say."""
+    allowed = described.authorized_operations
+    return not allowed or bool({AclOperation.READ, AclOperation.ALL} & set(allowed))
+
+
+def _named(document: Mapping[str, Any]) -> str:
+    tap = Tap.of(document)
+    return f"{tap.source} for {tap.node} of {tap.pipeline}"
+
+
+def _first(found: Sequence[str]) -> str:
+    return found[0] + (f", and {len(found) - 1} more" if len(found) > 1 else "")

@@ -1,0 +1,180 @@
+"""The engine of many: Spark's tasks read a plan's spans, make their blocks, and send them.
+
+The driver learns of each block what its tally needs, and where it is; records and ids stay where they are read.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.topics import BEACONS
+from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
+from lagloss.sdk.packing import PackedBlock
+from lagloss.sdk.shipper import Position
+from lagloss_server.net.kafka_clients import java_options
+from lagloss_server.ops.spark_session import SparkJob
+from taps.extraction import Records
+from taps.kernel import BlockMaker, Blocks
+from taps.local_engine import LocalEngine
+from taps.plan import TapPlan
+from taps.topic_reader import SpanRecords
+
+LIMIT: Final = 2_000_000
+"""Offsets of a plan: a task holds the records of its spans, 300 bytes each and more."""
+BATCH_ROWS: Final = 50_000
+TAPS: Final = SparkJob("lagloss taps", "taps.worker_daemon", BATCH_ROWS)
+SEND_S: Final = 60.0
+"""Longest wait of a task for the broker; then the plan is tried again."""
+_APPEND_TIME: Final = 1
+"""Of the column `timestampType`: the broker's time."""
+_FETCHING: Final = {
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(50 << 20),
+    "kafka.max.poll.records": "20000",
+    "kafka.fetch.max.wait.ms": "10",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TapTask:
+    """What tasks have to know: whose blocks to make of which plan, and where to send them."""
+
+    maker: BlockMaker
+    plan: TapPlan
+    beacons: Cluster
+
+
+class SparkEngine:
+    """Carries out plans as Spark jobs. A plan that another engine began is left to `local`."""
+
+    limit = LIMIT
+    is_spread = True
+
+    def __init__(
+        self, spark: SparkSession, cluster: Cluster, beacons: Cluster, maker: BlockMaker, local: LocalEngine
+    ) -> None:
+        self._spark = spark
+        self._cluster = cluster
+        self._beacons = KafkaConnection.of(beacons)
+        self._maker = maker
+        self._local = local
+
+    def blocks(self, plan: TapPlan) -> Blocks:
+        """Return the blocks of a plan, which are sent already. Raises KafkaException."""
+        if not plan.is_spread or not plan.spans:
+            return self._local.blocks(plan)
+        task = TapTask(self._maker, plan, self._beacons)
+        rows = self.records(plan).mapInArrow(lambda batches: send_spans(batches, task), "made binary").collect()
+        made = Blocks.merged(pickle.loads(row.made) for row in rows)
+        self._maker.drop_gone(plan, sum(plan.gone.values()), made)
+        return made if made.positions is not None else replace(made, positions=[])
+
+    def records(self, plan: TapPlan) -> DataFrame:
+        """Read the records of a plan's spans, columns as `span_records` takes them."""
+        topic, nothing = self._maker.tap.topic, F.lit(None).cast("binary")
+        return (
+            self._spark.read.format("kafka")
+            .options(**java_options(KafkaConnection.of(self._cluster)))
+            .option("assign", json.dumps({topic: [span.partition for span in plan.spans]}))
+            .option("startingOffsets", json.dumps({topic: {str(span.partition): span.start for span in plan.spans}}))
+            .option("endingOffsets", json.dumps({topic: {str(span.partition): span.end for span in plan.spans}}))
+            .option("failOnDataLoss", "false")
+            .option("includeHeaders", str(self._maker.wants_headers).lower())
+            .option("kafka.isolation.level", "read_committed")
+            .options(**_FETCHING)
+            .load()
+            .select(
+                "partition",
+                "offset",
+                F.unix_millis("timestamp").alias("timestamp_ms"),
+                "timestampType",
+                "key" if self._maker.wants_keys else nothing.alias("key"),
+                "value",
+                "headers" if self._maker.wants_headers else nothing.alias("headers"),
+            )
+        )
+
+
+def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.RecordBatch]:
+    """Make and send the blocks of a task's records; yield a row per span, a pickled `Blocks` without the blocks' bytes.
+
+    Raises:
+        TimeoutError: the broker did not take them in time.
+    """
+    by_partition: dict[int, list[pa.RecordBatch]] = {}
+    for batch in batches:
+        partitions = batch.column("partition").to_numpy()
+        for partition in np.unique(partitions).tolist():
+            rows = np.flatnonzero(partitions == partition)
+            part = batch if rows.size == len(batch) else batch.take(pa.array(rows))
+            by_partition.setdefault(partition, []).append(part)
+    if not by_partition:
+        return
+    spans = {span.partition: span for span in task.plan.spans}
+    outlet = KafkaOutlet(task.beacons)
+    try:
+        for partition, parts in by_partition.items():
+            made = task.maker.make_span(task.plan, spans[partition], span_records(parts))
+            made.positions = _send(outlet, made.blocks)
+            made.blocks = [replace(block, value=b"") for block in made.blocks]
+            yield pa.RecordBatch.from_pydict({"made": pa.array([pickle.dumps(made)], pa.binary())})
+    finally:
+        outlet.close()
+
+
+def span_records(batches: list[pa.RecordBatch]) -> SpanRecords:
+    """Return the records of one span, in the order of their offsets, columns left in Arrow."""
+    table = pa.Table.from_batches(batches)
+    if (np.diff(table.column("offset").to_numpy()) < 0).any():
+        table = table.sort_by("offset")
+
+    def column(name: str) -> Any:
+        return table.column(name).combine_chunks()
+
+    headers = column("headers")
+    return SpanRecords(
+        column("offset").to_numpy(),
+        Records(
+            column("timestamp_ms").to_numpy(),
+            column("key"),
+            column("value"),
+            headers if pa.types.is_list(headers.type) else [None] * len(headers),
+        ),
+        is_append_time=bool(len(headers)) and column("timestampType")[0].as_py() == _APPEND_TIME,
+    )
+
+
+def _send(outlet: KafkaOutlet, blocks: list[PackedBlock]) -> list[Position]:
+    """Send blocks, and return where the broker put them."""
+    positions: list[Position] = [None] * len(blocks)
+    left = len(blocks)
+
+    def listener(at: int) -> Any:
+        def done(partition: int | None, offset: int) -> None:
+            nonlocal left
+            left -= 1
+            positions[at] = None if partition is None else (partition, offset)
+
+        return done
+
+    partitions = outlet.partitions()
+    for at, block in enumerate(blocks):
+        partition = block.partition % partitions if partitions else block.partition
+        outlet.send(Outgoing(BEACONS, block.key, block.value, listener(at), partition))
+    deadline = time.monotonic() + SEND_S
+    while left:
+        if time.monotonic() > deadline:
+            raise TimeoutError(outlet.last_error or "the broker did not take the blocks in time")
+        outlet.poll(0.05)
+    return positions

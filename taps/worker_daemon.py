@@ -1,0 +1,13 @@
+"""Spark's Python daemon with the extraction already imported and compiled, so that a worker forked from it starts at
+once."""
+
+from __future__ import annotations
+
+from pyspark.daemon import manager
+
+from taps import spark_engine  # noqa: F401  # imported for the workers
+from taps.extraction.warm_up import warm_up
+
+if __name__ == "__main__":
+    warm_up()
+    manager()

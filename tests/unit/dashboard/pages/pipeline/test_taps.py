@@ -1,0 +1,56 @@
+"""The table of taps on a pipeline's page says what a tap does in words, and hides nothing that it could not read."""
+
+from __future__ import annotations
+
+from dashboard.pages.pipeline.taps import taps_panel
+from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
+from dashboard.request.links import Address
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction, Tap
+
+HERE = Address("/pipelines/tapped", {"zone": "UTC"})
+NOW_S = 1_795_219_200.0
+HOW = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
+TOPIC = Tap("tapped", "shop", "", "orders", None, ("in", "out"), HOW, first=True)
+GROUP = Tap("tapped", "store", "east", "orders", "sink", ("in",), HOW, first=False)
+
+
+def shown(*taps: TapStatus) -> str:
+    return str(taps_panel(taps, HERE, NOW_S))
+
+
+def test_a_pipeline_without_taps_has_no_table() -> None:
+    assert taps_panel([], HERE, NOW_S) is None
+
+
+def test_a_tap_that_reads_has_its_source_and_no_word_of_being_behind() -> None:
+    text = shown(TapStatus(TOPIC, TapState.READING, since_s=0, through_s=NOW_S - 2, behind_s=2.0, records=1_234))
+    for part in ("shop.in", "shop.out", "topic orders", "reading", "23:59:58", "1,234", "none"):
+        assert part in text, part
+    for part in ("behind", "left out", "deleted", "polled"):
+        assert part not in text, part
+
+
+def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> None:
+    text = shown(
+        TapStatus(
+            *(GROUP, TapState.WAITING, "polled", "no answer <b>"),
+            through_s=NOW_S - 90_000,
+            behind_s=90_000.0,
+            left_out=5,
+            early=6,
+            gone=7,
+            unreadable=(UnreadableCount("no_id", 12, 3, 4_711, NOW_S - 60),),
+        )
+    )
+    for part in (
+        *("waiting", "no answer <b>", "group sink", "of topic orders on east", "commits polled", "25 h behind"),
+        *("5 left out by its filter", "6 of minutes before its first", "7 deleted before they were read"),
+        *("12 no_id", "3@4711", "when it was asked"),
+    ):
+        assert part in text, part
+
+
+def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
+    assert "commits by their log" in shown(TapStatus(GROUP, TapState.READING, "log"))
+    assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a consumer group's commits", "")

@@ -1,0 +1,45 @@
+"""Metrics of taps: a process shows how far it reads the taps that it owns, and no others."""
+
+from __future__ import annotations
+
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction, Tap
+from taps.kernel import Blocks
+from taps.metrics import TapMetrics
+from taps.plan import TapPlan
+
+TAPS = [
+    Tap(
+        "orders",
+        node,
+        "",
+        "in",
+        None,
+        ("out",),
+        Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at")),
+        first=True,
+    )
+    for node in ("a", "b")
+]
+
+
+def shown(metrics: TapMetrics, name: str) -> dict[str, float]:
+    """Values by node."""
+    return {
+        sample.labels["node"]: sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == name
+    }
+
+
+def test_a_tap_that_this_process_left_does_not_fall_behind_in_its_metrics() -> None:
+    metrics = TapMetrics()
+    for tap in TAPS:
+        metrics.count(tap, Blocks(seen=3), TapPlan(1, 0, 1, 1, through_ms=60_000))
+    metrics.left(TAPS[0])
+    assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"b": 60.0}
+    assert shown(metrics, "lagloss_taps_records_total") == {"a": 3.0, "b": 3.0}
+    metrics.left(TAPS[0])
+    metrics.count(TAPS[0], Blocks(), TapPlan(2, 0, 1, 1, through_ms=120_000))
+    assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"a": 120.0, "b": 60.0}
