@@ -39,8 +39,8 @@ scenarios: setup ## run all of scenarios/, each with faults at their times, on r
 	@$(BIN)/python -m pipeline_under_test scenario --all
 
 .PHONY: experiments
-experiments: setup ## measure what safe answers, round trips, retries and scaling by CPU cost; writes docs/images/*.svg (about 25 minutes)
-	@for name in ingest expel retry cpu-misleads premature-scale-in; do \
+experiments: setup ## measure what safe answers, round trips, retries, kills and scaling by CPU cost; writes docs/images/*.svg (about 35 minutes)
+	@for name in ingest expel retry delivery cpu-misleads premature-scale-in; do \
 		$(BIN)/python -m pipeline_under_test.experiments $$name --out docs/images/$$name.svg; done
 
 # Hundreds of processes are started: without files of compiled code each would compile all of it anew.
@@ -53,8 +53,9 @@ test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds th
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
 .PHONY: test-tools
-test-tools: ## install the programs outside Python that some tests need (as root, or by sudo)
+test-tools: $(VENV)/.project ## install the programs outside Python that some tests need (as root, or by sudo)
 	@$(PYTHON) tests/programs.py
+	@$(BIN)/python -m tests.support.kafka_connect
 
 .PHONY: unit
 unit: $(VENV)/.development ## run the tests that need no server (a minute or two)

@@ -36,8 +36,12 @@ class ReferenceSettings(BaseModel):
     """URL of col-service."""
     exactly_once: bool = False
     """event-norm works in transactions."""
+    at_most_once: bool = False
+    """event-norm commits what it reads before it does it: the bad example."""
     shadow: bool = False
     """A second event-norm runs beside production: see `pipeline_under_test.shadow`."""
+    taps: bool = False
+    """The nodes send no beacons: lagloss reads their topics and commits. What they filter goes to a topic, too."""
     batch: int = Field(100, ge=1)
     """Events in one request of a connector, at most."""
     parallel: int = Field(4, ge=1)

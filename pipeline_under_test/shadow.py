@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pipeline_under_test.kafka.topics import create_streams
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, topic_of
+from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, filtered_topic, topic_of
 
 
 def shadow_of(settings: ReferenceSettings) -> ReferenceSettings:
@@ -25,4 +25,6 @@ def create_shadow_topics(settings: ReferenceSettings) -> None:
         KafkaException: if the broker cannot be reached or refuses.
     """
     pipeline = shadow_of(settings).pipeline
-    create_streams(settings.bootstrap, [topic_of(pipeline, EVENT_ROUTER), dead_topic(pipeline)])
+    create_streams(
+        settings.bootstrap, [topic_of(pipeline, EVENT_ROUTER), dead_topic(pipeline), filtered_topic(pipeline)]
+    )

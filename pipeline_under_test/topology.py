@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Final
 
 DEFINITION: Final = Path(__file__).with_name("clicks.yaml")
+TAPPED_DEFINITION: Final = Path(__file__).with_name("clicks-tapped.yaml")
+"""The same, where lagloss reads topics and commits instead of beacons."""
 PIPELINE: Final = "clicks"
 
 COL_SERVICE: Final = "col-service"
@@ -58,6 +60,11 @@ def tier_topic(pipeline: str, seconds: float) -> str:
 def dead_topic(pipeline: str) -> str:
     """Return the dead-letter queue that all nodes share."""
     return f"{pipeline}.dead"
+
+
+def filtered_topic(pipeline: str) -> str:
+    """Return the topic of what nodes filter, where lagloss is to know of it by taps."""
+    return f"{pipeline}.filtered"
 
 
 def routes_topic(pipeline: str) -> str:

@@ -50,13 +50,24 @@ def _built(module: str) -> Path:
     return TOOLS / f"{path.rpartition('/')[2]}@{version}" / path.rpartition("/")[2]
 
 
+def _jars(name: str) -> str | None:
+    """Return the folder of the jars that `tests/support/NAME_jars.lock` lists, once they are all there."""
+    root = Path(__file__).resolve().parents[1]
+    jars = Path(os.environ.get("LAGLOSS_JARS_DIR") or root / ".jars")
+    lines = (root / "tests" / "support" / f"{name}_jars.lock").read_text().splitlines()
+    paths = [jars / line.split()[1] for line in lines if line and not line.startswith("#")]
+    return str(jars / name) if all(path.is_file() for path in paths) else None
+
+
 @dataclass(frozen=True)
 class Program:
-    """`find` returns the path, None if it is not there; `packages` are Debian's, or Go builds it from `module`."""
+    """`find` returns the path, None if it is not there; `packages` are Debian's, or Go builds it from `module`, or the
+    virtual environment's Python fetches it (`make test-tools` does that last)."""
 
     find: Callable[[], str | None]
     packages: tuple[str, ...] = ()
     module: str = ""
+    is_fetched: bool = False
 
 
 PROGRAMS = {
@@ -68,6 +79,7 @@ PROGRAMS = {
     "curl": Program(lambda: _which("curl"), ("curl",)),
     "openssl": Program(lambda: _which("openssl"), ("openssl",)),
     "helm": Program(lambda: _which(str(_built(HELM)), "helm"), module=HELM),
+    "kafka-connect": Program(lambda: _jars("connect"), is_fetched=True),
 }
 
 
@@ -91,13 +103,13 @@ def need(name: str) -> str:
 
 def install() -> int:
     """Install the missing programs by apt-get, or build them by Go; return 0, or 3 with what is left to do."""
-    missing = [each for each in PROGRAMS.values() if each.find() is None]
+    missing = [each for each in PROGRAMS.values() if not each.is_fetched and each.find() is None]
     packages = sorted({package for each in missing for package in each.packages})
     if packages and not _install(packages):
         return 3
     for module in {each.module for each in missing if each.module}:
         _build(module)
-    left = [name for name, each in PROGRAMS.items() if each.find() is None]
+    left = [name for name, each in PROGRAMS.items() if not each.is_fetched and each.find() is None]
     if left:
         sys.stderr.write(f"test-tools: still missing: {', '.join(left)}\n")
         return 3

@@ -37,11 +37,20 @@ from lagloss_server.ops.processes import PACKAGES, launcher
 
 @dataclass(frozen=True)
 class JarSet:
-    """Jars to request from Ivy: coordinates `organisation:name:version`, with their dependencies if `transitive`."""
+    """Jars to request from Ivy: coordinates `organisation:name:version`, with their dependencies if `transitive`.
+
+    `lock`: the file of their SHA-256, by default the packaged one.
+    """
 
     name: str
     coordinates: tuple[str, ...]
     transitive: bool
+    lock: Path | None = None
+
+    def locked(self) -> list[LockedJar]:
+        """Return the jars of this set that its lock names."""
+        lock = read_lock() if self.lock is None else read_lock(self.lock.read_text())
+        return [jar for jar in lock if jar.kind == self.name]
 
 
 SPARK: Final = JarSet(
@@ -88,7 +97,7 @@ def jars_dir() -> Path:
 
 
 def read_lock(text: str | None = None) -> list[LockedJar]:
-    """Return the lock's jars.
+    """Return a lock's jars, by default the packaged one's.
 
     Its lines are in the format of `sha256sum`, so `sha256sum -c` in the jars' folder checks them too. A comment above
     them is their group.
@@ -123,12 +132,23 @@ def require_spark() -> Path:
 
 def spark_jars() -> list[Path]:
     """Return the jars of Spark's Kafka connector, for `spark.jars`. Raises JarsMissing."""
-    return _present(SPARK)
+    return present(SPARK)
 
 
 def broker_jars() -> list[Path]:
     """Return the embedded broker's class path. Raises JarsMissing."""
-    return _present(BROKER)
+    return present(BROKER)
+
+
+def present(jar_set: JarSet) -> list[Path]:
+    """Return the class path of a set. Raises JarsMissing."""
+    root = jars_dir()
+    wanted = jar_set.locked()
+    # Whole files are enough here: ensure() has compared them, and moves only finished ones into place.
+    missing = [jar for jar in wanted if not jar.path(root).is_file()]
+    if missing:
+        raise JarsMissing(count=len(missing), total=len(wanted), kind=jar_set.name, path=root, example=missing[0].name)
+    return [jar.path(root) for jar in wanted]
 
 
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
@@ -139,7 +159,7 @@ def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> N
     """
     report = progress or _silent
     root = jars_dir()
-    if not any(differs(jar, root) for jar in read_lock() if jar.kind in {each.name for each in sets}):
+    if not any(differs(jar, root) for jar_set in sets for jar in jar_set.locked()):
         return  # nothing to write: the folder may belong to another user
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -164,21 +184,11 @@ def differs(jar: LockedJar, root: Path) -> bool:
     return not path.is_file() or sha256_of(path) != jar.sha256
 
 
-def _present(jar_set: JarSet) -> list[Path]:
-    root = jars_dir()
-    wanted = [jar for jar in read_lock() if jar.kind == jar_set.name]
-    # Whole files are enough here: ensure() has compared them, and moves only finished ones into place.
-    missing = [jar for jar in wanted if not jar.path(root).is_file()]
-    if missing:
-        raise JarsMissing(count=len(missing), total=len(wanted), kind=jar_set.name, path=root, example=missing[0].name)
-    return [jar.path(root) for jar in wanted]
-
-
 def _remove_bad(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
     """Return the set's jars that are missing or not as locked, and delete the latter."""
     bad = []
-    for jar in read_lock():
-        if jar.kind != jar_set.name or not differs(jar, root):
+    for jar in jar_set.locked():
+        if not differs(jar, root):
             continue
         bad.append(jar)
         if jar.path(root).exists():
@@ -190,7 +200,7 @@ def _remove_bad(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
 def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Report) -> None:
     ivy_cache = root / ".ivy"  # kept if this is interrupted: the next call resumes where this one stopped
     with tempfile.TemporaryDirectory(dir=root, prefix=".fetched-") as scratch:
-        fetched = _fetch(jar_set, ivy_cache, Path(scratch), sum(j.kind == jar_set.name for j in read_lock()), report)
+        fetched = _fetch(jar_set, ivy_cache, Path(scratch), len(jar_set.locked()), report)
         for jar in bad:
             path = fetched / jar.name
             if not path.exists():
@@ -277,12 +287,12 @@ def _silent(line: str, done: int, total: int) -> None:
     """Show nothing."""
 
 
-def write_lock(path: Path) -> None:
-    """Fetch every set anew and write the result as the lock, for a maintainer who changed a version."""
+def write_lock(path: Path, sets: tuple[JarSet, ...] = SETS) -> None:
+    """Fetch these sets anew and write the result as their lock, for a maintainer who changed a version."""
     lines = [
         "# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; jars.py beside it says which and why."
     ]
-    for jar_set in SETS:
+    for jar_set in sets:
         with tempfile.TemporaryDirectory(dir=jars_dir(), prefix=".fetched-") as scratch:
             out = _fetch(jar_set, Path(scratch) / "ivy", Path(scratch), 0, lambda line, *_: print(line))  # noqa: T201
             fetched = re.findall(r"SUCCESSFUL \] (\S+)#(\S+);(\S+)!", (jars_dir() / "fetch.log").read_text())

@@ -49,6 +49,7 @@ def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
 def scenario(
     files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
     every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+    taps: Annotated[bool, typer.Option(help="nodes send no beacons: lagloss reads their topics and commits")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
@@ -60,6 +61,8 @@ def scenario(
     if every == bool(files):
         fail("expected FILE... or --all", EXIT_USAGE)
     scenarios = [load_scenario(path) for path in files or shipped_scenarios()]
+    if taps:
+        scenarios = [scenario.tapped() for scenario in scenarios]
     with signals_interrupt():
         outcomes = [outcome.document() for outcome in run_all(scenarios, lambda line: typer.echo(line, err=True))]
     if as_json:

@@ -35,6 +35,7 @@ def run(
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="of faults and traffic")] = 0,
     exactly_once: Annotated[bool, typer.Option(help="event-norm works in transactions")] = False,
+    taps: Annotated[bool, typer.Option(help="nodes send no beacons: lagloss reads their topics and commits")] = False,
     shadow: Annotated[bool, typer.Option(help="a second event-norm beside production, on trial")] = False,
     schema: Annotated[Path | None, typer.Option(help="Avro schema that col-service writes events with")] = None,
     retry: Annotated[Retry, typer.Option(help="what connectors do with what a vendor does not take")] = "global",
@@ -60,6 +61,7 @@ def run(
         pipeline=pipeline,
         seed=seed,
         exactly_once=exactly_once,
+        taps=taps,
         shadow=shadow,
         schema_path=schema and schema.absolute(),
         retry=retry,

@@ -14,6 +14,7 @@ from lagloss.kafka import carrier_of
 REASON_HEADER: Final = "reason"
 BACK_TO_HEADER: Final = "back-to"
 TRIES_HEADER: Final = "tries"
+BY_HEADER: Final = "set-aside-by"
 NOT_ACKNOWLEDGED: Final = "not acknowledged"
 """Why col-service hands an event back that it could not get to the broker: send it again."""
 _IDENTITIES: Final = Identities()
@@ -38,7 +39,9 @@ class Event:
     tries: int = 0
     """How often the global retrier has sent it back."""
     reason: str = ""
-    """Why it is with the global retrier, or in the dead-letter queue."""
+    """Why it is with the global retrier, in the dead-letter queue, or filtered."""
+    by: str = ""
+    """The node that put it there, for who looks at the topic: it is not read back."""
 
     @classmethod
     def from_record(cls, record: Message) -> Event:
@@ -69,6 +72,7 @@ class Event:
             (BACK_TO_HEADER, self.back_to),
             (TRIES_HEADER, str(self.tries or "")),
             (REASON_HEADER, self.reason),
+            (BY_HEADER, self.by),
         ]
         identity = Identity(self.id, self.event_time_ms, self.replay)
         return [*identity.headers(), *((name, text) for name, text in optional if text)]
@@ -76,10 +80,10 @@ class Event:
     def with_body(self, body: bytes) -> Event:
         return replace(self, body=body)
 
-    def set_aside(self, node: str, reason: str) -> Event:
-        """Return this event as `node` puts it into the dead-letter queue or hands it to the global retrier, with the
-        reason."""
-        return replace(self, back_to=node, reason=reason)
+    def set_aside(self, node: str, reason: str, by: str = "") -> Event:
+        """Return this event as it is put into the dead-letter queue or handed to the global retrier, with the reason:
+        by the node that it is to be brought back to, or by another."""
+        return replace(self, back_to=node, reason=reason, by=by or node)
 
     @property
     def crc(self) -> int:

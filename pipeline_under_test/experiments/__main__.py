@@ -32,6 +32,15 @@ def cpu_misleads(
 
 
 @app.command()
+def delivery(out: Out, seconds: Annotated[float, typer.Option(min=40, help="of load, in each mode")] = 90) -> None:
+    """Kill a node that delivers at most once, at least once, exactly once, and count by taps (9 minutes)."""
+    from pipeline_under_test.experiments import delivery
+
+    runs = delivery.measure(seconds, _say)
+    _write(out, delivery.chart(runs), delivery.figures(runs))
+
+
+@app.command()
 def ingest(
     out: Out, seconds: Annotated[float, typer.Option(min=1, help="of load, for each size of a request")] = 15
 ) -> None:

@@ -10,7 +10,15 @@ from confluent_kafka.cimpl import NewTopic
 
 from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import create_missing
-from pipeline_under_test.topology import CONSUMERS, dead_topic, routes_topic, schemas_topic, tier_topic, topic_of
+from pipeline_under_test.topology import (
+    CONSUMERS,
+    dead_topic,
+    filtered_topic,
+    routes_topic,
+    schemas_topic,
+    tier_topic,
+    topic_of,
+)
 
 PARTITIONS: Final = 3
 MAX_COPIES: Final = 3
@@ -56,7 +64,7 @@ def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
 
 
 def _streams(pipeline: str, tiers_s: Iterable[float]) -> list[str]:
-    topics = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    topics = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline), filtered_topic(pipeline)]
     return topics + [tier_topic(pipeline, seconds) for seconds in tiers_s]
 
 

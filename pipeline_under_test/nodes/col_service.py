@@ -31,7 +31,6 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from lagloss.sdk.emitter import Emitter
 from pipeline_under_test.events.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.events.schema import Schema, producers_schema
 from pipeline_under_test.faults import Plan
@@ -39,6 +38,7 @@ from pipeline_under_test.kafka.producer import is_fatal, producer_config
 from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.fault_effects import corrupted, poisoned
+from pipeline_under_test.nodes.observation import emitter_of
 from pipeline_under_test.nodes.serving import beating
 from pipeline_under_test.schema_topic import SchemaTopic
 from pipeline_under_test.settings import ReferenceSettings
@@ -135,7 +135,7 @@ class EventIntake:
         self._ledger = settings.ledger_of(COL_SERVICE)
         SchemaTopic(settings.bootstrap, settings.pipeline).publish(schema)
         self._accept = Acceptor(schema)
-        self._emitter = Emitter(settings.pipeline, COL_SERVICE, settings.bootstrap, first=True)
+        self._emitter = emitter_of(settings, COL_SERVICE, first=True)
         timeout_ms = int(ACK_TIMEOUT_S * 1000)
         self._producer = Producer(
             {**producer_config(settings.bootstrap, COL_SERVICE), "delivery.timeout.ms": timeout_ms}

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from pipeline_under_test.events.routes import RoutesTopic
+from pipeline_under_test.nodes.at_most_once import AtMostOnceLoop
 from pipeline_under_test.nodes.connector import connector
 from pipeline_under_test.nodes.event_norm import Normaliser
 from pipeline_under_test.nodes.event_router import Router
@@ -42,7 +43,9 @@ def _shadow(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
 
 
 def _worker(settings: ReferenceSettings) -> type[Loop] | type[TransactionalLoop]:
-    return TransactionalLoop if settings.exactly_once else Loop
+    if settings.exactly_once:
+        return TransactionalLoop
+    return AtMostOnceLoop if settings.at_most_once else Loop
 
 
 def _event_router(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.lanes import KafkaLanes
-from lagloss.sdk.emitter import Emitter, Processing
+from lagloss.sdk.emitter import Processing
 from pipeline_under_test.events.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.consumer import consumer_for
@@ -27,8 +27,9 @@ from pipeline_under_test.nodes.beat import Beat
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.fault_effects import corrupted
+from pipeline_under_test.nodes.observation import emitter_of
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import NEXT, dead_topic, group_of, place_of_node, topic_of
+from pipeline_under_test.topology import NEXT, dead_topic, filtered_topic, group_of, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +124,14 @@ class Worker(ABC):
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
         pipeline = settings.pipeline
-        self.emitter = Emitter(pipeline, node, settings.bootstrap, resumes=self.resumes)
+        self.emitter = emitter_of(settings, node, resumes=self.resumes)
         self._node = node
         self._decide = decide
         self._refresh = refresh
         self._faults = settings.faults_of(node)
         self._ledger = settings.ledger_of(node)
         self._topic = source or topic_of(pipeline, node)
+        self._filtered_topic = filtered_topic(pipeline) if settings.taps else None
         self._dead_letters = DeadLetters(
             settings.bootstrap, dead_topic(pipeline), settings.data_dir / "dead-letters", node
         )
@@ -255,6 +257,11 @@ class Worker(ABC):
             case Filtered(reason):
                 event = job.event
                 self.emitter.filtered(event.id, event.event_time_ms, reason, replay=event.replay)
+                if self._filtered_topic is not None:
+                    job.outstanding += 1
+                    aside = OutboundEvent(job, event.set_aside(self._node, reason), None)
+                    done = partial(self._one_done, job)
+                    self.producer.send(self._filtered_topic, aside.event, done, partial(self.rejected, aside))
             case Dead(reason):
                 job.outstanding += 1
                 self._set_aside(job.event, reason, partial(self._one_done, job))
@@ -279,7 +286,7 @@ class Worker(ABC):
             self.emitter.dead(event.id, event.event_time_ms, reason, replay=event.replay)
             done()
 
-        self._dead_letters.send(event.set_aside(event.back_to or self._node, reason), safe)
+        self._dead_letters.send(event.set_aside(event.back_to or self._node, reason, self._node), safe)
 
     def _close(self) -> None:
         if self._is_finished:

@@ -243,6 +243,7 @@ class Runner:
         self._generated = (now, generated)
         return {
             "phase": phase,
+            "bootstrap": self._settings.bootstrap,
             "collector_url": self._settings.collector_url,
             "receiver_url": self._settings.receiver_url,
             "pids": {node: group.pids for node, group in self.groups.items()},

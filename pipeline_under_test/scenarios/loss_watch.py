@@ -12,6 +12,7 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.window_result import WindowDocument, start_of
 from lagloss_server.store.store import MissingMessage, Store
 from pipeline_under_test.ledger import LedgerReader
+from pipeline_under_test.truth.as_tapped import as_tapped
 from pipeline_under_test.truth.expected import TrueWindow, Truth
 from pipeline_under_test.truth.lagloss_results import ALL_NAMES, CERTAIN, hexed
 
@@ -52,13 +53,14 @@ class LossWatch:
     The ledger is read after the windows: its lines are on disk before what they record takes effect.
     """
 
-    def __init__(self, store: Store, pipeline: str, ledger_dir: Path) -> None:
+    def __init__(self, store: Store, pipeline: str, ledger_dir: Path, *, taps: bool = False) -> None:
         self.found: list[FalseLoss] = []
         self.windows: dict[int, WindowDocument] = {}
         self.truth = Truth()
         self._store = store
         self._pipeline = pipeline
         self._ledger = LedgerReader(ledger_dir)
+        self._see = as_tapped if taps else lambda truth: truth
 
     def look(self) -> None:
         """Check all windows once."""
@@ -71,6 +73,7 @@ class LossWatch:
         }
         self.truth.add(self._ledger.new_entries())
         for start, (window, missing) in with_loss.items():
-            wrong = false_loss(window, missing, self.truth.windows.get(start, TrueWindow()), time.time())
+            truth = self._see(self.truth.windows.get(start, TrueWindow()))
+            wrong = false_loss(window, missing, truth, time.time())
             if wrong is not None:
                 self.found.append(wrong)

@@ -88,6 +88,8 @@ class ScenarioRun:
             bootstrap=stack.settings.require_kafka(),
             pipeline=scenario.name,
             exactly_once=options.exactly_once,
+            at_most_once=options.at_most_once,
+            taps=options.taps,
             retry=options.retry,
             batch=options.batch,
             parallel=options.parallel,
@@ -95,7 +97,7 @@ class ScenarioRun:
         )
         self._injections = self._settings.injections()
         self._broker_faults = None if stack.kafka is None else BrokerFaults(self._injections, stack.kafka)
-        self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir)
+        self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir, taps=options.taps)
 
     def load(self) -> None:
         """Run the pipeline under load and break it, from the main thread: processes end with the thread that starts

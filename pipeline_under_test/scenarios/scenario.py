@@ -12,11 +12,12 @@ from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.window_result import Verdict
 from lagloss_server.ops.processes import PACKAGES
-from lagloss_server.yaml_files import load_yaml
+from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.faults import Fault, Injection, Injections, parse
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.settings import Retry
-from pipeline_under_test.topology import DEFINITION, NEXT, place_of_link, place_of_node
+from pipeline_under_test.topology import DEFINITION, NEXT, PIPELINE, TAPPED_DEFINITION, place_of_link, place_of_node
+from pipeline_under_test.truth.as_tapped import tapped_place
 
 _PACKAGED: Final = Path(__file__).with_name("library")
 DIRECTORY: Final = _PACKAGED if _PACKAGED.is_dir() else PACKAGES / "scenarios"
@@ -47,6 +48,9 @@ class Options(Strict):
     batch: Annotated[int, Field(ge=1)] = 100
     parallel: Annotated[int, Field(ge=1)] = 4
     exactly_once: bool = Field(default=False, alias="exactlyOnce")
+    at_most_once: bool = Field(default=False, alias="atMostOnce")
+    taps: bool = False
+    """The nodes send no beacons: lagloss reads their topics and commits."""
     grace: DurationMs = 10_000
     max_wait: DurationMs = Field(default=60_000, alias="maxWait")
 
@@ -134,10 +138,20 @@ class Scenario(Strict):
 
     def definition(self) -> Definition:
         """Return the definition for lagloss: the reference pipeline, under this scenario's name."""
-        document = as_document(load_definition(DEFINITION))
+        document = as_document(tapped_definition(self.name) if self.run.taps else load_definition(DEFINITION))
         document["metadata"] |= {"name": self.name, "description": self.description}
         document["spec"] |= {"grace": f"{self.run.grace}ms", "maxWait": f"{self.run.max_wait}ms"}
         return Definition.model_validate(document)
+
+    def tapped(self) -> Scenario:
+        """Return this scenario with taps instead of beacons; losses are expected where taps show them."""
+        lost = {tapped_place(place): bounds for place, bounds in self.expect.lost.items()}
+        return self.model_copy(
+            update={
+                "run": self.run.model_copy(update={"taps": True}),
+                "expect": self.expect.model_copy(update={"lost": lost}),
+            }
+        )
 
     def inject(self, injections: Injections) -> list[Injection]:
         """Request all faults, their times counted from now; each process applies its own when they are due."""
@@ -145,6 +159,12 @@ class Scenario(Strict):
             injections.add(one.fault, None if one.for_ is None else one.for_ / 1000, max(LEAD_S, one.at / 1000))
             for one in self.faults
         ]
+
+
+def tapped_definition(pipeline: str) -> Definition:
+    """Return the definition of a reference pipeline of this name that lagloss knows by taps alone."""
+    text = TAPPED_DEFINITION.read_text().replace(f"{PIPELINE}.", f"{pipeline}.")
+    return parse_yaml(Definition, text.replace(f"name: {PIPELINE},", f"name: {pipeline},"), str(TAPPED_DEFINITION))
 
 
 def shipped_scenarios() -> list[Path]:

@@ -19,6 +19,7 @@ from pipeline_under_test.topology import (
 
 IN: Final[tuple[Fate, ...]] = ("answered", "lost", "filtered", "dead", "routed", "delivered")
 """The fates of events that the pipeline has taken in: answered, or seen at a place although the answer was lost."""
+ENDS: Final[tuple[Fate, ...]] = ("lost", "filtered", "dead")
 OUTCOMES: Final = ("lost", "pending", "delivered", "dead", "filtered")
 """Fate of a message, in lagloss's terms: it counts once, as the first that fits."""
 
@@ -31,6 +32,8 @@ class TrueWindow:
     at: dict[tuple[Fate, str], set[str]] = field(default_factory=lambda: defaultdict(set))
     deliveries: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """By vendor, how often it got each event."""
+    ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By place, how often each event was lost, filtered or set aside there."""
 
     def add(self, entry: LedgerEntry) -> None:
         self.ids[entry.fate].add(entry.id)
@@ -38,6 +41,8 @@ class TrueWindow:
             self.at[entry.fate, entry.place].add(entry.id)
         if entry.fate == "delivered":
             self.deliveries[entry.place][entry.id] += 1
+        elif entry.fate in ENDS:
+            self.ends[entry.place][entry.id] += 1
 
     @property
     def messages(self) -> set[str]:

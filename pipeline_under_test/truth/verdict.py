@@ -19,6 +19,7 @@ from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS
+from pipeline_under_test.truth.as_tapped import truth_as_tapped
 from pipeline_under_test.truth.expected import OUTCOMES, TrueWindow, Truth
 from pipeline_under_test.truth.lagloss_results import Measured, read_measured, unsure_places
 
@@ -83,6 +84,8 @@ def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict
     truth.add(LedgerReader(settings.ledger_dir).new_entries())
     if not truth.windows:
         raise NotEnoughData(detail=f"The ledger in {settings.ledger_dir} is empty. Start a load with `pipeline run`.")
+    if settings.taps:
+        truth = truth_as_tapped(truth)
     with open_store(lagloss) as store:
         definition = store.pipeline(settings.pipeline).definition
         found = store.windows(settings.pipeline, min(truth.windows), max(truth.windows) + 1)

@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from lagloss_server.model.window_result import rfc3339
-from pipeline_under_test.experiments import NotMeasured, expel, ingest, retry
+from pipeline_under_test.experiments import NotMeasured, delivery, expel, ingest, retry
 from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
 from pipeline_under_test.experiments.retry import POLICIES, RetryRun, RetrySample
@@ -136,3 +136,38 @@ def test_a_policy_s_chart_has_a_line_for_each_policy_in_each_panel() -> None:
 def test_a_run_that_did_not_get_to_its_end_is_an_error_that_says_why() -> None:
     with pytest.raises(NotMeasured, match="retry-local: no broker"):
         retry.verdict_of(ScenarioOutcome("retry-local", problems=("no broker",)))
+
+
+# -- delivery -----------------------------------------------------------------------------------------------------
+
+
+def test_delivery_counts_what_stands_behind_a_later_record_of_its_own_partition() -> None:
+    in_order = [(0, 1), (1, 5), (0, 2), (1, 6), (0, 3)]
+    assert delivery.behind_a_later_one(in_order) == 0
+    assert delivery.behind_a_later_one([*in_order, (0, 3), (1, 6)]) == 0
+    assert delivery.behind_a_later_one([*in_order, (0, 2), (1, 5), (0, 4)]) == 2
+
+
+def test_delivery_puts_each_mode_beside_the_others() -> None:
+    def run(lost: int, doubled: int) -> delivery.DeliveryRun:
+        measured = {"messages": 100, "lost": {"min": lost, "max": lost}}
+        checkpoint = {"name": "event-norm.out", "duplicates": doubled}
+        windows = [{"measured": {**window(MINUTE_S, 5_000.0), "checkpoints": [checkpoint]}}] * 2
+        return delivery.DeliveryRun({"injected": {"pending": lost}, "measured": measured, "windows": windows}, doubled)
+
+    found = delivery.figures({"at-most-once": run(7, 0), "at-least-once": run(0, 3)})
+    assert found["at-most-once"]["lost_min"] == 7
+    assert found["at-least-once"]["doubled"] == 6
+    assert found["at-least-once"]["lag_p95_s_highest"] == 5.0
+    drawn = delivery.chart({"at-most-once": run(7, 0), "at-least-once": run(0, 3)})
+    assert {"at-most-once", "at-least-once", "7", "6"} <= words_of(drawn)
+
+
+def test_delivery_differs_by_mode_alone() -> None:
+    runs = {mode: delivery.scenario(mode, 60).run for mode in delivery.MODES}
+    assert {mode: (run.at_most_once, run.exactly_once) for mode, run in runs.items()} == {
+        "at-most-once": (True, False),
+        "at-least-once": (False, False),
+        "exactly-once": (False, True),
+    }
+    assert all(run.taps for run in runs.values())

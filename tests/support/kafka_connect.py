@@ -1,0 +1,144 @@
+"""Kafka Connect and Kafka's own command line tools, as services that know nothing of lagloss.
+
+`python -m tests.support.kafka_connect` fetches their jars (`make test-tools` does), with `--lock` it writes their lock
+anew.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+import httpx2
+from rich.console import Console
+
+from lagloss.errors import LaglossError
+from lagloss_server.ops.jars import BROKER, JarSet, ensure, jars_dir, present, shown_progress, write_lock
+from lagloss_server.ops.java import find_java
+from lagloss_server.ops.processes import choose_port, log_tail, spawn, terminate
+from tests.support.kafka_log import wait_for
+
+_VERSION: Final = BROKER.coordinates[0].rpartition(":")[2]
+CONNECT: Final = JarSet(
+    "connect",
+    (
+        *(
+            f"org.apache.kafka:{name}:{_VERSION}"
+            for name in ("connect-runtime", "connect-file", "connect-json", "kafka-tools")
+        ),
+        "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+    ),
+    transitive=True,
+    lock=Path(__file__).with_name("connect_jars.lock"),
+)
+READY_S: Final = 60.0
+
+
+def java_command(main_class: str, arguments: Iterable[str | Path], heap_mb: int = 192) -> list[str]:
+    """Return the command that runs a main class of Kafka Connect or of Kafka's tools. Raises JarsMissing."""
+    class_path = os.pathsep.join(map(str, present(CONNECT)))
+    return [str(find_java()), f"-Xmx{heap_mb}m", "-cp", class_path, main_class, *map(str, arguments)]
+
+
+def produce(bootstrap: str, topic: str, lines: Iterable[str], log_path: Path) -> None:
+    """Produce records by Kafka's console producer, an idempotent one: lines of HEADERS, a tab, and the value.
+
+    Raises:
+        CalledProcessError: it ended with an error; see the log.
+    """
+    arguments = ["--bootstrap-server", bootstrap, "--topic", topic]
+    arguments += ["--command-property", "enable.idempotence=true", "--command-property", "acks=all"]
+    arguments += ["--reader-property", "parse.headers=true", "--reader-property", "null.marker=-"]
+    command = java_command("org.apache.kafka.tools.ConsoleProducer", arguments)
+    with log_path.open("ab") as log:
+        subprocess.run(command, input="\n".join(lines).encode(), stdout=log, stderr=log, check=True)
+
+
+class ConnectWorker:
+    """A standalone worker of Kafka Connect with these connectors, below `directory`, which a kill leaves as it is."""
+
+    def __init__(self, bootstrap: str, directory: Path, connectors: Mapping[str, Mapping[str, str]]) -> None:
+        self.log_path = directory / "connect.log"
+        self._port = choose_port("Kafka Connect")
+        self._names = tuple(connectors)
+        worker = {
+            "bootstrap.servers": bootstrap,
+            "key.converter": "org.apache.kafka.connect.storage.StringConverter",
+            "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+            "offset.storage.file.filename": str(directory / "connect.offsets"),
+            "offset.flush.interval.ms": "500",
+            "consumer.session.timeout.ms": "6000",  # a killed worker's partitions are taken over after this
+            "consumer.heartbeat.interval.ms": "1000",
+            "listeners": f"http://127.0.0.1:{self._port}",
+            "plugin.discovery": "service_load",  # on the class path: there is no plugin.path
+        }
+        files = {"worker": worker, **{name: {"name": name, **each} for name, each in connectors.items()}}
+        paths = [_write_properties(directory / f"{name}.properties", each) for name, each in files.items()]
+        self._command = java_command("org.apache.kafka.connect.cli.ConnectStandalone", paths)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Self:
+        """Start the worker, and wait until all its tasks run."""
+        self._process = spawn(self._command, self.log_path)
+        wait_for(self._is_running, timeout_s=READY_S, what="Kafka Connect")
+        return self
+
+    def kill(self) -> None:
+        """Kill the worker with -9."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait()
+
+    def stop(self) -> None:
+        if self._process is not None:
+            terminate(self._process)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def _is_running(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, log_tail(self.log_path)
+        return all(self._runs(name) for name in self._names)
+
+    def _runs(self, name: str) -> bool:
+        try:
+            found = httpx2.get(f"http://127.0.0.1:{self._port}/connectors/{name}/status").json()
+        except (httpx2.HTTPError, ValueError):
+            return False
+        tasks = found.get("tasks", ())
+        return bool(tasks) and all(task["state"] == "RUNNING" for task in tasks)
+
+
+def _write_properties(path: Path, properties: Mapping[str, str]) -> Path:
+    path.write_text("".join(f"{name}={value}\n" for name, value in properties.items()))
+    return path
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Fetch the jars; return exit code 0, or an error's."""
+    console = Console(stderr=True)
+    assert CONNECT.lock is not None
+    try:
+        if "--lock" in arguments:
+            jars_dir().mkdir(parents=True, exist_ok=True)
+            write_lock(CONNECT.lock, (CONNECT,))
+        with shown_progress(console) as report:
+            ensure(report, (CONNECT,))
+    except LaglossError as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        return error.exit_code
+    console.print(f"jars of Kafka Connect: {len(CONNECT.locked())} in place")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
