@@ -47,8 +47,8 @@ class Skew:
         return cls(tuple((minute, ms) for minute, ms in smallest))
 
     def merged(self, other: Skew) -> Skew:
-        """Merge both; the order does not matter. A minute of both, of which one has three later ones, can keep the larger
-        difference, which makes margins wider."""
+        """Merge both; the order does not matter. A minute of both, of which one has three later ones, can keep the
+        larger difference, which makes margins wider."""
         found: dict[int, int] = {}
         for minute, ms in (*self.smallest, *other.smallest):
             found[minute] = min(ms, found.get(minute, ms))
