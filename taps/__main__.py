@@ -33,14 +33,23 @@ def main() -> int:
     end_health = serve_health(
         "lagloss taps", service.metrics.registry, lambda: service.trouble, settings.bind_address, port
     )
-    stop = threading.Event()
-    worker = threading.Thread(target=service.run, args=[stop], name="taps")
+    stop, ended = threading.Event(), threading.Event()
+
+    def work() -> None:
+        try:
+            service.run(stop)
+        finally:
+            ended.set()
+            os.write(wake_write, b".")
+
+    worker = threading.Thread(target=work, name="taps")
     worker.start()
     os.read(wake_read, 1)
+    ended_by_itself = ended.is_set()
     stop.set()
     worker.join()
     end_health()
-    return 0
+    return 1 if ended_by_itself else 0
 
 
 def _spark(settings: Settings) -> Any:

@@ -60,13 +60,21 @@ class TapService:
         self._failed: dict[bytes, str] = {}
 
     def run(self, stop: threading.Event) -> None:
-        """Look after taps until `stop`; wait with growing pauses while PostgreSQL is away."""
+        """Look after taps until `stop`; wait with growing pauses while PostgreSQL is away.
+
+        Raises:
+            SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
+        """
         store = Store(self._database_url)
         taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
         pause_s = LOOK_S
         changes = -1
         try:
             while not stop.is_set():
+                if self._spark is not None:
+                    from lagloss_server.ops.spark_session import check_session
+
+                    check_session(self._spark)
                 try:
                     demand_newest(store.engine)
                     seen = store.count_changes()

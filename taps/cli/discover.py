@@ -68,7 +68,8 @@ def _read_topics(cluster: Cluster, groups: Sequence[str]) -> dict[str, list[str]
 
 
 def _all_groups(cluster: Cluster) -> list[str]:
-    found = _admin(cluster).list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
+    admin = _admin(cluster)  # it answers as long as it is there
+    found = admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
     return sorted(each.group_id for each in found.valid)
 
 

@@ -1,0 +1,89 @@
+"""Plans carried out by Spark: the same blocks as by one process, and each sent once."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import SparkSession
+
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import SAMPLE_ALL
+from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction, Tap
+from taps.extraction import Extractor
+from taps.kernel import BlockMaker, Blocks
+from taps.local_engine import LocalEngine
+from taps.plan import TapPlan
+from taps.planner import TopicPlanner
+from taps.spark_engine import SparkEngine
+from taps.topic_reader import TopicReader
+from tests.support.kafka_log import blocks_of
+
+EXTRACTION = Extraction(
+    IdExpression.parse("header:id"), TimeExpression.parse("$.at"), ConditionExpression.parse('key != "left out"')
+)
+GROUPED = replace(EXTRACTION, id=IdExpression.parse("$.id"), where=None)
+
+
+def produce(bootstrap: str, topic: str) -> None:
+    """300 records in 3 partitions: some aborted, some left out, some without what is asked of them."""
+    now_ms = time.time_ns() // 1_000_000
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0})
+    producer.init_transactions(30)
+    for batch in range(10):
+        producer.begin_transaction()
+        for row in range(30):
+            number = batch * 30 + row
+            value = json.dumps({"id": f"m-{number}", "at": now_ms - 1_000 * number})
+            headers = [("id", f"m-{number}".encode())] if number % 13 else [("other", b"x")]
+            key = "left out" if number % 7 == 0 else f"k{number}"
+            producer.produce(topic, "{" if number % 17 == 0 else value, key, number % 3, headers=headers)
+        if batch % 4 == 3:
+            producer.abort_transaction(30)
+        else:
+            producer.commit_transaction(30)
+
+
+def facts(made: Blocks) -> dict[int, tuple[object, ...]]:
+    return {
+        block.seq: (block.increment.key, block.increment.beacons, block.increment.id_sum, block.increment.payload_bytes)
+        for block in made.blocks
+    }
+
+
+@pytest.mark.parametrize("extraction", [EXTRACTION, GROUPED], ids=["headers and keys", "values"])
+def test_spark_makes_the_blocks_that_one_process_makes(
+    kafka_bootstrap: str, spark: SparkSession, extraction: Extraction
+) -> None:
+    create_topics(kafka_bootstrap)
+    topic = f"spark-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+    produce(kafka_bootstrap, topic)
+    reader = TopicReader(kafka_bootstrap, topic)
+    try:
+        tap = Tap("spark", "source", "", topic, None, ("in", "out"), extraction, first=True)
+        maker = BlockMaker(tap, uuid.uuid4().bytes, 0, Extractor(extraction))
+        local = LocalEngine(reader, maker)
+        engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local)
+        first = TapPlan(0, 0, 4, SAMPLE_ALL, positions=dict.fromkeys(range(3), 0), is_spread=True)
+        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 10_000)
+        by_spark, by_process = engine.blocks(plan), local.blocks(plan)
+    finally:
+        reader.close()
+    assert facts(by_spark) == facts(by_process)
+    names = ("seen", "left_out", "early", "gone", "unreadable", "dropped")
+    assert [getattr(by_spark, name) for name in names] == [getattr(by_process, name) for name in names]
+    assert by_spark.seen == 240  # of 300, 60 were aborted
+    assert by_spark.unreadable
+    sent = blocks_of(kafka_bootstrap, maker.emitter)
+    assert sorted((stored.partition, stored.offset) for stored in sent) == sorted(by_spark.positions or ())
+    assert {stored.block.seq: stored.block.count for stored in sent} == {
+        block.seq: block.increment.beacons for block in by_spark.blocks
+    }

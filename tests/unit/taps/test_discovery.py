@@ -1,0 +1,102 @@
+"""Definitions proposed from samples: which topics are hops of one flow, and who reads and writes them."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from lagloss_server.model.definition import parse_definition
+from taps.discovery import NodeGuess, TopicGuess, as_yaml, find_hops, propose
+from taps.extraction import Records
+from taps.sample import Sample
+
+AT_MS = 1_764_061_200_000
+IDS = [uuid.UUID(int=number).hex for number in range(200)]
+
+
+def topic(
+    name: str, ids: Iterable[str], later_ms: int, field: str = "order_id", *, times: bool = True, header: bool = False
+) -> TopicGuess:
+    rows = list(enumerate(ids))
+    documents = [
+        {**({} if header else {field: each}), **({"created_at": AT_MS + row} if times else {}), "pad": "x" * 40}
+        for row, each in rows
+    ]
+    headers = [[(field, each.encode())] if header else None for _, each in rows]
+    stamps = np.array([AT_MS + row + later_ms for row, _ in rows], np.int64)
+    records = Records(stamps, [None] * len(rows), [json.dumps(each).encode() for each in documents], headers)
+    zeros = np.zeros(len(rows), np.int64)
+    return TopicGuess.of(Sample(name, zeros, np.arange(len(rows)), records, False))
+
+
+def summary(nodes: Sequence[NodeGuess]) -> dict[str, tuple[str | None, list[str], tuple[str, ...]]]:
+    return {node.name: (node.group, [output.topic for output in node.outputs], node.to) for node in nodes}
+
+
+def proposed(topics: Sequence[TopicGuess], groups: Mapping[str, Sequence[str]]) -> Sequence[NodeGuess]:
+    nodes = propose(topics, groups)
+    assert parse_definition(as_yaml("found", nodes, "10m")).taps
+    return nodes
+
+
+def test_topics_that_share_ids_are_hops_and_the_earlier_one_is_upstream() -> None:
+    raw, enriched = topic("orders", IDS, 0), topic("enriched", IDS[:190], 300, "order-id", header=True)
+    (hop,) = find_hops([enriched, raw])
+    assert (hop.before, hop.after, hop.before_id, hop.after_id) == (
+        "orders",
+        "enriched",
+        "$.order_id",
+        "header:order-id",
+    )
+    nodes = proposed([enriched, raw], {"enrich": ["orders"], "sink": ["enriched"]})
+    assert summary(nodes) == {
+        "orders-source": (None, ["orders"], ("enrich",)),
+        "enrich": ("enrich", ["enriched"], ("sink",)),
+        "sink": ("sink", [], ()),
+    }
+    assert [output.id for node in nodes for output in node.outputs] == ["$.order_id", "header:order-id"]
+
+
+def test_a_topic_between_two_others_makes_no_hop_from_the_first_to_the_last() -> None:
+    topics = [topic(name, IDS, later) for name, later in (("a", 0), ("b", 100), ("c", 200))]
+    assert [(hop.before, hop.after) for hop in find_hops(topics)] == [("a", "b"), ("b", "c")]
+
+
+def test_a_node_that_writes_two_topics_has_an_out_for_each_reader() -> None:
+    topics = [topic("raw", IDS, 0), topic("route-left", IDS[::2], 100), topic("route-right", IDS[1::2], 100)]
+    nodes = proposed(topics, {"router": ["raw"], "left": ["route-left"], "right": ["route-right"]})
+    assert summary(nodes)["router"] == ("router", ["route-left", "route-right"], ("left", "right"))
+    text = as_yaml("found", nodes, "10m")
+    assert "'out:left': {topic: route-left" in text
+    assert "copy: all" not in text
+
+
+def test_of_several_groups_that_may_write_a_topic_the_likest_name_is_taken_and_the_doubt_written_down() -> None:
+    nodes = proposed(
+        [topic("orders", IDS, 0), topic("orders-priced", IDS, 100)], {"audit": ["orders"], "order-prices": ["orders"]}
+    )
+    writer = next(node for node in nodes if node.name == "order-prices")
+    assert [output.topic for output in writer.outputs] == ["orders-priced"]
+    assert any("audit" in note for note in writer.notes)
+
+
+def test_topics_of_another_flow_and_times_that_no_field_has_are_said() -> None:
+    nodes = proposed(
+        [
+            topic("orders", IDS, 0),
+            topic("bare", IDS, 100, times=False),
+            topic("clicks", [f"c{at}" for at in range(99)], 0),
+        ],
+        {"enrich": ["orders"]},
+    )
+    notes = [note for node in nodes for note in node.notes]
+    assert any("clicks" in note for note in notes)
+    assert any("no field has the event time" in note for note in notes)
+
+
+def test_what_is_the_same_in_most_records_is_no_id() -> None:
+    alike = [topic(name, ["one", *IDS[:1]] * 50, later) for name, later in (("a", 0), ("b", 100))]
+    assert find_hops(alike) == []
