@@ -29,7 +29,7 @@ from taps.topic_reader import TopicReader
 
 log = structlog.get_logger()
 
-TURN_S: Final = 0.5
+TURN_S: Final = 1.0
 """Between two looks at a topic that has no more records."""
 BEFORE_MS: Final = 120_000
 """How long before its first window a tap begins to read: clocks of producers may be ahead."""
@@ -37,6 +37,7 @@ CLAIM_S: Final = 3.0
 """Between two tries to own a tap that another process owns."""
 MAX_PAUSE_S: Final = 10.0
 OWN_AGAIN_S: Final = 5.0
+TIDY_S: Final = 60.0
 PRUNE_S: Final = 3_600.0
 REPORT_BITS: Final = 20
 """Of a report's number, for its place among those of a plan."""
@@ -143,7 +144,7 @@ class TapRunner:
         self._counts = TapCounts()
         self._unsaved: list[Tally] = []
         self._reported_at = float("-inf")
-        self._pruned_at = self._owned_at = time.monotonic()
+        self._tidied_at = self._pruned_at = self._owned_at = time.monotonic()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -172,33 +173,35 @@ class TapRunner:
         """Own the tap, and learn where it was left; False while another process owns it."""
         emitter = self._running.emitter
         if not self._store.is_stored(emitter):
-            self._store.add(self._running, self._first_plan())
+            self._store.add(self._running, TapPlan(0, self._running.since_ms, 1, 1))
         owned = self._store.claim(emitter)
         if owned is None:
             return False
         self._forget()
         now_s = time.time()
         for tally in owned.tallies:
-            self._account.restore(tally, now_s)
+            self._account.restore(tally, 0)
         self._account.reported(owned.tallies)  # a plan is stored only once the one before it was reported
+        self._account.tidy(now_s)
         self._plan, self._counts = owned.plan, owned.counts
         return True
 
-    def _first_plan(self) -> TapPlan:
-        topic = self._reader.describe()
-        positions = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
-        return TapPlan(0, self._running.since_ms, 1, 1, positions=positions, topic_id=topic.topic_id)
-
     def _next(self, last: TapPlan) -> TapPlan:
         partitions = self._outlet.partitions()
+        if partitions is None:
+            raise ConnectionError(self._outlet.last_error or "the broker of beacons does not answer")
         topic = self._reader.describe()
         if topic.topic_id != last.topic_id:
-            log.warning("topic was created anew", tap=self._running.tap.source)
-            last = replace(last, topic_id=topic.topic_id, positions={}, until_ms={}, commits={})
+            positions = {}
+            if last.topic_id:
+                log.warning("topic was created anew", tap=self._running.tap.source)
+            else:
+                positions = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
+            last = replace(last, topic_id=topic.topic_id, positions=positions, until_ms={}, commits={})
             self._planner = TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)
         last = replace(
             last,
-            partitions=partitions or last.partitions,
+            partitions=partitions,
             sample=self._outlet.sample(self._running.tap.pipeline),
             is_spread=self._engine.is_spread,
         )
@@ -268,9 +271,11 @@ class TapRunner:
 
     def _tidy(self) -> None:
         self._owned_at = time.monotonic()
+        if time.monotonic() - self._tidied_at >= TIDY_S:
+            self._tidied_at = time.monotonic()
+            self._account.tidy(time.time())
         if time.monotonic() - self._pruned_at >= PRUNE_S:
             self._pruned_at = time.monotonic()
-            self._account.tidy(time.time())
             self._store.prune(self._running.emitter, int(time.time()) - FORGET_S)
 
     # -- outages and the end ------------------------------------------------------------------------------------------
