@@ -6,7 +6,7 @@ The order of the beacons is that of partitions and offsets, the blocks' numbers 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -32,6 +32,11 @@ AHEAD_MS: Final = MAX_AHEAD_MS // 2
 """Largest distance of an event time from the plan, ahead: closing takes no block of a later window."""
 AHEAD: Final = "time_ahead"
 TOO_OLD: Final = "time_too_old"
+
+
+def span_seq(plan: TapPlan, span: OffsetSpan) -> int:
+    """Return the number after which the blocks of a span are numbered, where each span makes its own."""
+    return (plan.number << SEQ_BITS) + (span.partition << SPAN_BITS)
 
 
 @dataclass(slots=True)
@@ -103,14 +108,18 @@ class BlockMaker:
 
     def make_span(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords) -> Blocks:
         """Return the blocks of one span of a plan."""
-        seq = (plan.number << SEQ_BITS) + (span.partition << SPAN_BITS)
-        return self._make(plan, [span], {span.partition: read}, seq)
+        return self._make(plan, [span], {span.partition: read}, span_seq(plan, span))
 
     def _make(self, plan: TapPlan, spans: Sequence[OffsetSpan], read: Mapping[int, SpanRecords], seq: int) -> Blocks:
         made = Blocks()
-        parts = [part for span in spans if (part := self._observe(plan, span, read[span.partition], made)) is not None]
+        parts = [part for span in spans if (part := self.observe(plan, span, read[span.partition], made)) is not None]
+        made.blocks = list(self.pack(plan, parts, seq, made))
+        return made
+
+    def pack(self, plan: TapPlan, parts: Sequence[Observed], seq: int, made: Blocks) -> Iterator[PackedBlock]:
+        """Yield the blocks of beacons that were observed, numbered on from `seq`."""
         if not parts:
-            return made
+            return
         kinds = [Kind(place, None, None, has_crc=False) for place in self.tap.places]
         packer = Packer(self.tap.pipeline, self.tap.node, self.emitter, self.tap.first, seq=seq)
         observed = Observed.joined(parts)
@@ -120,11 +129,10 @@ class BlockMaker:
             at_place = replace(observed, code=np.full(len(observed), code, np.int64), raw_ids=raw_ids)
             kept, left_out = apply_sample(at_place, kinds, plan.sample)
             made.thinned |= dict.fromkeys(left_out, plan.sample)
-            made.blocks += packer.pack(kept, kinds, plan.partitions, plan.sample)
-        return made
+            yield from packer.pack(kept, kinds, plan.partitions, plan.sample)
 
-    def _observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
-        """Return the beacons of a span, one per record, and count the records that make none."""
+    def observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
+        """Return the beacons of a span, or of a part of it, one per record, and count the records that make none."""
         made.seen += int(read.offsets.size)
         found = self.extractor.extract(read.records)
         made.left_out += found.left_out

@@ -20,18 +20,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.topics import BEACONS
 from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
-from lagloss.sdk.packing import PackedBlock
+from lagloss.sdk.packing import Observed, PackedBlock
 from lagloss.sdk.shipper import Position
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import SparkJob
 from taps.extraction import Records
-from taps.kernel import BlockMaker, Blocks
+from taps.kernel import BlockMaker, Blocks, span_seq
 from taps.local_engine import LocalEngine
 from taps.plan import TapPlan
 from taps.topic_reader import SpanRecords
 
 LIMIT: Final = 2_000_000
-"""Offsets of a plan: a task holds the records of its spans, 300 bytes each and more."""
+"""Offsets of a plan: a task holds the ids and times of its spans, 100 bytes a record."""
 BATCH_ROWS: Final = 50_000
 TAPS: Final = SparkJob("lagloss taps", "taps.worker_daemon", BATCH_ROWS)
 SEND_S: Final = 60.0
@@ -112,53 +112,49 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
     Raises:
         TimeoutError: the broker did not take them in time.
     """
-    by_partition: dict[int, list[pa.RecordBatch]] = {}
-    for batch in batches:
+    spans = {span.partition: span for span in task.plan.spans}
+    made: dict[int, Blocks] = {}
+    parts: dict[int, list[Observed]] = {}
+    for batch in batches:  # in the order of the log, as each partition is read by one task
         partitions = batch.column("partition").to_numpy()
         for partition in np.unique(partitions).tolist():
             rows = np.flatnonzero(partitions == partition)
-            part = batch if rows.size == len(batch) else batch.take(pa.array(rows))
-            by_partition.setdefault(partition, []).append(part)
-    if not by_partition:
+            records = span_records(batch if rows.size == len(batch) else batch.take(pa.array(rows)))
+            counts = made.setdefault(partition, Blocks())
+            part = task.maker.observe(task.plan, spans[partition], records, counts)
+            if part is not None:
+                parts.setdefault(partition, []).append(part)
+    if not made:
         return
-    spans = {span.partition: span for span in task.plan.spans}
     outlet = KafkaOutlet(task.beacons)
     try:
-        for partition, parts in by_partition.items():
-            made = task.maker.make_span(task.plan, spans[partition], span_records(parts))
-            made.positions = _send(outlet, made.blocks)
-            made.blocks = [replace(block, value=b"") for block in made.blocks]
-            yield pa.RecordBatch.from_pydict({"made": pa.array([pickle.dumps(made)], pa.binary())})
+        for partition, blocks in made.items():
+            seq = span_seq(task.plan, spans[partition])
+            _send(outlet, task.maker.pack(task.plan, parts.get(partition, ()), seq, blocks), blocks)
+            yield pa.RecordBatch.from_pydict({"made": pa.array([pickle.dumps(blocks)], pa.binary())})
     finally:
         outlet.close()
 
 
-def span_records(batches: list[pa.RecordBatch]) -> SpanRecords:
-    """Return the records of one span, in the order of their offsets, columns left in Arrow."""
-    table = pa.Table.from_batches(batches)
-    if (np.diff(table.column("offset").to_numpy()) < 0).any():
-        table = table.sort_by("offset")
-
-    def column(name: str) -> Any:
-        return table.column(name).combine_chunks()
-
-    headers = column("headers")
+def span_records(batch: pa.RecordBatch) -> SpanRecords:
+    """Return the records of a batch, columns left in Arrow."""
+    headers: Any = batch.column("headers")
     return SpanRecords(
-        column("offset").to_numpy(),
+        batch.column("offset").to_numpy(),
         Records(
-            column("timestamp_ms").to_numpy(),
-            column("key"),
-            column("value"),
-            headers if pa.types.is_list(headers.type) else [None] * len(headers),
+            batch.column("timestamp_ms").to_numpy(),
+            batch.column("key"),
+            batch.column("value"),
+            headers if pa.types.is_list(headers.type) else [None] * len(batch),
         ),
-        is_append_time=bool(len(headers)) and column("timestampType")[0].as_py() == _APPEND_TIME,
+        is_append_time=bool(len(batch)) and batch.column("timestampType")[0].as_py() == _APPEND_TIME,
     )
 
 
-def _send(outlet: KafkaOutlet, blocks: list[PackedBlock]) -> list[Position]:
-    """Send blocks, and return where the broker put them."""
-    positions: list[Position] = [None] * len(blocks)
-    left = len(blocks)
+def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], made: Blocks) -> None:
+    """Send blocks as they are packed, and add them without their bytes, and where the broker put them."""
+    positions: list[Position] = []
+    left = 0
 
     def listener(at: int) -> Any:
         def done(partition: int | None, offset: int) -> None:
@@ -169,12 +165,15 @@ def _send(outlet: KafkaOutlet, blocks: list[PackedBlock]) -> list[Position]:
         return done
 
     partitions = outlet.partitions()
-    for at, block in enumerate(blocks):
+    for at, block in enumerate(packed):
         partition = block.partition % partitions if partitions else block.partition
+        positions.append(None)
+        left += 1
         outlet.send(Outgoing(BEACONS, block.key, block.value, listener(at), partition))
+        made.blocks.append(replace(block, value=b""))
     deadline = time.monotonic() + SEND_S
     while left:
         if time.monotonic() > deadline:
             raise TimeoutError(outlet.last_error or "the broker did not take the blocks in time")
         outlet.poll(0.05)
-    return positions
+    made.positions = positions
