@@ -23,7 +23,7 @@ from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
 from lagloss.sdk.packing import Observed, PackedBlock
 from lagloss.sdk.shipper import Position
 from lagloss_server.net.kafka_clients import java_options
-from lagloss_server.ops.spark_session import SparkJob
+from lagloss_server.ops.spark_session import FETCHING, SparkJob
 from taps.extraction import Records
 from taps.kernel import BlockMaker, Blocks, span_seq
 from taps.local_engine import LocalEngine
@@ -38,12 +38,6 @@ SEND_S: Final = 60.0
 """Longest wait of a task for the broker; then the plan is tried again."""
 _APPEND_TIME: Final = 1
 """Of the column `timestampType`: the broker's time."""
-_FETCHING: Final = {
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-    "kafka.fetch.max.bytes": str(50 << 20),
-    "kafka.max.poll.records": "20000",
-    "kafka.fetch.max.wait.ms": "10",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +86,7 @@ class SparkEngine:
             .option("failOnDataLoss", "false")
             .option("includeHeaders", str(self._maker.wants_headers).lower())
             .option("kafka.isolation.level", "read_committed")
-            .options(**_FETCHING)
+            .options(**FETCHING)
             .load()
             .select(
                 "partition",

@@ -20,18 +20,9 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.wire.checks import is_in_reach
 from lagloss.wire.format import BadReason, OffsetRange
 from lagloss_server.net.kafka_clients import java_options
+from lagloss_server.ops.spark_session import FETCHING
 from lagloss_server.queries.offset_ranges import rounds
 from lagloss_server.rules.facts import WindowFacts
-
-FETCHING = {
-    "kafka.max.partition.fetch.bytes": str(8 << 20),
-    "kafka.fetch.max.bytes": str(50 << 20),
-    # Spark asks for the log's ends after every poll: fewer polls, fewer round trips.
-    "kafka.max.poll.records": "20000",
-    # A fetch at the log's end is held back this long, and those questions wait behind it on the same connection: with
-    # Kafka's 500 ms, every partition of a small window would cost half a second.
-    "kafka.fetch.max.wait.ms": "10",
-}
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,16 @@ _ON_A_CLUSTER: Final = MappingProxyType(
     }
 )
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+FETCHING: Final[Mapping[str, str]] = {
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(50 << 20),
+    # Spark asks for the log's ends after every poll: fewer polls, fewer round trips.
+    "kafka.max.poll.records": "20000",
+    # A fetch at the log's end is held back this long, and those questions wait behind it on the same connection: with
+    # Kafka's 500 ms, every partition of a small window would cost half a second.
+    "kafka.fetch.max.wait.ms": "10",
+}
+"""Options of Spark's Kafka source for a batch read of exact offset ranges."""
 REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore"
 """Names of options that Spark blanks wherever it shows them: its own list, and what holds Kafka's."""
 QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
