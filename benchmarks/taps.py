@@ -79,7 +79,9 @@ def _compare(spark: SparkSession, bootstrap: str, topic: str, extraction: Extrac
         made = engine.blocks(plan)
         beacons = sum(block.increment.beacons for block in made.blocks)
         if beacons != 2 * RECORDS:
-            raise SystemExit(f"the tap of {topic} made {beacons} beacons of {RECORDS} records: {made.unreadable}")
+            raise SystemExit(
+                f"the tap of {topic} made {beacons} beacons of {RECORDS} records: {made.counts.unreadable}"
+            )
         bare, tapped, bare_cpu, tapped_cpu = [], [], [], []
         _bare_read(engine, plan)
         for _ in range(ROUNDS):  # in turns, so that a machine that drifts drifts for both

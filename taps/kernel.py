@@ -19,10 +19,10 @@ from lagloss.sdk.shipper import Position
 from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_start_of
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.model.taps import Tap
+from taps.counts import TapCounts, UnreadableRecords
 from taps.extraction import Extractor
 from taps.plan import OffsetSpan, TapPlan
-from taps.store import UnreadableRecords
-from taps.topic_reader import SpanRecords
+from taps.records import SpanRecords
 
 SEQ_BITS: Final = 30
 """Of a block's number, for its place in a plan."""
@@ -46,11 +46,7 @@ class Blocks:
     blocks: list[PackedBlock] = field(default_factory=list)
     dropped: Counter[TallyKey] = field(default_factory=Counter)
     thinned: dict[TallyKey, int] = field(default_factory=dict)
-    seen: int = 0
-    left_out: int = 0
-    early: int = 0
-    gone: int = 0
-    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
+    counts: TapCounts = field(default_factory=TapCounts)
     positions: list[Position] | None = None
     """Where the blocks are if they were sent already."""
 
@@ -62,19 +58,10 @@ class Blocks:
             made.blocks += part.blocks
             made.dropped.update(part.dropped)
             made.thinned |= part.thinned
-            made.seen += part.seen
-            made.left_out += part.left_out
-            made.early += part.early
-            made.gone += part.gone
-            for reason, found in part.unreadable.items():
-                made.add_unreadable(reason, found.count, found.partition, found.offset, found.at_ms)
+            made.counts.add(part.counts)
             if part.positions is not None:
                 made.positions = [*(made.positions or ()), *part.positions]
         return made
-
-    def add_unreadable(self, reason: str, count: int, partition: int, offset: int, at_ms: int) -> None:
-        before = self.unreadable.get(reason)
-        self.unreadable[reason] = UnreadableRecords(count + (before.count if before else 0), partition, offset, at_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,15 +120,15 @@ class BlockMaker:
 
     def observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
         """Return the beacons of a span, or of a part of it, one per record, and count the records that make none."""
-        made.seen += int(read.offsets.size)
+        made.counts.seen += int(read.offsets.size)
         found = self.extractor.extract(read.records)
-        made.left_out += found.left_out
+        made.counts.left_out += found.left_out
         times_ms = read.records.timestamp_ms
         for reason, rows in found.unreadable_rows.items():
             self._count_unreadable(reason, rows, span, read, made)
         event_ms, rows, ids = found.event_ms, found.rows, found.ids
         early = event_ms < self.since_ms
-        made.early += int(np.count_nonzero(early))
+        made.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
         self._count_unreadable(AHEAD, rows[ahead], span, read, made)
         too_old = (event_ms < plan.planned_at_ms - RETENTION_MS + WINDOW_S * 1_000) & ~early
@@ -192,7 +179,8 @@ class BlockMaker:
         if not rows.size:
             return
         times_ms = read.records.timestamp_ms[rows]
-        made.add_unreadable(reason, int(rows.size), span.partition, int(read.offsets[rows[-1]]), int(times_ms[-1]))
+        found = UnreadableRecords(int(rows.size), span.partition, int(read.offsets[rows[-1]]), int(times_ms[-1]))
+        made.counts.add_unreadable(reason, found)
         windows = np.unique(times_ms // (WINDOW_S * 1_000))
         for window in {int(found) * WINDOW_S - back for found in windows for back in (0, WINDOW_S)}:
             self._drop(window, 1, made)
@@ -201,7 +189,7 @@ class BlockMaker:
         """Count offsets that retention deleted unread, in every window that they may have been of."""
         if not gone:
             return
-        made.gone += gone
+        made.counts.gone += gone
         until_ms = min(plan.until_ms.values(), default=plan.through_ms) if self.tap.group else plan.through_ms
         first = window_start_of(max(min(until_ms, plan.planned_at_ms) - WINDOW_S * 1_000, self.since_ms))
         windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)

@@ -37,10 +37,10 @@ class TapMetrics:
     def count(self, tap: Tap, made: Blocks, plan: TapPlan) -> None:
         """Count a plan that was carried out."""
         labels = (tap.pipeline, tap.node, tap.source)
-        self._records.labels(*labels).inc(made.seen)
+        self._records.labels(*labels).inc(made.counts.seen)
         self._beacons.labels(*labels).inc(sum(block.increment.beacons for block in made.blocks))
-        self._gone.labels(*labels).inc(made.gone)
-        for reason, found in made.unreadable.items():
+        self._gone.labels(*labels).inc(made.counts.gone)
+        for reason, found in made.counts.unreadable.items():
             self._unreadable.labels(*labels, reason).inc(found.count)
         self._through.labels(*labels).set(plan.through_ms / 1_000)
 

@@ -20,12 +20,14 @@ from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
 from lagloss_server.errors import RegistryUnreachable
 from taps.commit_log import CommitReader
+from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 from taps.planner import GroupPlanner, Planner, TopicPlanner
-from taps.store import NotOwned, RunningTap, TapCounts, TapStore, UnreadableRecords
+from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
+from taps.wanted import RunningTap
 
 log = structlog.get_logger()
 
@@ -247,7 +249,7 @@ class TapRunner:
             return
         self._reported_at = time.monotonic()
         self._is_done = True
-        self._counts = _added(self._counts, made)
+        self._counts.add(made.counts)
         self._metrics.count(self._running.tap, made, plan)
         self._tidy()
 
@@ -315,19 +317,3 @@ class TapRunner:
         self._reader.close()
         if self._commits is not None:
             self._commits.close()
-
-
-def _added(before: TapCounts, made: Blocks) -> TapCounts:
-    unreadable = dict(before.unreadable)
-    for reason, found in made.unreadable.items():
-        known = unreadable.get(reason)
-        unreadable[reason] = UnreadableRecords(
-            found.count + (known.count if known else 0), found.partition, found.offset, found.at_ms
-        )
-    return TapCounts(
-        before.seen + made.seen,
-        before.left_out + made.left_out,
-        before.early + made.early,
-        before.gone + made.gone,
-        unreadable,
-    )

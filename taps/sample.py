@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from taps.extraction import Records
 from taps.plan import OffsetSpan
-from taps.topic_reader import SpanRecords, TopicReader
+from taps.records import SpanRecords
+from taps.topic_reader import TopicReader
 
 NEWEST: Final = 1_000
 

@@ -25,9 +25,9 @@ from taps.kernel import BlockMaker
 from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.runner import Engine, TapRunner
-from taps.store import RunningTap, TapStore
+from taps.store import TapStore
 from taps.topic_reader import TopicReader
-from taps.wanted import wanted_taps
+from taps.wanted import RunningTap, wanted_taps
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

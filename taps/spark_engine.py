@@ -7,46 +7,24 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final
 
-import numpy as np
-import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.broker.topics import BEACONS
-from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
-from lagloss.sdk.packing import Observed, PackedBlock
-from lagloss.sdk.shipper import Position
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import FETCHING, SparkJob
-from taps.extraction import Records
-from taps.kernel import BlockMaker, Blocks, span_seq
+from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
 from taps.plan import TapPlan
-from taps.topic_reader import SpanRecords
+from taps.spark_task import TapTask, send_spans
 
 LIMIT: Final = 2_000_000
 """Offsets of a plan: a task holds the ids and times of its spans, 100 bytes a record."""
 BATCH_ROWS: Final = 50_000
 TAPS: Final = SparkJob("lagloss taps", "taps.worker_daemon", BATCH_ROWS)
-SEND_S: Final = 60.0
-"""Longest wait of a task for the broker; then the plan is tried again."""
-_APPEND_TIME: Final = 1
-"""Of the column `timestampType`: the broker's time."""
-
-
-@dataclass(frozen=True, slots=True)
-class TapTask:
-    """What tasks have to know: whose blocks to make of which plan, and where to send them."""
-
-    maker: BlockMaker
-    plan: TapPlan
-    beacons: Cluster
 
 
 class SparkEngine:
@@ -98,76 +76,3 @@ class SparkEngine:
                 "headers" if self._maker.wants_headers else nothing.alias("headers"),
             )
         )
-
-
-def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.RecordBatch]:
-    """Make and send the blocks of a task's records; yield a row per span, a pickled `Blocks` without the blocks' bytes.
-
-    Raises:
-        TimeoutError: the broker did not take them in time.
-    """
-    spans = {span.partition: span for span in task.plan.spans}
-    made: dict[int, Blocks] = {}
-    parts: dict[int, list[Observed]] = {}
-    for batch in batches:  # in the order of the log, as each partition is read by one task
-        partitions = batch.column("partition").to_numpy()
-        for partition in np.unique(partitions).tolist():
-            rows = np.flatnonzero(partitions == partition)
-            records = span_records(batch if rows.size == len(batch) else batch.take(pa.array(rows)))
-            counts = made.setdefault(partition, Blocks())
-            part = task.maker.observe(task.plan, spans[partition], records, counts)
-            if part is not None:
-                parts.setdefault(partition, []).append(part)
-    if not made:
-        return
-    outlet = KafkaOutlet(task.beacons)
-    try:
-        for partition, blocks in made.items():
-            seq = span_seq(task.plan, spans[partition])
-            _send(outlet, task.maker.pack(task.plan, parts.get(partition, ()), seq, blocks), blocks)
-            yield pa.RecordBatch.from_pydict({"made": pa.array([pickle.dumps(blocks)], pa.binary())})
-    finally:
-        outlet.close()
-
-
-def span_records(batch: pa.RecordBatch) -> SpanRecords:
-    """Return the records of a batch, columns left in Arrow."""
-    headers: Any = batch.column("headers")
-    return SpanRecords(
-        batch.column("offset").to_numpy(),
-        Records(
-            batch.column("timestamp_ms").to_numpy(),
-            batch.column("key"),
-            batch.column("value"),
-            headers if pa.types.is_list(headers.type) else [None] * len(batch),
-        ),
-        is_append_time=bool(len(batch)) and batch.column("timestampType")[0].as_py() == _APPEND_TIME,
-    )
-
-
-def _send(outlet: KafkaOutlet, packed: Iterable[PackedBlock], made: Blocks) -> None:
-    """Send blocks as they are packed, and add them without their bytes, and where the broker put them."""
-    positions: list[Position] = []
-    left = 0
-
-    def listener(at: int) -> Any:
-        def done(partition: int | None, offset: int) -> None:
-            nonlocal left
-            left -= 1
-            positions[at] = None if partition is None else (partition, offset)
-
-        return done
-
-    partitions = outlet.partitions()
-    for at, block in enumerate(packed):
-        partition = block.partition % partitions if partitions else block.partition
-        positions.append(None)
-        left += 1
-        outlet.send(Outgoing(BEACONS, block.key, block.value, listener(at), partition))
-        made.blocks.append(replace(block, value=b""))
-    deadline = time.monotonic() + SEND_S
-    while left:
-        if time.monotonic() > deadline:
-            raise TimeoutError(outlet.last_error or "the broker did not take the blocks in time")
-        outlet.poll(0.05)
-    made.positions = positions

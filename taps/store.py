@@ -7,7 +7,7 @@ carry out the same plan, only one gets to the next.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from sqlalchemy import BigInteger, Engine, cast, delete, func, select, update
@@ -18,45 +18,17 @@ from lagloss.wire.format import Tally
 from lagloss_server.model.taps import Tap
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
+from taps.counts import TapCounts, UnreadableRecords
 from taps.plan import TapPlan
+from taps.wanted import RunningTap
 
 OWNED_MS: Final = 20_000
 """Ownership without a new plan, after which another process takes over."""
 _NOW: Final = cast(func.extract("epoch", func.clock_timestamp()) * 1_000, BigInteger)
 
 
-@dataclass(frozen=True, slots=True)
-class RunningTap:
-    """A tap at work. `emitter`: its id; `since_ms`: start of its first window (epoch ms)."""
-
-    tap: Tap
-    emitter: bytes
-    since_ms: int
-
-
 class NotOwned(Exception):
     """Another process has taken this tap over, or it is no longer wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class UnreadableRecords:
-    """Records that could not be read for one reason, and an example."""
-
-    count: int
-    partition: int
-    offset: int
-    at_ms: int
-
-
-@dataclass(slots=True)
-class TapCounts:
-    """Records of a tap so far: read, left out by its filter, too early, deleted unread, and not readable by reason."""
-
-    seen: int = 0
-    left_out: int = 0
-    early: int = 0
-    gone: int = 0
-    unreadable: dict[str, UnreadableRecords] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,9 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
@@ -27,6 +25,7 @@ from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import BrokerRefusals, is_of_group, kafka_error, needs
 from taps.extraction import Records
 from taps.plan import Look, OffsetSpan, PartitionLog
+from taps.records import SpanRecords
 
 TIMEOUT_S: Final = 10.0
 STALLED_S: Final = 30.0
@@ -44,17 +43,6 @@ class TopicIs(NamedTuple):
 
     topic_id: str
     partitions: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SpanRecords:
-    """The records of a span in their order; arrays are of shape (records,). `gone`: offsets of it that retention
-    deleted meanwhile."""
-
-    offsets: npt.NDArray[np.int64]
-    records: Records
-    is_append_time: bool
-    gone: int = 0
 
 
 class TopicReader:

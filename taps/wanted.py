@@ -5,16 +5,25 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.taps import Tap
-from taps.store import RunningTap
 
 _NAMESPACE: Final = uuid.UUID("6f1e6f0e-0c0a-5d0b-9a0e-1a9105500a9d")
 WINDOW_MS: Final = WINDOW_S * 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTap:
+    """A tap at work. `emitter`: its id; `since_ms`: start of its first window (epoch ms)."""
+
+    tap: Tap
+    emitter: bytes
+    since_ms: int
 
 
 def wanted_taps(stored: Iterable[StoredPipeline]) -> dict[bytes, RunningTap]:

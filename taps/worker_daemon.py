@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from pyspark.daemon import manager
 
-from taps import spark_engine  # noqa: F401  # imported for the workers
+from taps import spark_task  # noqa: F401  # imported for the workers
 from taps.extraction.warm_up import warm_up
 
 if __name__ == "__main__":

@@ -36,8 +36,9 @@ from taps.local_engine import LocalEngine
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 from taps.runner import REPORT_BITS, TapRunner
-from taps.store import NotOwned, RunningTap, TapStore
+from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
+from taps.wanted import RunningTap
 
 WINDOW_MS = 60_000
 LIMIT = 7

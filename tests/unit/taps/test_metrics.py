@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
+from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
@@ -36,7 +37,7 @@ def shown(metrics: TapMetrics, name: str) -> dict[str, float]:
 def test_a_tap_that_this_process_left_does_not_fall_behind_in_its_metrics() -> None:
     metrics = TapMetrics()
     for tap in TAPS:
-        metrics.count(tap, Blocks(seen=3), TapPlan(1, 0, 1, 1, through_ms=60_000))
+        metrics.count(tap, Blocks(counts=TapCounts(seen=3)), TapPlan(1, 0, 1, 1, through_ms=60_000))
     metrics.left(TAPS[0])
     assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"b": 60.0}
     assert shown(metrics, "lagloss_taps_records_total") == {"a": 3.0, "b": 3.0}

@@ -1,0 +1,21 @@
+"""Records of a planned span, as an engine reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from taps.extraction import Records
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRecords:
+    """The records of a span in their order; arrays are of shape (records,). `gone`: offsets of it that retention
+    deleted meanwhile."""
+
+    offsets: npt.NDArray[np.int64]
+    records: Records
+    is_append_time: bool
+    gone: int = 0
