@@ -151,7 +151,6 @@ def test_a_certificate_of_another_authority_is_refused(roles: Roles, tmp_path: P
 @pytest.mark.slow
 def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: EmbeddedKafka, tmp_path: Path) -> None:
     name = f"roles-{uuid.uuid4().hex[:8]}"
-    start_s = int(time.time()) // 60 * 60
     prepare = [sys.executable, "-m", "lagloss_server.ops.prepare"]
     for _ in range(2):  # a second time, with days that the aggregator owns
         subprocess.run(
@@ -167,6 +166,7 @@ def test_each_service_does_its_work_as_a_role_of_its_own(roles: Roles, kafka: Em
         put = httpx2.put(f"{serve[0]}/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name), headers=YAML)
         assert put.is_success, put.text
         assert _reads_by_tap(store, serve[3], kafka.bootstrap, f"tapped-{name}") == 3
+        start_s = int(time.time()) // 60 * 60
         with losing(kafka.bootstrap, name):
             (window,) = wait_until(lambda: _closed(store, name, start_s), 150, "the window")
         assert window["lost"] == {"min": 120, "max": 120}
