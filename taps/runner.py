@@ -139,7 +139,7 @@ class TapRunner:
         )
         self._account = Account(tap.node)
         self._shipper = Shipper(identity, self._outlet, self._account)
-        self._planner: Planner = TopicPlanner() if tap.group is None else GroupPlanner(self._reader.has_none)
+        self._planner = self._new_planner()
         self._plan: TapPlan | None = None
         self._is_done = False
         """The plan was carried out, and reported."""
@@ -164,7 +164,7 @@ class TapRunner:
             self._carry_out(self._plan)
             return 0
         following = self._next(self._plan)
-        if self._is_news(self._plan, following):
+        if self._is_news(following):
             self._advance(following)
             self._carry_out(following)
         else:
@@ -200,7 +200,7 @@ class TapRunner:
             else:
                 positions = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
             last = replace(last, topic_id=topic.topic_id, positions=positions, until_ms={}, commits={})
-            self._planner = TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)
+            self._planner = self._new_planner()
         last = replace(
             last,
             partitions=partitions,
@@ -212,7 +212,10 @@ class TapRunner:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
         return self._planner.plan(last, self._reader.look(topic.partitions), commits, self._engine.limit)
 
-    def _is_news(self, last: TapPlan, following: TapPlan) -> bool:
+    def _new_planner(self) -> Planner:
+        return TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)
+
+    def _is_news(self, following: TapPlan) -> bool:
         return bool(
             following.spans
             or following.gone

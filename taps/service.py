@@ -57,7 +57,6 @@ class TapService:
         self._database_url = database_url
         self._spark = spark
         self._threads: dict[bytes, _Thread] = {}
-        self._failed: dict[bytes, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Look after taps until `stop`; wait with growing pauses while PostgreSQL is away.
