@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
 
-from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.broker.errors import NOT_ALLOWED, is_of_group, kafka_error, needs
+from lagloss.broker.connection import Cluster
+from lagloss.broker.errors import NOT_ALLOWED, kafka_error
 from lagloss_server.queries.consumer_groups import ConsumerGroups
-from taps.plan import Looks, Mark
+from taps.plan import Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_RECORDS: Final = 200_000
 """Records of the log of commits that are read in one turn."""
-BATCH: Final = 10_000
 LOOK_AGAIN_S: Final = 60.0
 """Between two tries to read the log of commits where they are polled."""
-_STALLED_S: Final = 10.0
 
 
 class Commit(NamedTuple):
@@ -62,20 +60,8 @@ class CommitLog:
         self._group, self._topic = group, topic
         self._reader = TopicReader(cluster, OFFSETS_TOPIC)
         self._groups = ConsumerGroups(cluster, "lagloss-taps")
-        config = {
-            "client.id": "lagloss-taps",
-            "group.id": "lagloss-taps",  # the client wants one
-            "enable.auto.commit": False,
-            "auto.offset.reset": "earliest",  # of commits that were compacted away, a later one stays
-            "isolation.level": "read_committed",
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 50,
-            "log_level": 0,
-        }
-        self._consumer = Consumer(KafkaConnection.of(cluster).client(config))
         self._partition = partition_of_group(group, len(self._reader.describe().partitions))
         self._looks = Looks()
-        self._at: int | None = None
 
     def read(self, position: int, since_ms: int) -> NewCommits:
         baseline: dict[int, Mark] = {}
@@ -85,44 +71,26 @@ class CommitLog:
         look = self._reader.look([self._partition])
         self._looks.add(look.at_ms, look.ends)
         marks: dict[int, list[Mark]] = {}
-        end = look.logs[self._partition].stable_end
-        position = max(position, look.logs[self._partition].start)
-        for commit in self._commits(position, min(end, position + MAX_RECORDS)):
+        log = look.logs[self._partition]
+        position = max(position, log.start)
+        reached = max(position, min(log.stable_end, position + MAX_RECORDS))
+        for commit in self._commits(position, reached):
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
-        reached = max(position, self._at or 0)
         for partition, mark in baseline.items():
             marks.setdefault(partition, []).append(mark)
         return NewCommits(self._looks.passed({self._partition: reached}), reached, marks)
 
     def close(self) -> None:
-        self._consumer.close()
         self._reader.close()
         self._groups.close()
 
-    def _commits(self, position: int, end: int) -> Iterable[Commit]:
-        """Yield the commits from `position` to before `end`, or a little further, to `_at`."""
-        if self._at != position:
-            self._consumer.assign([TopicPartition(OFFSETS_TOPIC, self._partition, position)])
-            self._at = position
-        heard = time.monotonic()
-        while self._at < end:
-            messages = self._consumer.consume(BATCH, 0.1)
-            if messages:
-                heard = time.monotonic()
-            elif time.monotonic() - heard > _STALLED_S:
-                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-            for message in messages:
-                error, offset = message.error(), message.offset() or 0
-                if error is None:
-                    self._at = offset + 1
-                    commit = parse_commit(message.key(), message.value())
-                    if commit is not None:
-                        yield commit
-                elif error.code() == KafkaError._PARTITION_EOF:
-                    self._at = max(self._at, offset)
-                elif not is_of_group(error):
-                    raise KafkaException(needs(error, "READ", f"topic {OFFSETS_TOPIC}"))
+    def _commits(self, position: int, end: int) -> Iterator[Commit]:
+        """Yield the commits from `position` to before `end`; of those that were compacted away, a later one stays."""
+        if end > position:
+            span = OffsetSpan(self._partition, position, end)
+            records = self._reader.read([span])[self._partition].records
+            yield from filter(None, map(parse_commit, records.keys, records.values))
 
 
 class PolledCommits:
