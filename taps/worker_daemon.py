@@ -3,6 +3,8 @@ once."""
 
 from __future__ import annotations
 
+import gc
+
 from pyspark.daemon import manager
 
 from taps import spark_task  # noqa: F401  # imported for the workers
@@ -10,4 +12,5 @@ from taps.extraction.warm_up import warm_up
 
 if __name__ == "__main__":
     warm_up()
+    gc.freeze()  # what is imported never becomes garbage: workers need not look through it again and again
     manager()
