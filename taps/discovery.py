@@ -29,6 +29,8 @@ CANDIDATES: Final = 4
 """Guesses of ids that are compared between topics."""
 LEAST_DISTINCT: Final = 0.5
 """Share of different ids in a sample: an update or a repeated message has the id of an earlier one."""
+MOST_DISTINCT: Final = 0.99
+"""Share of different ids in a sample below which it is worth a doubt that they are ids of messages."""
 LEAST_SHARED: Final = 0.3
 """Share of the ids of the topic with fewer that another has to have, to be a hop of the same flow."""
 SAME_TIME_MS: Final = 1.0
@@ -59,6 +61,10 @@ class TopicGuess:
     def candidates(self) -> list[str]:
         """Return the likeliest expressions of an id, which is another one in most records."""
         return [each.expression for each in self.guesses.ids if each.distinct >= LEAST_DISTINCT][:CANDIDATES]
+
+    def distinct(self, id_expression: str) -> float:
+        """Return the share of records with an id of their own; 1 of an expression that is no guess."""
+        return next((each.distinct for each in self.guesses.ids if each.expression == id_expression), 1.0)
 
     def times(self, id_expression: str, time_expression: str = "timestamp") -> dict[bytes, float]:
         """Return by id the time (epoch ms) of its first record: by an expression, or the record's own."""
@@ -95,12 +101,16 @@ def find_hops(topics: Sequence[TopicGuess]) -> list[TopicHop]:
 
 def _compare(one: TopicGuess, other: TopicGuess) -> TopicHop | None:
     best: TopicHop | None = None
+    best_score = 0.0
     for first, second in itertools.product(one.candidates, other.candidates):
         left, right = one.times(first), other.times(second)
         common = left.keys() & right.keys()
         shared = len(common) / max(1, min(len(left), len(right)))
-        if shared < LEAST_SHARED or (best is not None and shared <= best.shared):
+        # ids of customers are in both topics without fail, where some of their orders are lost: but they come again
+        score = shared * one.distinct(first) * other.distinct(second)
+        if shared < LEAST_SHARED or score <= best_score:
             continue
+        best_score = score
         later_ms = float(np.median([right[key] - left[key] for key in common]))
         if later_ms >= 0:
             best = TopicHop(one.topic, other.topic, first, second, shared, later_ms)
@@ -214,8 +224,14 @@ class _Proposal:
         identity = [*shared, *guessed.candidates, "key"][0]
         if not before:
             time = guessed.guesses.times[0].expression
-            doubt = "the event time is the record's own timestamp, which no later topic has: look for a better one"
-            return identity, time, [doubt] if time == "timestamp" else []
+            doubts = []
+            if (distinct := guessed.distinct(identity)) < MOST_DISTINCT:
+                doubts.append(f"{1 - distinct:.0%} of its records have the id of another one, and count as repeated")
+            if time == "timestamp":
+                doubts.append(
+                    "the event time is the record's own timestamp, which no later topic has: look for a better one"
+                )
+            return identity, time, doubts
         hop = before[0]
         _, source_time, _ = self._identity(hop.before)
         expected = self._topics[hop.before].times(hop.before_id, source_time)

@@ -66,14 +66,14 @@ def read_newest(reader: TopicReader, count: int = NEWEST) -> Sample:
     )
 
 
-def read_since(reader: TopicReader, since_ms: int, limit: int) -> Sample:
-    """Return a topic's records with timestamps from a moment on, at most that many. Raises KafkaException."""
+def read_between(reader: TopicReader, since_ms: int, until_ms: int, limit: int) -> Sample:
+    """Return a topic's records with timestamps in [since, until), at most about that many. Raises KafkaException."""
     partitions = reader.describe().partitions
+    starts, ends = reader.starts_at(since_ms, partitions), reader.starts_at(until_ms, partitions)
     logs = reader.look(partitions).logs
-    starts = reader.starts_at(since_ms, partitions)
     each = max(1, limit // max(1, len(partitions)))
-    spans = [OffsetSpan(at, starts[at], min(log.stable_end, starts[at] + each)) for at, log in logs.items()]
-    return _read(reader, spans)
+    stops = {at: min(ends[at], log.stable_end, starts[at] + each) for at, log in logs.items()}
+    return _read(reader, [OffsetSpan(at, starts[at], stop) for at, stop in stops.items()])
 
 
 def _read(reader: TopicReader, spans: Sequence[OffsetSpan]) -> Sample:

@@ -70,7 +70,8 @@ class ServiceStack:
         """Start everything and return when all is ready. Raises a LaglossError with advice."""
         self._lock = _lock_directory(self._dir)
         self._check_machine()
-        jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line))
+        sets = (jars.SPARK,) if self.settings.kafka_bootstrap else jars.SETS
+        jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
         settings = self._start_servers()
         self._say("creating topics and tables")
         prepare(settings)

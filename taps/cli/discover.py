@@ -17,7 +17,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from taps.clusters import cluster_of, registry_of
 from taps.discovery import TopicGuess, as_yaml, propose
-from taps.sample import read_newest, read_since
+from taps.sample import read_between, read_newest
 from taps.topic_reader import TopicReader
 
 MAX_TOPICS: Final = 30
@@ -48,7 +48,9 @@ def discover(
         wanted = [each for each in _all_topics(connection) if each in wanted or not each.startswith("lagloss.")]
     if len(wanted) > MAX_TOPICS:
         raise UsageError(detail=f"expected at most {MAX_TOPICS} topics, found {len(wanted)}: name some, or a group")
-    topics = [found for each in wanted if (found := _guess(connection, each, cluster, span)) is not None]
+    until_ms = time.time_ns() // 1_000_000  # the same for all: what one topic has later, the others cannot share
+    guesses = (_guess(connection, each, cluster, until_ms - span * 1_000, until_ms) for each in wanted)
+    topics = [found for found in guesses if found is not None]
     if not topics:
         raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted) or '(there are none)'}")
     text = as_yaml(name, propose(topics, read), lookback)
@@ -81,11 +83,11 @@ def _admin(cluster: Cluster) -> AdminClient:
     return AdminClient(KafkaConnection.of(cluster).client({"log_level": 0}))
 
 
-def _guess(connection: Cluster, topic: str, cluster: str, span_s: int) -> TopicGuess | None:
+def _guess(connection: Cluster, topic: str, cluster: str, since_ms: int, until_ms: int) -> TopicGuess | None:
     """Sample a topic and guess; None if it has no records."""
     reader = TopicReader(connection, topic)
     try:
-        sample = read_since(reader, int((time.time() - span_s) * 1_000), MAX_RECORDS)
+        sample = read_between(reader, since_ms, until_ms, MAX_RECORDS)
         if not len(sample):
             sample = read_newest(reader)
     finally:

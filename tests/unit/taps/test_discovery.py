@@ -60,6 +60,25 @@ def test_topics_that_share_ids_are_hops_and_the_earlier_one_is_upstream() -> Non
     assert [output.id for node in nodes for output in node.outputs] == ["$.order_id", "header:order-id"]
 
 
+def test_ids_of_another_thing_are_not_taken_though_more_of_them_are_in_both_topics() -> None:
+    def orders(name: str, rows: Sequence[int], later_ms: int) -> TopicGuess:
+        documents = [
+            {"order_id": IDS[row], "created_at": AT_MS + row, "customer": {"id": row * 7_919 % 150}} for row in rows
+        ]
+        stamps = np.array([AT_MS + row + later_ms for row in rows], np.int64)
+        values = [json.dumps(each).encode() for each in documents]
+        records = Records(stamps, [None] * len(rows), values, [None] * len(rows))
+        return TopicGuess.of(Sample(name, np.zeros(len(rows), np.int64), np.arange(len(rows)), records, False))
+
+    (hop,) = find_hops([orders("orders", range(200), 0), orders("enriched", range(0, 200, 2), 100)])
+    assert (hop.before_id, hop.after_id) == ("$.order_id", "$.order_id")
+
+
+def test_ids_that_come_again_are_a_doubt() -> None:
+    (node, *_) = proposed([topic("orders", [*IDS, *IDS[:50]], 0)], {"sink": ["orders"]})
+    assert node.notes == ["20% of its records have the id of another one, and count as repeated"]
+
+
 def test_a_topic_between_two_others_makes_no_hop_from_the_first_to_the_last() -> None:
     topics = [topic(name, IDS, later) for name, later in (("a", 0), ("b", 100), ("c", 200))]
     assert [(hop.before, hop.after) for hop in find_hops(topics)] == [("a", "b"), ("b", "c")]
