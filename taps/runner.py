@@ -19,6 +19,7 @@ from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
 from lagloss_server.errors import RegistryUnreachable
+from lagloss_server.model.taps import TAP_LABEL
 from taps.commit_log import CommitReader
 from taps.counts import TapCounts
 from taps.kernel import Blocks
@@ -135,7 +136,7 @@ class TapRunner:
             self._running.emitter,
             f"tap of {tap.source}"[: MAX_NAME_BYTES // 4],
             self._running.since_ms,
-            labels={"tap": tap.source[:MAX_LABEL_CHARS]},
+            labels={TAP_LABEL: tap.source[:MAX_LABEL_CHARS]},
         )
         self._account = Account(tap.node)
         self._shipper = Shipper(identity, self._outlet, self._account)

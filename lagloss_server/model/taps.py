@@ -15,6 +15,8 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from lagloss_server.fields import Name, Strict
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
 
+TAP_LABEL: Final = "lagloss.tap"
+"""Label of the emitter that a tap is: its source."""
 GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
 """As Kafka's clients call it: `group.id`."""
 TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]

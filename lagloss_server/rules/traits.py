@@ -4,7 +4,7 @@ it, on which hosts, of which version, from which input, when, and how its id beg
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, Literal
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.taps import TAP_LABEL
 from lagloss_server.rules.arithmetic import implied
 from lagloss_server.rules.picked import CORRUPTED, DEAD, GOOD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 
@@ -51,6 +52,11 @@ class EmitterFacts:
     inputs: Sequence[str] = ()
 
     @property
+    def is_tap(self) -> bool:
+        """Whether a tap of lagloss's made the beacons, so that what is known of it says nothing of the node."""
+        return TAP_LABEL in self.labels
+
+    @property
     def machine(self) -> str:
         """The host without the number of the process."""
         return _UNTIL_PID.sub("", self.host)
@@ -85,7 +91,7 @@ class Population:
 
     `bad`: which they are; `weights`: how many messages a row stands for; `names` of messages; `event_ms` (NaN where it
     is not known); `places` where the bad ones are missing, were held or died; `due` by destination; by node `emitter`
-    (number in `emitters`, -1) and `seen_ms` (NaN); `last`: number of the last node that saw it.
+    (number in `emitters`, -1 of none or a tap) and `seen_ms` (NaN); `last`: number of the last node that saw it.
     """
 
     of: Of
@@ -109,7 +115,8 @@ class Population:
         nodes = tuple(dict.fromkeys(node for window in windows for node in window.graph.nodes))
         emitters = tuple(dict.fromkeys(each for window in windows for each in window.picked.emitters))
         destinations = tuple(dict.fromkeys(to.name for window in windows for to in window.graph.destinations))
-        parts = [_Rows.of(of, window, nodes, emitters) for window in windows]
+        taps = frozenset(each for each in emitters if (known := facts.get(each)) is not None and known.is_tap)
+        parts = [_Rows.of(of, window, nodes, emitters, taps) for window in windows]
 
         def joined(columns: Iterable[npt.NDArray[Any]], kind: type[np.generic]) -> npt.NDArray[Any]:
             return np.concatenate([np.empty(0, kind), *columns])
@@ -138,25 +145,27 @@ class Population:
 
     def _traits(self) -> Iterator[Trait]:
         for node in self.nodes:
-            codes = self.emitter[node]
-            if (codes[self.bad] < 0).all():
-                continue
-            known = [self.facts.get(emitter) for emitter in self.emitters]
-            yield Trait("process", tuple(emitter.hex() for emitter in self.emitters), codes, node)
-            yield from self._described(node, "host", "", [None if each is None else each.machine for each in known])
-            for name in sorted({name for each in known if each is not None for name in each.labels}):
-                here = [None if each is None else each.labels.get(name, "") for each in known]
-                yield from self._described(node, "label", name, here)
-            inputs = [each.inputs[0] if each and len(each.inputs) == 1 else None for each in known]
-            yield from self._described(node, "input", "", inputs)
-            yield from self._ages(node, known)
-            if self.of != "lag" or node in self.sources:
+            if (self.emitter[node][self.bad] >= 0).any():
+                yield from self._of_emitters(node)
+            is_dated = not np.isnan(self.seen_ms[node][self.bad]).all()
+            if is_dated and (self.of != "lag" or node in self.sources):
                 yield self._times(node)  # what was held is seen later from there on: that is no cause
         for to, due in self.due.items():
             yield Trait("destination", (to,), np.where(due, 0, -2), to)
         seconds = np.where(np.isnan(self.event_ms), -1, self.event_ms % 60_000 // 1000).astype(np.int64)
         yield Trait("second", tuple(map(str, range(60))), seconds)
         yield from self._prefixes()
+
+    def _of_emitters(self, node: str) -> Iterator[Trait]:
+        known = [self.facts.get(emitter) for emitter in self.emitters]
+        yield Trait("process", tuple(emitter.hex() for emitter in self.emitters), self.emitter[node], node)
+        yield from self._described(node, "host", "", [None if each is None else each.machine for each in known])
+        for name in sorted({name for each in known if each is not None for name in each.labels}):
+            here = [None if each is None else each.labels.get(name, "") for each in known]
+            yield from self._described(node, "label", name, here)
+        inputs = [each.inputs[0] if each and len(each.inputs) == 1 else None for each in known]
+        yield from self._described(node, "input", "", inputs)
+        yield from self._ages(node, known)
 
     def _described(self, node: str, kind: TraitKind, name: str, texts: Sequence[str | None]) -> Iterator[Trait]:
         """Yield a trait that goes with the emitter, unless all have the same value."""
@@ -227,7 +236,9 @@ class _Rows:
     last: Codes
 
     @classmethod
-    def of(cls, of: Of, window: SuspectWindow, nodes: Sequence[str], emitters: Sequence[bytes]) -> _Rows:
+    def of(
+        cls, of: Of, window: SuspectWindow, nodes: Sequence[str], emitters: Sequence[bytes], taps: Set[bytes]
+    ) -> _Rows:
         picked, start_ms = window.picked, window.start_s * 1000
         what = picked["what"]
         bad = (what & _BAD[of]) > 0
@@ -243,6 +254,7 @@ class _Rows:
         }
         in_flow = [window.graph.bit[name] for name in picked.checkpoints]
         number_of = _numbers(picked.emitters, emitters)
+        number_of[[at for at, each in enumerate(picked.emitters) if each in taps]] = -1
         codes, seen = picked["emitter"][rows], picked["seen"][rows]
         emitter, seen_ms = {}, {}
         last = np.full(rows.size, -1, np.int64)

@@ -29,6 +29,7 @@ from lagloss.wire.format import (
 )
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.taps import TAP_LABEL
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
@@ -59,11 +60,13 @@ class Process:
     version: str
     started_ms: int
     partitions: tuple[int, ...]
+    is_tap: bool = False
 
     @property
     def facts(self) -> EmitterFacts:
         inputs = tuple(f"{self.node}-in/{at}" for at in self.partitions)
-        return EmitterFacts(self.host, self.started_ms, None, False, {"version": self.version}, inputs)
+        labels = {"version": self.version, **({TAP_LABEL: f"topic {self.node}-in"} if self.is_tap else {})}
+        return EmitterFacts(self.host, self.started_ms, None, False, labels, inputs)
 
 
 @dataclass

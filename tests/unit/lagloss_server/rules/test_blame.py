@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from benchmarks.blame import is_named
@@ -38,6 +40,13 @@ def test_a_process_is_named_with_its_start_and_what_else_it_alone_has() -> None:
     assert world.fault.process is not None
     processes = [each for each in (found, *found.same) if each.kind == "process"]
     assert [each.emitter for each in processes] == [world.fault.process.facts]
+
+
+def test_taps_are_no_cause() -> None:
+    world = faulty_world("process", "lost", 0)
+    taps = [replace(process, is_tap=True) for process in world.processes]
+    kinds = {each.kind for each in replace(world, processes=taps).blame.findings}
+    assert not kinds & {"process", "host", "label", "input", "age"}
 
 
 def test_too_few_bad_messages_have_nothing_in_common() -> None:
