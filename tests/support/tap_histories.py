@@ -447,7 +447,7 @@ def _differences(
                 low, high = _observed(history, kind, truth, commits)
                 lag = np.float32(lags[id_])
                 if not np.float32(low - truth.event_ms) <= lag <= np.float32(high - truth.event_ms):
-                    yield f"{checkpoint} observed {truth} {lag + truth.event_ms - low} ms after {low}"
+                    yield f"{checkpoint} observed {truth} {float(lag) + truth.event_ms - low} ms after {low}"
         for (at, window), (_, tally) in newest.items():
             # A plan that is repeated after a deletion has fewer records, and says so: its window is incomplete.
             if at == checkpoint and not (history.deleted and tally.dropped):
