@@ -7,10 +7,12 @@ As a script it runs before anything is installed: `python3 tests/programs.py`, s
 from __future__ import annotations
 
 import ctypes
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ SKIPPED = "not on this machine: "
 TOOLS = Path(__file__).resolve().parents[1] / ".tools"
 """Where programs are that Debian has not got, and Go builds: each in a folder of its version."""
 HELM = "helm.sh/helm/v4/cmd/helm@v4.3.1"
+APICURIO = "io.apicurio:apicurio-registry-app:2.6.13.Final:tar.gz:all"
+APICURIO_SHA256 = "3cda1b34aa020fb4ac4dd6a66018d757e81e437f97e20a1f92d366b70091c6ba"
 
 
 def _which(*names: str) -> str | None:
@@ -59,14 +63,23 @@ def _jars(name: str) -> str | None:
     return str(jars / name) if all(path.is_file() for path in paths) else None
 
 
+def _unpacked(artifact: str) -> Path:
+    """Return where a Maven artifact, `GROUP:NAME:VERSION:TYPE:CLASSIFIER`, is once it is unpacked."""
+    _, name, version, *_ = artifact.split(":")
+    return TOOLS / f"{name}@{version}"
+
+
 @dataclass(frozen=True)
 class Program:
-    """`find` returns the path, None if it is not there; `packages` are Debian's, or Go builds it from `module`, or the
-    virtual environment's Python fetches it (`make test-tools` does that last)."""
+    """`find` returns the path, None if it is not there; `packages` are Debian's, or Go builds it from `module`, or
+    Maven fetches `artifact`, an archive of this SHA-256, or the virtual environment's Python fetches it (`make
+    test-tools` does that last)."""
 
     find: Callable[[], str | None]
     packages: tuple[str, ...] = ()
     module: str = ""
+    artifact: str = ""
+    sha256: str = ""
     is_fetched: bool = False
 
 
@@ -79,6 +92,12 @@ PROGRAMS = {
     "curl": Program(lambda: _which("curl"), ("curl",)),
     "openssl": Program(lambda: _which("openssl"), ("openssl",)),
     "helm": Program(lambda: _which(str(_built(HELM)), "helm"), module=HELM),
+    "apicurio": Program(
+        lambda: str(_unpacked(APICURIO)) if _unpacked(APICURIO).is_dir() else None,
+        () if _which("mvn") else ("maven",),
+        artifact=APICURIO,
+        sha256=APICURIO_SHA256,
+    ),
     "kafka-connect": Program(lambda: _jars("connect"), is_fetched=True),
 }
 
@@ -109,6 +128,9 @@ def install() -> int:
         return 3
     for module in {each.module for each in missing if each.module}:
         _build(module)
+    for each in missing:
+        if each.artifact:
+            _fetch(each.artifact, each.sha256)
     left = [name for name, each in PROGRAMS.items() if not each.is_fetched and each.find() is None]
     if left:
         sys.stderr.write(f"test-tools: still missing: {', '.join(left)}\n")
@@ -150,6 +172,28 @@ def _build(module: str) -> None:
         if subprocess.run([go, "install", "-ldflags=-s -w", module], env=env, check=False).returncode == 0:
             shutil.rmtree(_built(module).parent, ignore_errors=True)
             Path(env["GOBIN"]).rename(_built(module).parent)
+
+
+def _fetch(artifact: str, sha256: str) -> None:
+    """Fetch an archive by Maven, and unpack it."""
+    _, name, version, kind, classifier = artifact.split(":")
+    sys.stdout.write(f"test-tools: fetching {name} {version}\n")
+    sys.stdout.flush()
+    TOOLS.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=TOOLS) as scratch:
+        goal = ["dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={scratch}"]
+        if subprocess.run(["mvn", "--quiet", "--batch-mode", "-Dstyle.color=never", *goal], check=False).returncode:
+            return
+        archive = Path(scratch, f"{name}-{version}-{classifier}.{kind}")
+        with archive.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found != sha256:
+            sys.stderr.write(f"test-tools: {archive.name} has the SHA-256 {found}, expected {sha256}\n")
+            return
+        unpacked = Path(scratch, "unpacked")
+        with tarfile.open(archive) as packed:
+            packed.extractall(unpacked, filter="data")
+        unpacked.rename(_unpacked(artifact))
 
 
 if __name__ == "__main__":
