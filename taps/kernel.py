@@ -190,8 +190,7 @@ class BlockMaker:
         if not gone:
             return
         made.counts.gone += gone
-        until_ms = min(plan.until_ms.values(), default=plan.through_ms) if self.tap.group else plan.through_ms
-        first = window_start_of(max(min(until_ms, plan.planned_at_ms) - WINDOW_S * 1_000, self.since_ms))
+        first = window_start_of(max(plan.begins_ms - WINDOW_S * 1_000, self.since_ms))
         windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)
         for at, window in enumerate(windows):
             share = gone // len(windows) + (at < gone % len(windows))

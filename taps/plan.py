@@ -70,6 +70,7 @@ class TapPlan:
         positions: next offset to plan, by partition.
         until_ms: by partition, everything appended before was read (of a group: taken in).
         through_ms: everything observed before is in this plan or an earlier one.
+        begins_ms: everything observed before is in an earlier plan.
         topic_id: of the topic that the offsets are of.
         commits_at: next offset of the log of commits to read, for a group.
         commits: marks of commits that are not planned yet, by partition.
@@ -85,6 +86,7 @@ class TapPlan:
     positions: Mapping[int, int] = field(default_factory=dict)
     until_ms: Mapping[int, int] = field(default_factory=dict)
     through_ms: int = 0
+    begins_ms: int = 0
     topic_id: str = ""
     commits_at: int = -1
     commits: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from types import MappingProxyType
+from typing import Final, Protocol
 
 from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, TapPlan, merged_commits, shared_out
 
@@ -20,6 +21,16 @@ class NewCommits:
     at_ms: int | None
     next: int
     marks: Mapping[int, Sequence[Mark]]
+
+
+ANEW: Final[Mapping[int, int]] = MappingProxyType({0: -1})
+"""Positions in a topic that was created anew: an offset counts as gone for what was not read of the one before it."""
+
+
+def first_positions(look: Look, starts: Mapping[int, int]) -> dict[int, int]:
+    """Return where a tap begins, by partition: at `starts`, the first offsets from some moment on. Where those are the
+    first that the log holds, retention may have deleted some since that moment: one counts as gone."""
+    return {at: start - (0 < start == look.logs[at].start) for at, start in starts.items()}
 
 
 class Planner(Protocol):
@@ -58,6 +69,7 @@ class TopicPlanner:
             positions=positions,
             until_ms={},
             through_ms=max(through_ms, last.through_ms),
+            begins_ms=last.through_ms,
         )
 
 
@@ -98,6 +110,7 @@ class GroupPlanner:
             positions=positions,
             until_ms=self._until(last, look, positions),
             through_ms=max(last.through_ms, commits.at_ms or 0) if is_level else last.through_ms,
+            begins_ms=last.through_ms,
             commits_at=commits.next,
             commits={at: marks for at, marks in left.items() if marks},
         )

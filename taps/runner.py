@@ -25,7 +25,7 @@ from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
-from taps.planner import GroupPlanner, Planner, TopicPlanner
+from taps.planner import ANEW, GroupPlanner, Planner, TopicPlanner, first_positions
 from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
@@ -195,11 +195,12 @@ class TapRunner:
             raise ConnectionError(self._outlet.last_error or "the broker of beacons does not answer")
         topic = self._reader.describe()
         if topic.topic_id != last.topic_id:
-            positions = {}
+            positions = ANEW
             if last.topic_id:
                 log.warning("topic was created anew", tap=self._running.tap.source)
             else:
-                positions = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
+                starts = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
+                positions = first_positions(self._reader.look(topic.partitions), starts)
             last = replace(last, topic_id=topic.topic_id, positions=positions, until_ms={}, commits={})
             self._planner = self._new_planner()
         last = replace(

@@ -43,7 +43,7 @@ def write_ids(parts: Sequence[PartColumn], sizes: I64, rows: npt.NDArray[np.intp
     """Return the ids of these rows, which `measure_ids` found to be good."""
     if not rows.size:
         return []
-    wanted = sizes[:, rows]
+    wanted = np.take(sizes, rows, axis=1)  # contiguous, whatever indexing makes of it: loops are compiled for that
     ends = np.cumsum(wanted.sum(axis=0) + len(parts))  # a separator, or the end, after each part
     out = np.full(int(ends[-1]), SEPARATOR[0], np.uint8)
     out[ends - 1] = _END

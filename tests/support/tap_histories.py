@@ -440,8 +440,9 @@ def _differences(
         for truth in missing:
             if truth.offset >= history.deleted.get(truth.partition, 0):
                 yield f"{checkpoint} lacks {truth}"
-        if missing and not dropped:
-            yield f"{checkpoint} lacks deleted records, and counts none as dropped"
+            window = truth.event_ms // WINDOW_MS * WINDOW_MS // 1_000
+            if (checkpoint, window) not in newest or not newest[checkpoint, window][1].dropped:
+                yield f"{checkpoint} lacks {truth}, and counts none as dropped in its window"
         for id_, truth in expected.items():
             if id_ in lags:
                 low, high = _observed(history, kind, truth, commits)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from taps.plan import Look, Mark, PartitionLog, TapPlan
-from taps.planner import GroupPlanner, NewCommits, TopicPlanner
+from taps.planner import ANEW, GroupPlanner, NewCommits, TopicPlanner, first_positions
 
 FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
 STEPS = st.lists(
@@ -83,6 +85,21 @@ def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_coun
     assert opened.through_ms == 0
     ended = planner.plan(opened, Look(20, {0: PartitionLog(0, 9, 9), 1: PartitionLog(3, 4, 4)}), None, 100)
     assert (ended.spans[0].start, ended.spans[0].end, ended.through_ms, ended.gone) == (5, 9, 20, {})
+
+
+def test_where_the_log_begins_after_the_first_moment_of_a_tap_an_offset_counts_as_gone() -> None:
+    logs = {0: PartitionLog(0, 5, 5), 1: PartitionLog(3, 7, 7), 2: PartitionLog(3, 7, 7), 3: PartitionLog(4, 4, 4)}
+    positions = first_positions(Look(20, logs), {0: 0, 1: 3, 2: 4, 3: 4})
+    planned = TopicPlanner().plan(replace(FIRST, positions=positions), Look(20, logs), None, 100)
+    assert [(span.partition, span.start, span.end) for span in planned.spans] == [(0, 0, 5), (1, 3, 7), (2, 4, 7)]
+    assert planned.gone == {1: 1, 3: 1}
+
+
+def test_of_a_topic_that_was_created_anew_all_is_read_and_an_offset_counts_as_gone() -> None:
+    logs = {0: PartitionLog(0, 5, 5), 1: PartitionLog(0, 7, 7)}
+    planned = TopicPlanner().plan(replace(FIRST, positions=ANEW), Look(20, logs), None, 100)
+    assert [(span.partition, span.start, span.end) for span in planned.spans] == [(0, 0, 5), (1, 0, 7)]
+    assert planned.gone == {0: 1}
 
 
 def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -> None:
