@@ -216,7 +216,9 @@ class TapRunner:
             sample=self._outlet.sample(self._running.tap.pipeline),
             is_spread=self._engine.is_spread,
         )
-        return self._planner.plan(last, topic.look, commits, self._engine.limit)
+        following = self._planner.plan(last, topic.look, commits, self._engine.limit)
+        self._metrics.looked(self._running.tap, topic.look, following)
+        return following
 
     def _new_planner(self) -> Planner:
         return TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)
