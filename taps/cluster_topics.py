@@ -26,10 +26,18 @@ _Found = TypeVar("_Found")
 
 
 class TopicIs(NamedTuple):
-    """A topic's id, which is another one once it was created anew, and its partitions."""
+    """A topic's id, which is another one once it was created anew, and its partitions; `leaderless`: those of them that
+    no broker leads at present."""
 
     topic_id: str
     partitions: tuple[int, ...]
+    leaderless: frozenset[int] = frozenset()
+
+    def led(self, wanted: Collection[int] | None) -> tuple[int, ...]:
+        """Return the wanted partitions that can be asked; none if all are wanted, and some cannot."""
+        if wanted is None:
+            return () if self.leaderless else self.partitions
+        return tuple(at for at in wanted if at not in self.leaderless)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,7 @@ class ClusterTopics:
         all topics that taps have asked for lately.
 
         Args:
-            partitions: those to look at; None for all.
+            partitions: those to look at, of which the look lacks those without a leader; None for all.
         """
         with self._asking:
             self._wanted[topic] = time.monotonic(), partitions
@@ -106,16 +114,24 @@ class ClusterTopics:
         asked_at = time.monotonic()
         self._wanted = {topic: wanted for topic, wanted in self._wanted.items() if asked_at - wanted[0] < WANTED_S}
         described = self._describe(list(self._wanted))
-        known = {topic: found for topic, found in described.items() if isinstance(found, TopicIs)}
-        looks = self._look({topic: self._wanted[topic][1] or found.partitions for topic, found in known.items()})
+        # Without its leader, the client would look for it until the time is up, and leave the other topics waiting.
+        led = {
+            topic: partitions
+            for topic, found in described.items()
+            if isinstance(found, TopicIs) and (partitions := found.led(self._wanted[topic][1]))
+        }
+        looks = self._look(led)
         ended_at = time.monotonic()
         self._found = {}
         for topic, found in described.items():
-            look = looks[topic] if isinstance(found, TopicIs) else found
-            if isinstance(look, Look):
-                self._found[topic] = SharedLook(known[topic].topic_id, look, asked_at)
-            else:
+            if isinstance(found, KafkaException):
+                self._found[topic] = _Failed(kafka_error(found), ended_at)
+                continue
+            look = looks.get(topic, KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+            if isinstance(look, KafkaException):
                 self._found[topic] = _Failed(kafka_error(look), ended_at)
+            else:
+                self._found[topic] = SharedLook(found.topic_id, look, asked_at)
 
     def _describe(self, topics: list[str]) -> dict[str, TopicIs | KafkaException]:
         found: dict[str, TopicIs | KafkaException] = {}
@@ -127,11 +143,9 @@ class ClusterTopics:
             except KafkaException as error:
                 found[topic] = error
                 continue
-            if all(partition.leader is not None for partition in described.partitions):
-                partitions = tuple(sorted(partition.id for partition in described.partitions))
-                found[topic] = TopicIs(str(described.topic_id), partitions)
-            else:  # the client would look for the leader until the time is up, and leave the other topics waiting
-                found[topic] = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            partitions = tuple(sorted(partition.id for partition in described.partitions))
+            leaderless = frozenset(partition.id for partition in described.partitions if partition.leader is None)
+            found[topic] = TopicIs(str(described.topic_id), partitions, leaderless)
         return found
 
     def _look(self, wanted: Mapping[str, Collection[int]]) -> dict[str, Look | KafkaException]:

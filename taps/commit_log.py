@@ -126,7 +126,9 @@ class CommitLog:
             recent = self._recent.setdefault(partition, _Recent(position))
             recent.used_at = now
             shared = self._topics.newest(OFFSETS_TOPIC, after, sorted(self._recent))
-            log = shared.look.logs[partition]
+            log = shared.look.logs.get(partition)
+            if log is None:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
             if recent.end < log.stable_end:
                 self._go_on(shared.look)
             position = max(position, log.start)
@@ -147,6 +149,8 @@ class CommitLog:
         """Read all partitions that groups use on to their ends."""
         spans = []
         for at, recent in self._recent.items():
+            if at not in look.logs:
+                continue
             start = max(recent.end, look.logs[at].start)
             if start < look.logs[at].stable_end:
                 spans.append(OffsetSpan(at, start, min(look.logs[at].stable_end, start + MAX_RECORDS)))
@@ -158,8 +162,14 @@ class CommitLog:
         """Return the commits of spans by partition; of those that were compacted away, a later one stays."""
         if self._reader is None:
             self._reader = TopicReader(self._cluster, OFFSETS_TOPIC, self._topics)
+        try:
+            records = self._reader.read(spans)
+        except KafkaException:
+            self._reader.close()  # with what it has heard of other partitions
+            self._reader = None
+            raise
         found = {}
-        for partition, read in self._reader.read(spans).items():
+        for partition, read in records.items():
             commits = map(parse_commit, read.records.keys, read.records.values)
             found[partition] = [
                 LoggedCommit(at, commit)

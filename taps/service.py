@@ -150,5 +150,6 @@ class TapService:
             found.runner.stop()
         for found in self._threads.values():
             found.thread.join(END_S)
-        for shared in self._clusters.values():
-            shared.commits.close()
+        if all(not found.thread.is_alive() for found in self._threads.values()):
+            for shared in self._clusters.values():
+                shared.commits.close()

@@ -169,9 +169,11 @@ class TopicReader:
             self._consumer.pause([TopicPartition(self.topic, partition) for partition in ended])
 
     def _begin(self, place: TopicPartition) -> None:
+        if place.partition in self._paused:
+            self._consumer.resume([place])
+            self._paused.discard(place.partition)
         if place.partition in self._reached:
             self._consumer.incremental_unassign([place])
-        self._paused.discard(place.partition)
         self._early[place.partition] = deque()
         self._reached[place.partition] = place.offset
         self._consumer.incremental_assign([place])
