@@ -47,7 +47,6 @@ class TopicReader:
         self.topic = topic
         self._topics = ClusterTopics(cluster) if topics is None else topics
         self._looked_at = 0.0
-        self._ends: Mapping[int, int] = {}
         self._config = KafkaConnection.of(cluster).client(
             {
                 "client.id": "lagloss-taps",
@@ -76,7 +75,6 @@ class TopicReader:
         a turn old; see `ClusterTopics.newest`."""
         found = self._topics.newest(self.topic, max(after, self._looked_at), partitions)
         self._looked_at = found.asked_at
-        self._ends = {at: log.stable_end for at, log in found.look.logs.items()}
         return found
 
     def describe(self) -> TopicIs:
@@ -138,7 +136,6 @@ class TopicReader:
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
             for message in messages:
                 self._take(message, waiting, gone)
-        self._rest(spans)
         return {span.partition: _columns(self._taken(span), gone[span.partition]) for span in spans}
 
     def close(self) -> None:
@@ -157,23 +154,10 @@ class TopicReader:
                 self._consumer.resume([place])
             self._next[span.partition] = span.end
 
-    def _rest(self, spans: Sequence[OffsetSpan]) -> None:
-        """Fetch no more of partitions that were read to their ends: at an end, a client asks 20 times a second."""
-        ended = [
-            span.partition
-            for span in spans
-            if self._ends.get(span.partition, span.end + 1) <= span.end and span.partition not in self._paused
-        ]
-        if ended:
-            self._paused.update(ended)
-            self._consumer.pause([TopicPartition(self.topic, partition) for partition in ended])
-
     def _begin(self, place: TopicPartition) -> None:
-        if place.partition in self._paused:
-            self._consumer.resume([place])
-            self._paused.discard(place.partition)
         if place.partition in self._reached:
             self._consumer.incremental_unassign([place])
+        self._paused.discard(place.partition)
         self._early[place.partition] = deque()
         self._reached[place.partition] = place.offset
         self._consumer.incremental_assign([place])
