@@ -5,6 +5,8 @@ from __future__ import annotations
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.settings import Settings
+from taps.cluster_topics import ClusterTopics
+from taps.commit_log import CommitLog
 
 
 def cluster_of(name: str, bootstrap: str = "") -> Cluster:
@@ -21,3 +23,12 @@ def registry_of(name: str) -> SchemaRegistry | None:
     """Return the schema registry of a cluster, None where the environment names none."""
     connection = RegistryConnection.of_environment(cluster=name)
     return None if connection is None else SchemaRegistry(connection)
+
+
+class TapCluster:
+    """What all taps of one cluster share."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.topics = ClusterTopics(cluster)
+        self.commits = CommitLog(cluster, self.topics)

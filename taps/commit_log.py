@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import takewhile
+from math import nextafter
 from typing import Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaError, KafkaException
@@ -12,13 +17,18 @@ from confluent_kafka import KafkaError, KafkaException
 from lagloss.broker.connection import Cluster
 from lagloss.broker.errors import NOT_ALLOWED, kafka_error
 from lagloss_server.queries.consumer_groups import ConsumerGroups
-from taps.plan import Looks, Mark, OffsetSpan
+from taps.cluster_topics import ClusterTopics, SharedLook
+from taps.plan import Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MAX_RECORDS: Final = 200_000
 """Records of the log of commits that are read in one turn."""
+MAX_KEPT: Final = 1_000
+"""Commits of a partition that were read in earlier turns, for taps that have yet to take them."""
+FORGET_S: Final = 60.0
+"""After which a partition that no group's tap asks for is read no more."""
 LOOK_AGAIN_S: Final = 60.0
 """Between two tries to read the log of commits where they are polled."""
 
@@ -31,6 +41,21 @@ class Commit(NamedTuple):
     partition: int
     offset: int
     at_ms: int
+
+
+class LoggedCommit(NamedTuple):
+    """A commit and its offset in the log."""
+
+    at: int
+    commit: Commit
+
+
+class LogRead(NamedTuple):
+    """Commits of all groups in a partition of the log, up to the offset `reached`. `look`: by which they were read."""
+
+    look: SharedLook
+    reached: int
+    commits: Sequence[Commit]
 
 
 class CommitReader(Protocol):
@@ -47,50 +72,145 @@ class CommitReader(Protocol):
         """Close its connections."""
 
 
+class _Recent:
+    """The newest commits of a partition of the log: those in [start, end), with their offsets in the log."""
+
+    def __init__(self, start: int) -> None:
+        self.start = self.end = start
+        self.used_at = time.monotonic()
+        self._commits: deque[LoggedCommit] = deque()
+
+    def add(self, end: int, commits: Iterable[LoggedCommit]) -> None:
+        """Add the commits up to `end`, and forget all but the newest of those before."""
+        while len(self._commits) > MAX_KEPT:
+            self.start = self._commits.popleft().at + 1
+        self._commits.extend(commits)
+        self.end = end
+
+    def since(self, position: int) -> Iterator[Commit]:
+        """Return the commits from an offset on."""
+        newest_first = takewhile(lambda logged: logged.at >= position, reversed(self._commits))
+        return (logged.commit for logged in reversed(list(newest_first)))
+
+
 class CommitLog:
-    """Reads the group's commits in the partition of the log that has them. Used by one thread.
+    """The log of commits of a cluster, read once for all groups of a process. Threads may share it.
 
     Raises:
         KafkaException: when the brokers do not answer, or do not let the log be read (see `is_unreadable`).
     """
 
+    def __init__(self, cluster: Cluster, topics: ClusterTopics) -> None:
+        self._cluster, self._topics = cluster, topics
+        self._using = threading.Lock()
+        self._reader: TopicReader | None = None
+        self._recent: dict[int, _Recent] = {}
+
+    def partition_of(self, group: str) -> int:
+        """Return the partition that has a group's commits."""
+        return partition_of_group(group, len(self._topics.describe(OFFSETS_TOPIC).partitions))
+
+    def starts_at(self, moment_ms: int, partition: int) -> int:
+        """Return the offset of the first record whose timestamp is at or after a moment."""
+        return self._topics.starts_at(OFFSETS_TOPIC, moment_ms, [partition])[partition]
+
+    def read(self, partition: int, position: int, after: float) -> LogRead:
+        """Return the commits of all groups in a partition, from `position` to its end, or to `MAX_RECORDS` further.
+
+        Args:
+            after: monotonic s; its end is asked later than that.
+        """
+        with self._using:
+            now = time.monotonic()
+            self._recent = {at: found for at, found in self._recent.items() if now - found.used_at < FORGET_S}
+            recent = self._recent.setdefault(partition, _Recent(position))
+            recent.used_at = now
+            shared = self._topics.newest(OFFSETS_TOPIC, after, sorted(self._recent))
+            log = shared.look.logs.get(partition)
+            if log is None:
+                raise KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+            if recent.end < log.stable_end:
+                self._go_on(shared.look)
+            position = max(position, log.start)
+            if recent.start <= position <= recent.end:
+                return LogRead(shared, recent.end, list(recent.since(position)))
+            # A tap that was away for long, or is ahead of one that was: by itself, until it is level with the others.
+            end = max(position, min(log.stable_end, position + MAX_RECORDS))
+            found = self._parsed([OffsetSpan(partition, position, end)]) if end > position else {}
+            return LogRead(shared, end, [logged.commit for logged in found.get(partition, ())])
+
+    def close(self) -> None:
+        with self._using:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
+
+    def _go_on(self, look: Look) -> None:
+        """Read all partitions that groups use on to their ends."""
+        spans = []
+        for at, recent in self._recent.items():
+            if at not in look.logs:
+                continue
+            start = max(recent.end, look.logs[at].start)
+            if start < look.logs[at].stable_end:
+                spans.append(OffsetSpan(at, start, min(look.logs[at].stable_end, start + MAX_RECORDS)))
+        found = self._parsed(spans)
+        for span in spans:
+            self._recent[span.partition].add(span.end, found[span.partition])
+
+    def _parsed(self, spans: Sequence[OffsetSpan]) -> dict[int, list[LoggedCommit]]:
+        """Return the commits of spans by partition; of those that were compacted away, a later one stays."""
+        if self._reader is None:
+            self._reader = TopicReader(self._cluster, OFFSETS_TOPIC, self._topics)
+        try:
+            records = self._reader.read(spans)
+        except KafkaException:
+            self._reader.close()  # with what it has heard of other partitions
+            self._reader = None
+            raise
+        found = {}
+        for partition, read in records.items():
+            commits = map(parse_commit, read.records.keys, read.records.values)
+            found[partition] = [
+                LoggedCommit(at, commit)
+                for at, commit in zip(read.offsets.tolist(), commits, strict=True)
+                if commit is not None
+            ]
+        return found
+
+
+class LoggedCommits:
+    """Commits of one group in one topic, from the log. Used by one thread."""
+
     kind = "log"
 
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
-        self._group, self._topic = group, topic
-        self._reader = TopicReader(cluster, OFFSETS_TOPIC)
-        self._groups = ConsumerGroups(cluster, "lagloss-taps")
-        self._partition = partition_of_group(group, len(self._reader.describe().partitions))
+    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
+        self._log, self._cluster, self._group, self._topic = log, cluster, group, topic
+        self._partition = log.partition_of(group)
         self._looks = Looks()
+        self._looked_at = 0.0
 
     def read(self, position: int, since_ms: int) -> NewCommits:
         baseline: dict[int, Mark] = {}
         if position < 0:
-            position = self._reader.starts_at(since_ms, [self._partition])[self._partition]
-            baseline = _newest(self._groups, self._group, self._topic)
-        look = self._reader.look([self._partition])
-        self._looks.add(look.at_ms, look.ends)
+            position = self._log.starts_at(since_ms, self._partition)
+            with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
+                baseline = _newest(groups, self._group, self._topic)
+            self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
+        found = self._log.read(self._partition, position, self._looked_at)
+        self._looked_at = found.look.asked_at
+        self._looks.add(found.look.look.at_ms, {self._partition: found.look.look.logs[self._partition].end})
         marks: dict[int, list[Mark]] = {}
-        log = look.logs[self._partition]
-        position = max(position, log.start)
-        reached = max(position, min(log.stable_end, position + MAX_RECORDS))
-        for commit in self._commits(position, reached):
+        for commit in found.commits:
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
         for partition, mark in baseline.items():
             marks.setdefault(partition, []).append(mark)
-        return NewCommits(self._looks.passed({self._partition: reached}), reached, marks)
+        passed_ms = self._looks.passed({self._partition: found.reached})
+        return NewCommits(passed_ms, found.reached, marks, topic_after=nextafter(self._looked_at, 0))
 
     def close(self) -> None:
-        self._reader.close()
-        self._groups.close()
-
-    def _commits(self, position: int, end: int) -> Iterator[Commit]:
-        """Yield the commits from `position` to before `end`; of those that were compacted away, a later one stays."""
-        if end > position:
-            span = OffsetSpan(self._partition, position, end)
-            records = self._reader.read([span])[self._partition].records
-            yield from filter(None, map(parse_commit, records.keys, records.values))
+        """Leave the log open for the other groups."""
 
 
 class PolledCommits:
@@ -114,9 +234,10 @@ class PolledCommits:
 class GroupCommits:
     """Commits of a group: from the log, or polled while brokers do not let it be read, or have none yet."""
 
-    def __init__(self, cluster: Cluster, group: str, topic: str) -> None:
+    def __init__(self, log: CommitLog, cluster: Cluster, group: str, topic: str) -> None:
+        self._log = log
         self._source = cluster, group, topic
-        self._reader: CommitLog | PolledCommits | None = None
+        self._reader: LoggedCommits | PolledCommits | None = None
         self._look_at = 0.0
 
     @property
@@ -124,22 +245,22 @@ class GroupCommits:
         return self._reader.kind if self._reader else ""
 
     def read(self, position: int, since_ms: int) -> NewCommits:
-        if not isinstance(self._reader, CommitLog) and time.monotonic() >= self._look_at:
+        if not isinstance(self._reader, LoggedCommits) and time.monotonic() >= self._look_at:
             self._look_at = time.monotonic() + LOOK_AGAIN_S
             try:
-                log = CommitLog(*self._source)
+                logged = LoggedCommits(self._log, *self._source)
             except KafkaException as error:
                 if not is_unreadable(error):
                     raise
             else:
                 self.close()
-                self._reader = log
+                self._reader = logged
         if self._reader is None:
             self._reader = PolledCommits(*self._source)
         try:
             return self._reader.read(position, since_ms)
         except KafkaException as error:
-            if isinstance(self._reader, CommitLog) and is_unreadable(error):
+            if isinstance(self._reader, LoggedCommits) and is_unreadable(error):
                 self.close()
                 self._reader = PolledCommits(*self._source)
                 return self._reader.read(position, since_ms)

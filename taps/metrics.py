@@ -9,7 +9,7 @@ from prometheus_client import Counter, Gauge
 from lagloss_server.model.taps import Tap
 from lagloss_server.net.exposition import registry_of
 from taps.kernel import Blocks
-from taps.plan import TapPlan
+from taps.plan import Look, TapPlan
 
 _LABELS = ("pipeline", "node", "source")
 
@@ -34,6 +34,18 @@ class TapMetrics:
             registry=self.registry,
         )
 
+        self._unread = Gauge(
+            "lagloss_taps_unread",
+            "Offsets up to the end of the topic that are not planned yet",
+            _LABELS,
+            registry=self.registry,
+        )
+
+    def looked(self, tap: Tap, look: Look, plan: TapPlan) -> None:
+        """Show how much a topic holds beyond a plan."""
+        unread = sum(max(0, log.stable_end - plan.positions[at]) for at, log in look.logs.items())
+        self._unread.labels(tap.pipeline, tap.node, tap.source).set(unread)
+
     def count(self, tap: Tap, made: Blocks, plan: TapPlan) -> None:
         """Count a plan that was carried out."""
         labels = (tap.pipeline, tap.node, tap.source)
@@ -46,8 +58,9 @@ class TapMetrics:
 
     def left(self, tap: Tap) -> None:
         """Show no longer how far a tap is read that this process does not own any more: else it would fall behind."""
-        with suppress(KeyError):  # it never owned it
-            self._through.remove(tap.pipeline, tap.node, tap.source)
+        for gauge in (self._through, self._unread):
+            with suppress(KeyError):  # it never owned it
+                gauge.remove(tap.pipeline, tap.node, tap.source)
 
     def waits(self, tap: Tap) -> None:
         """Count a try that failed."""

@@ -16,11 +16,13 @@ HasNone = Callable[[int, int, int], bool]
 @dataclass(frozen=True, slots=True)
 class NewCommits:
     """Commits of a group since those read before, by partition, in the order of time. `at_ms`: none before that is
-    missing; None if that is not known yet. `next`: next offset of the log of commits."""
+    missing; None if that is not known yet. `next`: next offset of the log of commits. `topic_after`: monotonic s; a
+    look at the topic that was asked later has the commits' partitions."""
 
     at_ms: int | None
     next: int
     marks: Mapping[int, Sequence[Mark]]
+    topic_after: float = 0.0
 
 
 ANEW: Final[Mapping[int, int]] = MappingProxyType({0: -1})

@@ -20,6 +20,7 @@ from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
 from lagloss_server.errors import RegistryUnreachable
 from lagloss_server.model.taps import TAP_LABEL
+from taps.cluster_topics import TURN_S
 from taps.commit_log import CommitReader
 from taps.counts import TapCounts
 from taps.kernel import Blocks
@@ -32,8 +33,6 @@ from taps.wanted import RunningTap
 
 log = structlog.get_logger()
 
-TURN_S: Final = 1.0
-"""Between two looks at a topic that has no more records."""
 BEFORE_MS: Final = 120_000
 """How long before its first window a tap begins to read: clocks of producers may be ahead."""
 CLAIM_S: Final = 3.0
@@ -147,6 +146,10 @@ class TapRunner:
         self._counts = TapCounts()
         self._unsaved: list[Tally] = []
         self._reported_at = float("-inf")
+        self._looked_at = 0.0
+        """When the brokers were asked for the newest look."""
+        self._owned_from = 0.0
+        """Since when this process owns the tap: an earlier look may be older than one that it was planned by."""
         self._tidied_at = self._pruned_at = self._owned_at = time.monotonic()
 
     # -- turns --------------------------------------------------------------------------------------------------------
@@ -170,7 +173,8 @@ class TapRunner:
             self._carry_out(following)
         else:
             self._plan = replace(following, number=self._plan.number)
-        return 0 if following.records >= self._engine.limit // 2 else TURN_S
+        is_behind = following.records >= self._engine.limit // 2
+        return 0 if is_behind else max(0.0, self._looked_at + TURN_S - time.monotonic())
 
     def _own(self) -> bool:
         """Own the tap, and learn where it was left; False while another process owns it."""
@@ -181,6 +185,7 @@ class TapRunner:
         if owned is None:
             return False
         self._forget()
+        self._owned_from = time.monotonic()
         now_s = time.time()
         for tally in owned.tallies:
             self._account.restore(tally, 0)
@@ -193,14 +198,18 @@ class TapRunner:
         partitions = self._outlet.partitions()
         if partitions is None:
             raise ConnectionError(self._outlet.last_error or "the broker of beacons does not answer")
-        topic = self._reader.describe()
+        commits = None
+        if self._commits is not None:
+            commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
+        topic = self._reader.newest(max(self._owned_from, commits.topic_after if commits else 0.0))
+        self._looked_at = topic.asked_at
         if topic.topic_id != last.topic_id:
             positions = ANEW
             if last.topic_id:
                 log.warning("topic was created anew", tap=self._running.tap.source)
             else:
-                starts = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.partitions)
-                positions = first_positions(self._reader.look(topic.partitions), starts)
+                starts = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.look.logs)
+                positions = first_positions(self._reader.look(starts), starts)
             last = replace(last, topic_id=topic.topic_id, positions=positions, until_ms={}, commits={})
             self._planner = self._new_planner()
         last = replace(
@@ -209,10 +218,9 @@ class TapRunner:
             sample=self._outlet.sample(self._running.tap.pipeline),
             is_spread=self._engine.is_spread,
         )
-        commits = None
-        if self._commits is not None:
-            commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
-        return self._planner.plan(last, self._reader.look(topic.partitions), commits, self._engine.limit)
+        following = self._planner.plan(last, topic.look, commits, self._engine.limit)
+        self._metrics.looked(self._running.tap, topic.look, following)
+        return following
 
     def _new_planner(self) -> Planner:
         return TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)

@@ -18,7 +18,7 @@ from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
-from taps.clusters import cluster_of, registry_of
+from taps.clusters import TapCluster, cluster_of, registry_of
 from taps.commit_log import GroupCommits
 from taps.extraction import Extractor
 from taps.kernel import BlockMaker
@@ -56,6 +56,7 @@ class TapService:
         self._bootstrap = bootstrap
         self._database_url = database_url
         self._spark = spark
+        self._clusters: dict[str, TapCluster] = {}
         self._threads: dict[bytes, _Thread] = {}
 
     def run(self, stop: threading.Event) -> None:
@@ -67,7 +68,7 @@ class TapService:
         store = Store(self._database_url)
         taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
         pause_s = LOOK_S
-        changes = -1
+        changes = None
         try:
             while not stop.is_set():
                 if self._spark is not None:
@@ -75,13 +76,15 @@ class TapService:
 
                     check_session(self._spark)
                 try:
-                    demand_newest(store.engine)
+                    if changes is None:
+                        demand_newest(store.engine)
                     seen = store.count_changes()
                     if seen != changes or self._has_ended():
                         self._follow(wanted_taps(store.versions()), taps)
                         changes = seen
                     self.trouble, pause_s = None, LOOK_S
                 except DBAPIError as error:
+                    changes = None
                     self.trouble = f"waits for PostgreSQL: {error.orig}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 self.metrics.running.set(len(self._threads))
@@ -119,16 +122,18 @@ class TapService:
 
     def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:
         tap = running.tap
-        cluster = cluster_of(tap.cluster, self._bootstrap)
-        reader = TopicReader(cluster, tap.topic)
+        shared = self._clusters.get(tap.cluster)
+        if shared is None:
+            shared = self._clusters[tap.cluster] = TapCluster(cluster_of(tap.cluster, self._bootstrap))
+        reader = TopicReader(shared.cluster, tap.topic, shared.topics)
         maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
         return TapRunner(
             running,
             taps,
             KafkaOutlet(self._bootstrap),
             reader,
-            self._engine(reader, maker, cluster),
-            GroupCommits(cluster, tap.group, tap.topic) if tap.group else None,
+            self._engine(reader, maker, shared.cluster),
+            GroupCommits(shared.commits, shared.cluster, tap.group, tap.topic) if tap.group else None,
             self.metrics,
         )
 
@@ -145,3 +150,6 @@ class TapService:
             found.runner.stop()
         for found in self._threads.values():
             found.thread.join(END_S)
+        if all(not found.thread.is_alive() for found in self._threads.values()):
+            for shared in self._clusters.values():
+                shared.commits.close()

@@ -6,11 +6,13 @@ carry out the same plan, only one gets to the next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import BigInteger, Engine, cast, delete, func, select, update
+from sqlalchemy import BigInteger, Connection, Engine, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from lagloss.sdk.account import pack_tally, unpack_tally
@@ -24,6 +26,8 @@ from taps.wanted import RunningTap
 
 OWNED_MS: Final = 20_000
 """Ownership without a new plan, after which another process takes over."""
+CONNECTIONS: Final = 4
+"""At a time, no more than the engine keeps open: taps take their turns together, and new ones for each are dear."""
 _NOW: Final = cast(func.extract("epoch", func.clock_timestamp()) * 1_000, BigInteger)
 
 
@@ -46,6 +50,7 @@ class TapStore:
     def __init__(self, engine: Engine, owner: str) -> None:
         self._engine = engine
         self._owner = owner
+        self._connections = threading.BoundedSemaphore(CONNECTIONS)
 
     def add(self, running: RunningTap, first: TapPlan) -> None:
         """Store a tap with its first plan; one that is there stays as it is."""
@@ -60,17 +65,17 @@ class TapStore:
             **dict.fromkeys(("owned_until", "seen", "left_out", "early", "gone"), 0),
             **dict.fromkeys(("owner", "commits", "trouble"), ""),
         }
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             connection.execute(insert(table_of(TapRow)).values(new).on_conflict_do_nothing())
 
     def is_stored(self, emitter: bytes) -> bool:
-        with self._engine.connect() as connection:
+        with self._transaction() as connection:
             return bool(connection.execute(select(func.count()).where(TapRow.emitter == emitter)).scalar_one())
 
     def claim(self, emitter: bytes) -> OwnedTap | None:
         """Own this tap from now on; None while another process owns it, or if there is none."""
         table = table_of(TapRow)
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             is_free = (table.c.owner.in_(("", self._owner))) | (table.c.owned_until < _NOW)
             row = connection.execute(
                 update(table)
@@ -95,7 +100,7 @@ class TapStore:
             NotOwned: this process may not carry it out.
         """
         table = table_of(TapRow)
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             stored = connection.execute(
                 update(table)
                 .where(table.c.emitter == emitter, table.c.owner == self._owner, table.c.number == plan.number - 1)
@@ -154,7 +159,7 @@ class TapStore:
             NotOwned: another process has taken it over.
         """
         table = table_of(TapRow)
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             noted = connection.execute(
                 update(table)
                 .where(table.c.emitter == emitter, table.c.owner == self._owner)
@@ -166,7 +171,7 @@ class TapStore:
     def release(self, emitter: bytes) -> None:
         """Let another process take this tap over at once."""
         table = table_of(TapRow)
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             connection.execute(
                 update(table)
                 .where(table.c.emitter == emitter, table.c.owner == self._owner)
@@ -175,7 +180,7 @@ class TapStore:
 
     def forget(self, emitter: bytes) -> None:
         """Remove a tap that is closed."""
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             for row in (TapRow, TapTallyRow, TapUnreadableRow):
                 table = table_of(row)
                 connection.execute(delete(table).where(table.c.emitter == emitter))
@@ -183,11 +188,16 @@ class TapStore:
     def prune(self, emitter: bytes, before_s: int) -> None:
         """Remove tallies of windows that start before a time (epoch s)."""
         row = TapTallyRow
-        with self._engine.begin() as connection:
+        with self._transaction() as connection:
             connection.execute(delete(row).where(row.emitter == emitter, row.window_start < before_s))
 
     def stored(self) -> dict[bytes, RunningTap]:
         """Return all taps that are not closed, whoever owns them, by emitter."""
-        with self._engine.connect() as connection:
+        with self._transaction() as connection:
             rows = connection.execute(select(TapRow.emitter, TapRow.tap, TapRow.since))
             return {row.emitter: RunningTap(Tap.of(row.tap), row.emitter, row.since) for row in rows}
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        with self._connections, self._engine.begin() as connection:
+            yield connection

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, Final, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
-    TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.broker.connection import Cluster, KafkaConnection
-from lagloss.broker.errors import BrokerRefusals, is_of_group, kafka_error, needs
+from lagloss.broker.errors import is_of_group, needs
+from taps.cluster_topics import TIMEOUT_S, ClusterTopics, SharedLook, TopicIs
 from taps.extraction import Records
-from taps.plan import Look, OffsetSpan, PartitionLog
+from taps.plan import Look, OffsetSpan
 from taps.records import SpanRecords
 
-TIMEOUT_S: Final = 10.0
 STALLED_S: Final = 30.0
 """Longest wait for the next record of a span that the broker holds."""
 BATCH: Final = 10_000
@@ -38,27 +34,23 @@ _HELD_BACK_MS: Final = 50
 """Time for which a broker holds back the answer to a fetch at the end of a partition."""
 
 
-class TopicIs(NamedTuple):
-    """A topic's id, which is another one once it was created anew, and its partitions."""
-
-    topic_id: str
-    partitions: tuple[int, ...]
-
-
 class TopicReader:
     """Reads one topic as a committed reader that belongs to no group and commits nothing. Used by one thread.
 
     Methods raise KafkaException when the brokers do not answer, or refuse.
+
+    Args:
+        topics: of the same cluster, shared with other readers.
     """
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, topics: ClusterTopics | None = None) -> None:
         self.topic = topic
-        self._refusals = BrokerRefusals()
-        common = {"client.id": "lagloss-taps", "log_level": 0, "error_cb": self._refusals.take}
-        connection = KafkaConnection.of(cluster)
-        self._admin = AdminClient(connection.client({"socket.timeout.ms": int(TIMEOUT_S * 1_000), **common}))
-        config = connection.client(
+        self._topics = ClusterTopics(cluster) if topics is None else topics
+        self._looked_at = 0.0
+        self._config = KafkaConnection.of(cluster).client(
             {
+                "client.id": "lagloss-taps",
+                "log_level": 0,
                 "group.id": "lagloss-taps",  # the client wants one
                 "enable.auto.commit": False,
                 "auto.offset.reset": "error",
@@ -66,54 +58,37 @@ class TopicReader:
                 "enable.partition.eof": True,
                 "fetch.wait.max.ms": _HELD_BACK_MS,
                 "queued.max.messages.kbytes": PREFETCH_KB,
-                **common,
             }
         )
-        self._consumer = Consumer(config)
-        self._peeking = Consumer({**config, "queued.min.messages": 1, "fetch.message.max.bytes": 65_536})
+        self._consumer = Consumer(self._config)
+        self._peeking: Consumer | None = None
         self._next: dict[int, int] = {}
         """Where the next span begins if it goes on, by assigned partition."""
         self._reached: dict[int, int] = {}
         """Every record before this offset was delivered; those not handed out yet are `_early`."""
         self._early: dict[int, deque[Message]] = {}
         self._paused: set[int] = set()
-        self._known = 0
         self._emptiness: dict[int, tuple[int, int, bool]] = {}
+
+    def newest(self, after: float = 0.0, partitions: Collection[int] | None = None) -> SharedLook:
+        """Return the newest look at the topic, which is later than those returned before and than `after`, and at most
+        a turn old; see `ClusterTopics.newest`."""
+        found = self._topics.newest(self.topic, max(after, self._looked_at), partitions)
+        self._looked_at = found.asked_at
+        return found
 
     def describe(self) -> TopicIs:
         """Return the topic's id and partitions."""
-        asked = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_S)
-        found = self._answer(asked[self.topic])
-        return TopicIs(str(found.topic_id), tuple(sorted(partition.id for partition in found.partitions)))
+        return self._topics.describe(self.topic)
 
     def look(self, partitions: Iterable[int]) -> Look:
         """Return the offsets that these partitions hold now."""
-        places = [TopicPartition(self.topic, partition) for partition in partitions]
-        if len(places) > self._known:  # of partitions that were added, the client knows no leaders yet
-            self._known = len(self._admin.list_topics(self.topic, timeout=TIMEOUT_S).topics[self.topic].partitions)
-        at_ms = time.time_ns() // 1_000_000
-        asked = [
-            self._offsets(places, spec, level)
-            for spec, level in (
-                (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),  # the first, so that it bounds the others
-                (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
-                (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
-            )
-        ]
-        ends, stable, starts = ({at: self._answer(future).offset for at, future in each.items()} for each in asked)
-        logs = {at: PartitionLog(starts[at], min(stable[at], ends[at]), ends[at]) for at in ends}
-        if any(offset < 0 for log in logs.values() for offset in (log.start, log.stable_end, log.end)):
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # the client's sign of a leader that did not answer
-        return Look(at_ms, logs)
+        return self._topics.look(self.topic, partitions)
 
     def starts_at(self, moment_ms: int, partitions: Iterable[int]) -> dict[int, int]:
         """Return by partition the offset of the first record whose timestamp is at or after a moment; its end if there
         is none."""
-        places = [TopicPartition(self.topic, partition) for partition in partitions]
-        found = self._offsets(places, OffsetSpec.for_timestamp(moment_ms), IsolationLevel.READ_UNCOMMITTED)
-        ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
-        offsets = {at: self._answer(future).offset for at, future in found.items()}
-        return {at: offset if offset >= 0 else self._answer(ends[at]).offset for at, offset in offsets.items()}
+        return self._topics.starts_at(self.topic, moment_ms, partitions)
 
     def has_none(self, partition: int, start: int, end: int) -> bool:
         """Return whether a committed reader finds no record in [start, end)."""
@@ -128,6 +103,8 @@ class TopicReader:
         return found
 
     def _peek(self, partition: int, start: int, end: int) -> bool:
+        if self._peeking is None:
+            self._peeking = Consumer({**self._config, "queued.min.messages": 1, "fetch.message.max.bytes": 65_536})
         self._peeking.assign([TopicPartition(self.topic, partition, start)])
         try:
             deadline = time.monotonic() + TIMEOUT_S
@@ -163,7 +140,8 @@ class TopicReader:
 
     def close(self) -> None:
         self._consumer.close()
-        self._peeking.close()
+        if self._peeking is not None:
+            self._peeking.close()
 
     def _assign(self, spans: Sequence[OffsetSpan]) -> None:
         """Have the consumer deliver these spans: go on where it stands, or begin anew."""
@@ -225,28 +203,6 @@ class TopicReader:
         kept = self._early[span.partition]
         self._begin(TopicPartition(self.topic, span.partition, start))
         self._early[span.partition] = kept
-
-    def _offsets(
-        self, places: Sequence[TopicPartition], spec: OffsetSpec, level: IsolationLevel
-    ) -> dict[int, Future[Any]]:
-        asked: Mapping[TopicPartition, Any] = self._admin.list_offsets(
-            dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S
-        )
-        return {place.partition: future for place, future in asked.items()}
-
-    def _answer(self, future: Future[Any]) -> Any:
-        try:
-            found = future.result(TIMEOUT_S)
-        except TimeoutError:  # just before the client's own
-            raise self._explained(KafkaException(KafkaError(KafkaError._TIMED_OUT))) from None
-        except KafkaException as error:
-            raise self._explained(error) from error
-        self._refusals.forget()
-        return found
-
-    def _explained(self, error: KafkaException) -> KafkaException:
-        self._admin.poll(0)  # for the refusals
-        return KafkaException(needs(self._refusals.explain(kafka_error(error)), "DESCRIBE", f"topic {self.topic}"))
 
 
 def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:

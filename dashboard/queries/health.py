@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from dashboard.queries.condition import read_freshness_of
 from dashboard.queries.health_pipelines import (
@@ -41,6 +41,31 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
+
+_RUNS: Final = "See that the tap service runs (lagloss up starts it, or python -m taps)"
+_TAP_PROBLEMS: Final = {
+    TapState.NOT_BEGUN: (
+        "has not begun",
+        "have not begun",
+        f"{_RUNS} and that the topic is there: lagloss doctor looks for it, and logs/taps.log says what is waited for.",
+    ),
+    TapState.NOT_RUN: (
+        "is read by no process",
+        "are read by no process",
+        f"{_RUNS}: its /healthz and logs/taps.log say what it waits for.",
+    ),
+    TapState.WAITING: (
+        "waits",
+        "wait",
+        "See that Kafka answers and its ACLs let the topic be read: lagloss doctor tries it.",
+    ),
+    TapState.BEHIND: (
+        "is behind",
+        "are behind",
+        "Minutes are judged once it has caught up; if it does not, the tap service needs more cores.",
+    ),
+}
+"""By state: what one tap and what several do, and what to do next; those that hide most first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,41 +144,16 @@ class Health:
             yield HealthProblem(missing, "Name some in the alerting file.")
 
     def _of_taps(self) -> Iterator[HealthProblem]:
-        not_begun = [tap for tap in self.taps if tap.state is TapState.NOT_BEGUN]
-        if not_begun:
-            yield HealthProblem(
-                f"{_many(len(not_begun), 'tap has', 'taps have')} not begun, that of {_named(not_begun[0])} among "
-                "them.",
-                "See that the tap service runs (lagloss up starts it, or python -m taps) and that the topic is there: "
-                "lagloss doctor looks for it, and logs/taps.log says what is waited for.",
-                "blind",
-            )
-        not_run = [tap for tap in self.taps if tap.state is TapState.NOT_RUN]
-        if not_run:
-            yield HealthProblem(
-                f"{_many(len(not_run), 'tap is', 'taps are')} read by no process, that of {_named(not_run[0])} among "
-                "them.",
-                "See that the tap service runs (lagloss up starts it, or python -m taps): its /healthz and "
-                "logs/taps.log say what it waits for.",
-                "blind",
-            )
-        waiting = [tap for tap in self.taps if tap.state is TapState.WAITING]
-        if waiting:
-            yield HealthProblem(
-                f"{_many(len(waiting), 'tap waits', 'taps wait')}, that of {_named(waiting[0])} among them: "
-                f"{waiting[0].trouble}.",
-                "See that Kafka answers and its ACLs let the topic be read: lagloss doctor tries it.",
-                "blind",
-            )
-        behind = [tap for tap in self.taps if tap.state is TapState.BEHIND]
-        if behind:
-            furthest = max(behind, key=lambda tap: tap.behind_s or 0.0)
-            by = "" if furthest.behind_s is None else f" by {fmt.duration_s(furthest.behind_s)}"
-            yield HealthProblem(
-                f"{_many(len(behind), 'tap is', 'taps are')} behind, that of {_named(furthest)}{by}.",
-                "Minutes are judged once it has caught up; if it does not, the tap service needs more cores.",
-                "blind",
-            )
+        for state, (one, several, todo) in _TAP_PROBLEMS.items():
+            if found := [tap for tap in self.taps if tap.state is state]:
+                named, more = found[0], " among them"
+                if state is TapState.WAITING:
+                    more += f": {named.trouble}"
+                elif state is TapState.BEHIND:
+                    named = max(found, key=lambda tap: tap.behind_s or 0.0)
+                    more = "" if named.behind_s is None else f" by {fmt.duration_s(named.behind_s)}"
+                what = f"{_many(len(found), f'tap {one}', f'taps {several}')}, that of {_named(named)}{more}."
+                yield HealthProblem(what, todo, "blind")
 
     def _of_pipelines(self) -> Iterator[HealthProblem]:
         late = [closing for closing in self.closings if closing.is_late(self.now_s)]

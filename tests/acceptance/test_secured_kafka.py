@@ -36,7 +36,8 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
-from taps.commit_log import GroupCommits
+from taps.cluster_topics import ClusterTopics
+from taps.commit_log import CommitLog, GroupCommits
 from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
 from tests.conftest import fresh_database
@@ -251,7 +252,8 @@ def read_as_tap(bootstrap: str) -> tuple[str, int, int]:
     """How a tap learns commits of the group, its commit, and the end of the topic."""
     with (
         closing(TopicReader(bootstrap, "tapped.in")) as reader,
-        closing(GroupCommits(bootstrap, "tapped.snk", "tapped.in")) as commits,
+        closing(CommitLog(bootstrap, ClusterTopics(bootstrap))) as log,
+        closing(GroupCommits(log, bootstrap, "tapped.snk", "tapped.in")) as commits,
     ):
         end = reader.look([0]).logs[0].stable_end
         records = reader.read([OffsetSpan(0, 0, end)])[0].offsets.size

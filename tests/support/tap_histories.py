@@ -29,6 +29,7 @@ from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.taps import TapRow
+from taps.clusters import TapCluster
 from taps.commit_log import OFFSETS_TOPIC, GroupCommits, parse_commit, partition_of_group
 from taps.extraction import Extractor
 from taps.kernel import SEQ_BITS, BlockMaker
@@ -155,6 +156,7 @@ class History:
         }
         self.log: list[tuple[str, int, bytes, bytes]] = []
         self.ends: Counter[tuple[str, int]] = Counter()
+        self.shared = TapCluster(self.bootstrap)
         self.runners: dict[str, list[Runner]] = {kind: [self.new_runner(kind)] for kind in self.taps}
         self.kills = 0
 
@@ -264,13 +266,13 @@ class History:
 
     def new_runner(self, kind: str) -> Runner:
         running, saboteur = self.taps[kind], Saboteur()
-        reader = TopicReader(self.bootstrap, self.topic)
+        reader = TopicReader(self.bootstrap, self.topic, self.shared.topics)
         outlet = FragileOutlet(partition_count=3, records=self.log, _ends=self.ends)
         outlet.saboteur = saboteur
         store = FragileStore(self.engine, uuid.uuid4().hex, saboteur)
         maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
         engine = LocalEngine(reader, maker, LIMIT)
-        commits = GroupCommits(self.bootstrap, self.group, self.topic) if kind == "group" else None
+        commits = GroupCommits(self.shared.commits, self.bootstrap, self.group, self.topic) if kind == "group" else None
         runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics(), 0)
         return Runner(runner, saboteur, reader, [commits.close] if commits else [])
 
@@ -354,6 +356,7 @@ class History:
     def close(self) -> None:
         for found in [runner for runners in self.runners.values() for runner in runners]:
             found.close()
+        self.shared.commits.close()
         self.committer.close()
         self.admin.delete_topics([self.topic])
 

@@ -7,7 +7,7 @@ from lagloss_server.model.taps import Extraction, Tap
 from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
-from taps.plan import TapPlan
+from taps.plan import Look, PartitionLog, TapPlan
 
 TAPS = [
     Tap(
@@ -38,9 +38,12 @@ def test_a_tap_that_this_process_left_does_not_fall_behind_in_its_metrics() -> N
     metrics = TapMetrics()
     for tap in TAPS:
         metrics.count(tap, Blocks(counts=TapCounts(seen=3)), TapPlan(1, 0, 1, 1, through_ms=60_000))
+        look = Look(60_000, {0: PartitionLog(0, 10, 12), 1: PartitionLog(0, 2, 2)})
+        metrics.looked(tap, look, TapPlan(1, 0, 1, 1, positions={0: 3, 1: 2}))
     metrics.left(TAPS[0])
     assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"b": 60.0}
     assert shown(metrics, "lagloss_taps_records_total") == {"a": 3.0, "b": 3.0}
     metrics.left(TAPS[0])
+    assert shown(metrics, "lagloss_taps_unread") == {"b": 7.0}
     metrics.count(TAPS[0], Blocks(), TapPlan(2, 0, 1, 1, through_ms=120_000))
     assert shown(metrics, "lagloss_taps_through_timestamp_seconds") == {"a": 120.0, "b": 60.0}

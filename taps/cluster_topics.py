@@ -1,0 +1,224 @@
+"""The topics of one cluster as its brokers hold them, looked at once per turn for all taps of a process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import BrokerRefusals, kafka_error, needs
+from taps.plan import Look, PartitionLog
+
+TURN_S: Final = 1.0
+"""Between two looks at topics that have no more records."""
+TIMEOUT_S: Final = 10.0
+WANTED_S: Final = 5.0
+"""How long a topic is looked at after a tap has asked for it: taps that wait out an outage ask less often."""
+
+_Found = TypeVar("_Found")
+
+
+class TopicIs(NamedTuple):
+    """A topic's id, which is another one once it was created anew, and its partitions; `leaderless`: those of them that
+    no broker leads at present."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+    leaderless: frozenset[int] = frozenset()
+
+    def led(self, wanted: Collection[int] | None) -> tuple[int, ...]:
+        """Return the wanted partitions that can be asked; none if all are wanted, and some cannot."""
+        if wanted is None:
+            return () if self.leaderless else self.partitions
+        return tuple(at for at in wanted if at not in self.leaderless)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedLook:
+    """A look at a topic that several taps may plan by. `asked_at`: monotonic s, before the brokers were asked."""
+
+    topic_id: str
+    look: Look
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    """A look that failed, until monotonic s `ended_at`."""
+
+    error: KafkaError
+    ended_at: float
+
+
+class ClusterTopics:
+    """Asks one cluster about topics. Threads may share it.
+
+    Methods raise KafkaException when the brokers do not answer, or refuse.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._refusals = BrokerRefusals()
+        config = {"client.id": "lagloss-taps", "socket.timeout.ms": int(TIMEOUT_S * 1_000), "log_level": 0}
+        self._admin = AdminClient(KafkaConnection.of(cluster).client({**config, "error_cb": self._refusals.take}))
+        self._known: dict[str, int] = {}
+        self._asking = threading.Lock()
+        self._wanted: dict[str, tuple[float, Collection[int] | None]] = {}
+        self._found: dict[str, SharedLook | _Failed] = {}
+
+    def newest(self, topic: str, after: float, partitions: Collection[int] | None = None) -> SharedLook:
+        """Return a look at a topic, asked after monotonic s `after` and at most `TURN_S` ago. If there is none, look at
+        all topics that taps have asked for lately.
+
+        Args:
+            partitions: those to look at, of which the look lacks those without a leader; None for all.
+        """
+        with self._asking:
+            self._wanted[topic] = time.monotonic(), partitions
+            found = self._found.get(topic)
+            if found is None or not _is_usable(found, after, partitions or ()):
+                self._look_at_all()
+                found = self._found[topic]
+        if isinstance(found, _Failed):
+            raise KafkaException(found.error)
+        return found
+
+    def describe(self, topic: str) -> TopicIs:
+        """Return a topic's id and partitions."""
+        return _or_raise(self._describe([topic])[topic])
+
+    def look(self, topic: str, partitions: Iterable[int]) -> Look:
+        """Return the offsets that these partitions hold now."""
+        return _or_raise(self._look({topic: tuple(partitions)})[topic])
+
+    def starts_at(self, topic: str, moment_ms: int, partitions: Iterable[int]) -> dict[int, int]:
+        """Return by partition the offset of the first record whose timestamp is at or after a moment; its end if there
+        is none."""
+        places = [TopicPartition(topic, partition) for partition in partitions]
+        found = self._offsets(places, OffsetSpec.for_timestamp(moment_ms), IsolationLevel.READ_UNCOMMITTED)
+        ends = self._offsets(places, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)
+        deadline = time.monotonic() + TIMEOUT_S
+        offsets = {at: self._answer(topic, future, deadline).offset for (_, at), future in found.items()}
+        return {
+            at: offset if offset >= 0 else self._answer(topic, ends[topic, at], deadline).offset
+            for at, offset in offsets.items()
+        }
+
+    def _look_at_all(self) -> None:
+        asked_at = time.monotonic()
+        self._wanted = {topic: wanted for topic, wanted in self._wanted.items() if asked_at - wanted[0] < WANTED_S}
+        described = self._describe(list(self._wanted))
+        # Without its leader, the client would look for it until the time is up, and leave the other topics waiting.
+        led = {
+            topic: partitions
+            for topic, found in described.items()
+            if isinstance(found, TopicIs) and (partitions := found.led(self._wanted[topic][1]))
+        }
+        looks = self._look(led)
+        ended_at = time.monotonic()
+        self._found = {}
+        for topic, found in described.items():
+            if isinstance(found, KafkaException):
+                self._found[topic] = _Failed(kafka_error(found), ended_at)
+                continue
+            look = looks.get(topic, KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE)))
+            if isinstance(look, KafkaException):
+                self._found[topic] = _Failed(kafka_error(look), ended_at)
+            else:
+                self._found[topic] = SharedLook(found.topic_id, look, asked_at)
+
+    def _describe(self, topics: list[str]) -> dict[str, TopicIs | KafkaException]:
+        found: dict[str, TopicIs | KafkaException] = {}
+        asked = self._admin.describe_topics(TopicCollection(topics), request_timeout=TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        for topic, future in asked.items():
+            try:
+                described = self._answer(topic, future, deadline)
+            except KafkaException as error:
+                found[topic] = error
+                continue
+            partitions = tuple(sorted(partition.id for partition in described.partitions))
+            leaderless = frozenset(partition.id for partition in described.partitions if partition.leader is None)
+            found[topic] = TopicIs(str(described.topic_id), partitions, leaderless)
+        return found
+
+    def _look(self, wanted: Mapping[str, Collection[int]]) -> dict[str, Look | KafkaException]:
+        failed: dict[str, Look | KafkaException] = {}
+        for topic, partitions in wanted.items():
+            if len(partitions) > self._known.get(topic, 0):  # of partitions that were added, it knows no leaders yet
+                try:
+                    listed = self._admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic]
+                    self._known[topic] = len(listed.partitions)
+                except KafkaException as error:
+                    failed[topic] = self._explained(topic, error)
+        places = [TopicPartition(topic, at) for topic in wanted if topic not in failed for at in wanted[topic]]
+        if not places:
+            return failed
+        at_ms = time.time_ns() // 1_000_000
+        asked = [
+            self._offsets(places, spec, level)
+            for spec, level in (
+                (OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED),  # the first, so that it bounds the others
+                (OffsetSpec.latest(), IsolationLevel.READ_COMMITTED),
+                (OffsetSpec.earliest(), IsolationLevel.READ_UNCOMMITTED),
+            )
+        ]
+        deadline = time.monotonic() + TIMEOUT_S
+        looks = dict(failed)
+        for topic in wanted.keys() - failed.keys():
+            try:
+                logs = {
+                    at: _log(*(self._answer(topic, each[topic, at], deadline).offset for each in asked))
+                    for at in wanted[topic]
+                }
+                looks[topic] = Look(at_ms, logs)
+            except KafkaException as error:
+                looks[topic] = error
+        return looks
+
+    def _offsets(
+        self, places: Collection[TopicPartition], spec: OffsetSpec, level: IsolationLevel
+    ) -> dict[tuple[str, int], Future[Any]]:
+        asked: Mapping[TopicPartition, Any] = self._admin.list_offsets(
+            dict.fromkeys(places, spec), isolation_level=level, request_timeout=TIMEOUT_S
+        )
+        return {(place.topic, place.partition): future for place, future in asked.items()}
+
+    def _answer(self, topic: str, future: Future[Any], deadline: float) -> Any:
+        try:
+            found = future.result(max(0.0, deadline - time.monotonic()))
+        except TimeoutError:  # just before the client's own
+            raise self._explained(topic, KafkaException(KafkaError(KafkaError._TIMED_OUT))) from None
+        except KafkaException as error:
+            raise self._explained(topic, error) from error
+        self._refusals.forget()
+        return found
+
+    def _explained(self, topic: str, error: KafkaException) -> KafkaException:
+        self._admin.poll(0)  # for the refusals
+        return KafkaException(needs(self._refusals.explain(kafka_error(error)), "DESCRIBE", f"topic {topic}"))
+
+
+def _is_usable(found: SharedLook | _Failed, after: float, partitions: Iterable[int]) -> bool:
+    now = time.monotonic()
+    if isinstance(found, _Failed):
+        return now - found.ended_at <= TURN_S
+    return after < found.asked_at and now - found.asked_at <= TURN_S and found.look.logs.keys() >= set(partitions)
+
+
+def _log(end: int, stable_end: int, start: int) -> PartitionLog:
+    if min(end, stable_end, start) < 0:  # the client's sign of a leader that did not answer
+        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+    return PartitionLog(start, min(stable_end, end), end)
+
+
+def _or_raise(found: _Found | KafkaException) -> _Found:
+    if isinstance(found, KafkaException):
+        raise found
+    return found
