@@ -549,7 +549,9 @@ _RADIX_ROWS: Final = 2_000
 250,000 rows."""
 
 
-def _stable_order(code: npt.NDArray[np.int64], minute: npt.NDArray[np.int64], partition: npt.NDArray[np.int64]) -> npt.NDArray[np.intp]:
+def _stable_order(
+    code: npt.NDArray[np.int64], minute: npt.NDArray[np.int64], partition: npt.NDArray[np.int64]
+) -> npt.NDArray[np.intp]:
     """Return the rows by code, minute and partition, equal ones as they were."""
     if code.size < _RADIX_ROWS:
         return np.lexsort((partition, minute, code))
