@@ -13,9 +13,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from lagloss.broker.topics import create_topics
-from lagloss.wire.format import SAMPLE_ALL
+from lagloss.wire.format import SAMPLE_ALL, decode_block
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.model.taps import Extraction, Order, Tap
 from taps.extraction import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
@@ -42,7 +42,7 @@ def produce(bootstrap: str, topic: str) -> None:
             number = batch * 30 + row
             value = json.dumps({"id": f"m-{number}", "at": now_ms - 1_000 * number})
             headers = [("id", f"m-{number}".encode())] if number % 13 else [("other", b"x")]
-            key = "left out" if number % 7 == 0 else f"k{number}"
+            key = "left out" if number % 7 == 0 else f"k{number % 9}"
             producer.produce(topic, "{" if number % 17 == 0 else value, key, number % 3, headers=headers)
         if batch % 4 == 3:
             producer.abort_transaction(30)
@@ -68,16 +68,22 @@ def test_spark_makes_the_blocks_that_one_process_makes(
     produce(kafka_bootstrap, topic)
     reader = TopicReader(kafka_bootstrap, topic)
     try:
-        tap = Tap("spark", "source", "", topic, None, ("in", "out"), extraction, first=True)
+        order: Order = "partition" if extraction is GROUPED else "key"
+        tap = Tap("spark", "source", "", topic, None, ("in", "out"), extraction, first=True, order=order)
         maker = BlockMaker(tap, uuid.uuid4().bytes, 0, Extractor(extraction))
         local = LocalEngine(reader, maker)
         engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local)
         first = TapPlan(0, 0, 4, SAMPLE_ALL, positions=dict.fromkeys(range(3), 0), is_spread=True)
-        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 10_000)
-        by_spark, by_process = engine.blocks(plan), local.blocks(plan)
+        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 150)
+        plans = [plan, TopicPlanner().plan(plan, reader.look(range(3)), None, 10_000)]
+        by_spark = Blocks.merged([engine.blocks(plan) for plan in plans])
+        by_process = Blocks.merged([local.blocks(plan) for plan in plans])
     finally:
         reader.close()
     assert facts(by_spark) == facts(by_process)
+    assert {stored.block.seq: stored.block.out_of_order for stored in blocks_of(kafka_bootstrap, maker.emitter)} == {
+        block.seq: decode_block(block.value).out_of_order for block in by_process.blocks
+    }
     assert (by_spark.counts, by_spark.dropped) == (by_process.counts, by_process.dropped)
     assert by_spark.counts.seen == 240  # of 300, 60 were aborted
     assert by_spark.counts.unreadable
