@@ -67,10 +67,12 @@ class Extras(NamedTuple):
     payload_crc: int | None = None
     payload_bytes: int = 0
     traceparent: str | None = None
+    out_of_order: bool = False
 
 
-RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int, str | None]
+RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int, str | None, bool]
 """`Extras` as callers append them: a plain tuple costs them a quarter."""
+NO_EXTRAS: Final[RawExtras] = (None, None, None, None, 0, None, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,10 +379,11 @@ class BeaconReader:
     def _take_extras(self, observed: Observed, places: Sequence[str], extras: Sequence[RawExtras | None]) -> bool:
         """Put extras into their columns, and codes of the kinds that they make; False if a block cannot carry them."""
         contexts: dict[int, bytes] = {}
+        late: list[int] = []
         for row, extra in enumerate(extras):
             if extra is None:
                 continue
-            observed_at, replay, reason, payload_crc, size, traceparent = extra
+            observed_at, replay, reason, payload_crc, size, traceparent, is_out_of_order = extra
             try:
                 if observed_at is not None:
                     observed.lag_ms[row] = epoch_ms(observed_at) - observed.event_ms[row]
@@ -393,6 +396,11 @@ class BeaconReader:
                 return False
             if traceparent is not None and self._keep_traces and (context := parse_traceparent(traceparent)):
                 contexts[row] = context
+            if is_out_of_order:
+                late.append(row)
+        if late:
+            observed.out_of_order = np.zeros(len(observed), np.bool_)
+            observed.out_of_order[late] = True
         if contexts:
             observed.traces = np.zeros((len(observed), CONTEXT_BYTES), np.uint8)
             packed = np.frombuffer(b"".join(contexts.values()), np.uint8)
