@@ -44,7 +44,7 @@ KILLING: Final = (1 / 6, 1 / 2)
 
 @dataclass(slots=True)
 class DeliveryRun:
-    """One mode's. `reordered`: records of event-router's topic that stand behind a later one of their partition."""
+    """One mode's. `reordered`: events that stand in event-router's topic behind a later one of their partition."""
 
     verdict: Mapping[str, Any]
     reordered: int
@@ -91,7 +91,7 @@ def scenario(mode: Mode, seconds: float) -> Scenario:
 
 
 def count_reordered(bootstrap: str, pipeline: str) -> int:
-    """Count records that event-norm wrote behind one that it had taken in later, of the same partition.
+    """Count events that event-norm wrote behind one that it had taken in later, of the same partition.
 
     Keys are ids, so both topics have an event in the same partition.
     """
@@ -104,13 +104,14 @@ def count_reordered(bootstrap: str, pipeline: str) -> int:
 
 
 def behind_a_later_one(written: Iterable[tuple[int, int]]) -> int:
-    """Count places (partition, offset) that come after one of a higher offset in their partition."""
+    """Count the places (partition, offset), each once, that come after one of a higher offset in their partition."""
     highest: Counter[int] = Counter()
-    found = 0
+    found: set[tuple[int, int]] = set()
     for partition, offset in written:
-        found += offset < highest[partition]
+        if offset < highest[partition]:
+            found.add((partition, offset))
         highest[partition] = max(highest[partition], offset)
-    return found
+    return len(found)
 
 
 def _read(bootstrap: str, topic: str) -> Iterable[tuple[str, int, int]]:
