@@ -94,8 +94,8 @@ class BlockMaker:
         """
         orders = orders or {}
         if plan.is_spread:
-            spans = ([span] for span in plan.spans)
-            made = Blocks.merged(self._make(plan, span, read, orders, span_seq(plan, *span)) for span in spans)
+            parts = (self._make(plan, [span], read, orders, span_seq(plan, span)) for span in plan.spans)
+            made = Blocks.merged(parts)
         else:
             made = self._make(plan, plan.spans, read, orders, plan.number << SEQ_BITS)
         gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
@@ -189,7 +189,7 @@ class BlockMaker:
         if self.tap.order == "partition":
             keys = np.zeros(rows.size, np.uint64)
         else:
-            column = ByteColumn.of(read.records.keys).only(found.rows)
+            column = ByteColumn.of(read.records.keys)
             rows = np.flatnonzero(~column.is_null[found.rows])
             hashes = (xxhash.xxh3_64_intdigest(column.at(row)) for row in found.rows[rows].tolist())
             keys = np.fromiter(hashes, np.uint64, rows.size)

@@ -8,7 +8,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
@@ -19,7 +19,7 @@ from lagloss_server.model.taps import Extraction, Order, Tap
 from taps.extraction import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
-from taps.plan import TapPlan
+from taps.plan import OffsetSpan, TapPlan
 from taps.planner import TopicPlanner
 from taps.spark_engine import SparkEngine
 from taps.topic_reader import TopicReader
@@ -55,6 +55,34 @@ def facts(made: Blocks) -> dict[int, tuple[object, ...]]:
         block.seq: (block.increment.key, block.increment.beacons, block.increment.id_sum, block.increment.payload_bytes)
         for block in made.blocks
     }
+
+
+def test_records_before_a_span_are_read_by_both_as_far_as_retention_has_left_them(
+    kafka_bootstrap: str, spark: SparkSession
+) -> None:
+    create_topics(kafka_bootstrap)
+    topic = f"spark-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+    produce(kafka_bootstrap, topic)
+    for future in admin.delete_records([TopicPartition(topic, 0, 40), TopicPartition(topic, 1, 62)]).values():
+        future.result(30)
+    reader = TopicReader(kafka_bootstrap, topic)
+    try:
+        tap = Tap("spark", "source", "", topic, None, ("in", "out"), GROUPED, first=True, order="partition")
+        maker = BlockMaker(tap, uuid.uuid4().bytes, 0, Extractor(GROUPED))
+        local = LocalEngine(reader, maker)
+        spans = tuple(OffsetSpan(partition, 60, 80) for partition in range(3))
+        plan = TapPlan(1, time.time_ns() // 1_000_000, 4, SAMPLE_ALL, spans, is_spread=True)
+        by_spark = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local).blocks(plan)
+        by_process = local.blocks(plan)
+    finally:
+        reader.close()
+    assert by_process.counts.gone == 2, "of the span alone"
+    assert {stored.block.seq: stored.block.out_of_order for stored in blocks_of(kafka_bootstrap, maker.emitter)} == {
+        block.seq: decode_block(block.value).out_of_order for block in by_process.blocks
+    }
+    assert facts(by_spark) == facts(by_process)
 
 
 @pytest.mark.parametrize("extraction", [EXTRACTION, GROUPED], ids=["headers and keys", "values"])
