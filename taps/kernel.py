@@ -20,7 +20,9 @@ from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, WINDOW_S, window_sta
 from lagloss.wire.traces import CONTEXT_BYTES
 from lagloss_server.model.taps import Tap
 from taps.counts import TapCounts, UnreadableRecords
-from taps.extraction import Extractor
+from taps.extraction import Extracted, Extractor
+from taps.extraction.columns import ByteColumn
+from taps.order import KeyTimes, PartitionOrder
 from taps.plan import OffsetSpan, TapPlan
 from taps.records import SpanRecords
 
@@ -76,30 +78,41 @@ class BlockMaker:
     @property
     def wants_keys(self) -> bool:
         """Whether records' keys are looked at."""
-        return any(part.source == "key" for part in self.tap.extraction.parts())
+        return self.tap.order == "key" or any(part.source == "key" for part in self.tap.extraction.parts())
 
     @property
     def wants_headers(self) -> bool:
         """Whether records' headers are looked at."""
         return any(part.source == "header" for part in self.tap.extraction.parts())
 
-    def make(self, plan: TapPlan, read: Mapping[int, SpanRecords]) -> Blocks:
-        """Return the blocks of a plan whose records these are, by partition."""
+    def make(
+        self, plan: TapPlan, read: Mapping[int, SpanRecords], orders: Mapping[int, PartitionOrder] | None = None
+    ) -> Blocks:
+        """Return the blocks of a plan whose records these are, by partition.
+
+        `orders`: of a tap with an order, by partition, what the records before its span come to; these are added.
+        """
+        orders = orders or {}
         if plan.is_spread:
-            made = Blocks.merged(self.make_span(plan, span, read[span.partition]) for span in plan.spans)
+            parts = (self._make(plan, [span], read, orders, span_seq(plan, span)) for span in plan.spans)
+            made = Blocks.merged(parts)
         else:
-            made = self._make(plan, plan.spans, read, plan.number << SEQ_BITS)
+            made = self._make(plan, plan.spans, read, orders, plan.number << SEQ_BITS)
         gone = sum(plan.gone.values()) + sum(read[span.partition].gone for span in plan.spans)
         self.drop_gone(plan, gone, made)
         return made
 
-    def make_span(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords) -> Blocks:
-        """Return the blocks of one span of a plan."""
-        return self._make(plan, [span], {span.partition: read}, span_seq(plan, span))
-
-    def _make(self, plan: TapPlan, spans: Sequence[OffsetSpan], read: Mapping[int, SpanRecords], seq: int) -> Blocks:
+    def _make(
+        self,
+        plan: TapPlan,
+        spans: Sequence[OffsetSpan],
+        read: Mapping[int, SpanRecords],
+        orders: Mapping[int, PartitionOrder],
+        seq: int,
+    ) -> Blocks:
         made = Blocks()
-        parts = [part for span in spans if (part := self.observe(plan, span, read[span.partition], made)) is not None]
+        observed = (self.observe(plan, span, read[span.partition], made, orders.get(span.partition)) for span in spans)
+        parts = [part for part in observed if part is not None]
         made.blocks = list(self.pack(plan, parts, seq, made))
         return made
 
@@ -118,8 +131,20 @@ class BlockMaker:
             made.thinned |= dict.fromkeys(left_out, plan.sample)
             yield from packer.pack(kept, kinds, plan.partitions, plan.sample)
 
-    def observe(self, plan: TapPlan, span: OffsetSpan, read: SpanRecords, made: Blocks) -> Observed | None:
-        """Return the beacons of a span, or of a part of it, one per record, and count the records that make none."""
+    def remember(self, read: SpanRecords, order: PartitionOrder) -> None:
+        """Have `order` know of records before a span."""
+        self._judge(read, self.extractor.extract(read.records), order, 0)
+
+    def observe(
+        self,
+        plan: TapPlan,
+        span: OffsetSpan,
+        read: SpanRecords,
+        made: Blocks,
+        order: PartitionOrder | None = None,
+    ) -> Observed | None:
+        """Return the beacons of a span, or of a part of it, one per record, and count the records that make none.
+        `order` knows of the records before, and comes to know of these."""
         made.counts.seen += int(read.offsets.size)
         found = self.extractor.extract(read.records)
         made.counts.left_out += found.left_out
@@ -127,6 +152,9 @@ class BlockMaker:
         for reason, rows in found.unreadable_rows.items():
             self._count_unreadable(reason, rows, span, read, made)
         event_ms, rows, ids = found.event_ms, found.rows, found.ids
+        out_of_order = np.empty(0, np.bool_)
+        if order is not None:
+            out_of_order = self._judge(read, found, order, plan.planned_at_ms + AHEAD_MS)
         early = event_ms < self.since_ms
         made.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
@@ -139,6 +167,7 @@ class BlockMaker:
         if kept.size < rows.size:
             event_ms, rows = event_ms[kept], rows[kept]
             ids = [ids[row] for row in kept.tolist()]
+            out_of_order = out_of_order[kept] if order is not None else out_of_order
         observed_ms = self._observed_ms(span, read, rows, times_ms)
         return Observed(
             code=np.zeros(rows.size, np.int64),
@@ -149,7 +178,24 @@ class BlockMaker:
             payload_bytes=read.records.value_sizes()[rows],
             raw_ids=ids if self.tap.first else [],
             traces=np.empty((0, CONTEXT_BYTES), np.uint8),
+            out_of_order=out_of_order,
         )
+
+    def _judge(
+        self, read: SpanRecords, found: Extracted, order: PartitionOrder, newest_ms: float
+    ) -> npt.NDArray[np.bool_]:
+        """Return which of the rows that were extracted are out of order; those without a key are not judged."""
+        rows, offsets = np.arange(found.rows.size), read.offsets[found.rows]
+        if self.tap.order == "partition":
+            keys = np.zeros(rows.size, np.uint64)
+        else:
+            column = ByteColumn.of(read.records.keys)
+            rows = np.flatnonzero(~column.is_null[found.rows])
+            hashes = (xxhash.xxh3_64_intdigest(column.at(row)) for row in found.rows[rows].tolist())
+            keys = np.fromiter(hashes, np.uint64, rows.size)
+        flags = np.zeros(found.rows.size, np.bool_)
+        flags[rows] = order.take(KeyTimes(offsets[rows], keys, found.event_ms[rows]), newest_ms)
+        return flags
 
     def _observed_ms(
         self, span: OffsetSpan, read: SpanRecords, rows: npt.NDArray[np.intp], times_ms: npt.NDArray[np.int64]

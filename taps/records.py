@@ -19,3 +19,9 @@ class SpanRecords:
     records: Records
     is_append_time: bool
     gone: int = 0
+
+    def cut(self, start: int, end: int) -> SpanRecords:
+        """Return the rows from `start` to before `end`."""
+        of = self.records
+        cut = Records(of.timestamp_ms[start:end], of.keys[start:end], of.values[start:end], of.headers[start:end])
+        return SpanRecords(self.offsets[start:end], cut, self.is_append_time, self.gone)

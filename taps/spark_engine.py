@@ -18,6 +18,7 @@ from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import FETCHING, SparkJob
 from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
+from taps.order import REACH
 from taps.plan import TapPlan
 from taps.spark_task import TapTask, send_spans
 
@@ -53,13 +54,16 @@ class SparkEngine:
         return made if made.positions is not None else replace(made, positions=[])
 
     def records(self, plan: TapPlan) -> DataFrame:
-        """Read the records of a plan's spans, columns as `span_records` takes them."""
+        """Read the records of a plan's spans, of a tap with an order those before them, too; columns as `span_records`
+        takes them."""
+        before = 0 if self._maker.tap.order is None else REACH
         topic, nothing = self._maker.tap.topic, F.lit(None).cast("binary")
+        starts = {str(span.partition): max(span.start - before, 0) for span in plan.spans}
         return (
             self._spark.read.format("kafka")
             .options(**java_options(KafkaConnection.of(self._cluster)))
             .option("assign", json.dumps({topic: [span.partition for span in plan.spans]}))
-            .option("startingOffsets", json.dumps({topic: {str(span.partition): span.start for span in plan.spans}}))
+            .option("startingOffsets", json.dumps({topic: starts}))
             .option("endingOffsets", json.dumps({topic: {str(span.partition): span.end for span in plan.spans}}))
             .option("failOnDataLoss", "false")
             .option("includeHeaders", str(self._maker.wants_headers).lower())

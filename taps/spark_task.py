@@ -18,6 +18,7 @@ from lagloss.sdk.packing import Observed, PackedBlock
 from lagloss.sdk.shipper import Position
 from taps.extraction import Records
 from taps.kernel import BlockMaker, Blocks, span_seq
+from taps.order import PartitionOrder
 from taps.plan import TapPlan
 from taps.records import SpanRecords
 
@@ -45,13 +46,20 @@ def send_spans(batches: Iterable[pa.RecordBatch], task: TapTask) -> Iterator[pa.
     spans = {span.partition: span for span in task.plan.spans}
     made: dict[int, Blocks] = {}
     parts: dict[int, list[Observed]] = {}
+    orders: dict[int, PartitionOrder] = {}
     for batch in batches:  # in the order of the log, as each partition is read by one task
         partitions = batch.column("partition").to_numpy()
         for partition in np.unique(partitions).tolist():
             rows = np.flatnonzero(partitions == partition)
             records = span_records(batch if rows.size == len(batch) else batch.take(pa.array(rows)))
             counts = made.setdefault(partition, Blocks())
-            part = task.maker.observe(task.plan, spans[partition], records, counts)
+            order = None if task.maker.tap.order is None else orders.setdefault(partition, PartitionOrder())
+            if order is not None:
+                before = int(np.searchsorted(records.offsets, spans[partition].start))
+                if before:
+                    task.maker.remember(records.cut(0, before), order)
+                    records = records.cut(before, records.offsets.size)
+            part = task.maker.observe(task.plan, spans[partition], records, counts, order)
             if part is not None:
                 parts.setdefault(partition, []).append(part)
     if not made:

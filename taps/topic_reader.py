@@ -138,6 +138,16 @@ class TopicReader:
                 self._take(message, waiting, gone)
         return {span.partition: _columns(self._taken(span), gone[span.partition]) for span in spans}
 
+    def read_before(self, spans: Iterable[OffsetSpan], offsets: int) -> dict[int, SpanRecords]:
+        """Return the records of so many offsets before each of these spans, as far as retention has left them. `read`
+        then goes on with the spans."""
+        before = [OffsetSpan(span.partition, max(span.start - offsets, 0), span.start) for span in spans if span.start]
+        found = self.read(before)
+        for span in before:
+            if found[span.partition].gone and self._reached[span.partition] > span.end:
+                del self._next[span.partition]  # retention has overtaken the span, too, which has to count that
+        return found
+
     def close(self) -> None:
         self._consumer.close()
         if self._peeking is not None:

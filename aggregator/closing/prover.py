@@ -36,7 +36,7 @@ class Prover:
     def is_proven(self, known: JudgementContext, window: tuple[str, int]) -> bool:
         """Return whether the tallies prove that nothing is missing, and no block has to be read for anything else."""
         graph, evidence = known.graph(*window), known.evidence(*window)
-        if not proves(graph, evidence):
+        if graph.definition.spec.order is not None or not proves(graph, evidence):
             return False
         links = sized_links(graph, evidence.tallies)
         return not links or not self._checksums.are_used(*window, links, known.now_ms)

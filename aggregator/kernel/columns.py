@@ -13,6 +13,7 @@ import numpy.typing as npt
 from aggregator.kernel.plan import WindowPlan
 from aggregator.kernel.scanner import U8, Headers
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, BadReason, BeaconBlock, partition_of
+from lagloss.wire.positions import read_positions
 from lagloss_server.compiled import compiled
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.facts import Account
@@ -51,7 +52,7 @@ class Column:
     `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `starts` and
     `emitters`: where each block begins, and whose it is; `names`: where each block with message ids begins, and these;
     `traces`: the like, kept as `offsets` are; `reasons`: likewise of blocks with a reason; `checksums`: the ids and
-    checksums of blocks that carry them.
+    checksums of blocks that carry them; `out_of_order`: positions of the beacons that are.
     """
 
     def __init__(self, *, with_offsets: bool) -> None:
@@ -62,6 +63,7 @@ class Column:
         self.traces: list[tuple[int, int, bytes]] = []
         self.reasons: list[tuple[int, int, str]] = []
         self.checksums: list[tuple[U64, U32]] = []
+        self.out_of_order: list[Places] = []
         self._looked_at = 0
 
     @property
@@ -100,6 +102,8 @@ class Column:
             self.reasons.append((start, block.count, block.reason))
         if block.payload_crc is not None:
             self.checksums.append((block.id_hash, block.payload_crc))
+        if block.out_of_order is not None:
+            self.out_of_order.append(start + read_positions(block.out_of_order))
 
     def add_rows(self, headers: Headers, rows: Places, emitters: npt.NDArray[np.void]) -> None:
         data, of = headers.data, {name: values[rows] for name, values in headers.fields.items()}
@@ -127,6 +131,9 @@ class Column:
             first = int(of["crcs"][row])
             crcs = np.frombuffer(data[first : first + 4 * count].tobytes(), "<u4")
             self.checksums.append((self.ids[at + start : at + start + count].copy(), crcs))
+        for row in np.flatnonzero(of["out_of_order"] >= 0).tolist():
+            first, size = int(of["out_of_order"][row]), int(of["out_of_order_size"][row])
+            self.out_of_order.append(at + int(starts[row]) + read_positions(data[first : first + size].tobytes()))
 
     def ends_since(self) -> tuple[int, int] | None:
         """Return the smallest and the largest id since the last call."""

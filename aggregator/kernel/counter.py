@@ -42,7 +42,7 @@ def count_window(found: BlockColumns) -> WindowFacts:
     index = IdIndex(max((column.ids.size for column in found.live.values()), default=0))
     live = {name: _sampled(found.live[name], sample, index) for name in graph.checkpoints if name in found.live}
     again = {name: _sampled(column, sample, index) for name, column in found.replayed.items()}
-    ids, checkpoints = _mark(graph, index, live, again)
+    ids, checkpoints = _mark(graph, index, live, again, found.live)
     codes, patterns = _distinct_patterns(ids.masks)
     lossy = np.array([is_unsettled(graph, mask) for mask in patterns], bool)
     first = [
@@ -109,9 +109,14 @@ def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
 
 
 def _mark(
-    graph: Graph, index: IdIndex, live: Mapping[str, Found], again: Mapping[str, Found]
+    graph: Graph,
+    index: IdIndex,
+    live: Mapping[str, Found],
+    again: Mapping[str, Found],
+    columns: Mapping[str, Column],
 ) -> tuple[DistinctIds, dict[str, CheckpointFacts]]:
-    """Mark presence in one pass over all beacons, and count each checkpoint's beacons and lags."""
+    """Mark presence in one pass over all beacons, and count each checkpoint's beacons and lags. `columns`: the live
+    ones."""
     n = index.size
     ids = DistinctIds(
         index.ids,
@@ -135,6 +140,7 @@ def _mark(
             distinct=distinct,
             duplicates=_duplicates(graph, name, live, distinct_live, n),
             lags=sketch_of(here.lags),
+            out_of_order=_out_of_order(columns[name], here) if name in columns else 0,
         )
     return ids, facts
 
@@ -167,6 +173,15 @@ def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: in
         return int(live[name].rows.size) - distinct
     may = allowed if back is None else allowed + np.bincount(back.rows, minlength=n)
     return int(np.maximum(np.bincount(live[name].rows, minlength=n) - may, 0).sum())
+
+
+def _out_of_order(column: Column, found: Found) -> int:
+    """Rule 20: messages of which a live beacon is out of order."""
+    if not column.out_of_order:
+        return 0
+    is_one = np.zeros(column.ids.size, bool)
+    is_one[np.concatenate(column.out_of_order)] = True
+    return int(np.unique(found.rows[is_one if found.kept is None else is_one[found.kept]]).size)
 
 
 def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:

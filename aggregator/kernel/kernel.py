@@ -32,6 +32,7 @@ from lagloss.wire.format import (
     partitions_of,
     unpack_ids,
 )
+from lagloss.wire.positions import pick_positions
 from lagloss.wire.traces import pick_traces
 from lagloss_server.rules.facts import WindowFacts
 
@@ -255,6 +256,7 @@ def _split(block: BeaconBlock, targets: int) -> dict[int, bytes]:
                 payload_crc=None if block.payload_crc is None else block.payload_crc[rows],
                 message_ids=None if names is None else pack_ids(names[row] for row in rows.tolist()),
                 traces=None if block.traces is None else pick_traces(block.traces, rows),
+                out_of_order=None if block.out_of_order is None else pick_positions(block.out_of_order, rows),
             )
         )
     return pieces

@@ -26,6 +26,7 @@ Int = Any
 FIELDS = (
     "checkpoint", "checkpoint_size", "emitter", "seq", "window_start", "partitions", "sample", "count",
     "ids", "lags", "offsets", "names", "names_size", "crcs", "traces", "traces_size", "reason", "reason_size",
+    "out_of_order", "out_of_order_size",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
@@ -163,17 +164,23 @@ def _version_of(data: U8, at: Int, end: Int, headers: Any) -> Int:
 
 
 @compiled
-def _are_traces(data: U8, start: Int, size: Int, count: Int) -> bool:
-    """Return whether the positions of a block's traces are as `wire.traces.traces_fit` wants them."""
-    if size % _TRACE_BYTES:
+def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
+    """Return whether the entries of `step` bytes begin with positions, uint16, that ascend and are below `count`."""
+    if size % step:
         return False
     before: Int = -1
-    for at in range(start, start + size, _TRACE_BYTES):
+    for at in range(start, start + size, step):
         position = np.int64(data[at]) | np.int64(data[at + 1]) << 8
         if position <= before or position >= count:
             return False
         before = position
     return True
+
+
+@compiled
+def _are_traces(data: U8, start: Int, size: Int, count: Int) -> bool:
+    """Return whether the positions of a block's traces are as `wire.traces.traces_fit` wants them."""
+    return _ascend(data, start, size, count, _TRACE_BYTES)
 
 
 @compiled
@@ -229,6 +236,11 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         traces, traces_size = -1, 0
         if version > 0:
             traces, traces_size, at = _optional(data, at, end)
+            if at < 0:
+                continue
+        out_of_order, out_of_order_size = -1, 0
+        if version > 1:
+            out_of_order, out_of_order_size, at = _optional(data, at, end)
         if at != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
             continue
         if partitions < 1 or partitions > MAX_PARTITIONS or sample < 1 or sample > SAMPLE_ALL:
@@ -240,6 +252,10 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         if names >= 0 and _count_ids(data, names, names_size) != count:
             continue
         if traces >= 0 and not _are_traces(data, traces, traces_size, count):
+            continue
+        if out_of_order >= 0 and (
+            out_of_order_size == 0 or not _ascend(data, out_of_order, out_of_order_size, count, 2)
+        ):
             continue
         if reason >= 0 and not _is_plain(data, reason, reason_size):
             continue
@@ -255,3 +271,4 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         found[8, row], found[9, row], found[10, row], found[11, row] = ids, lags, offsets, names
         found[12, row], found[13, row], found[14, row], found[15, row] = names_size, crcs, traces, traces_size
         found[16, row], found[17, row] = reason, reason_size
+        found[18, row], found[19, row] = out_of_order, out_of_order_size

@@ -198,6 +198,19 @@ def reasons(report: Report) -> ReportSection | None:
     return ReportSection("Why messages were filtered or dead", (note,), None, Table(heads, rows, 3))
 
 
+def order(report: Report) -> ReportSection | None:
+    """Return where messages were out of order; None if none was."""
+    rows = [
+        [Cell(name), Cell(fmt.count(sums.out_of_order)), Cell(fmt.percent(sums.out_of_order / sums.distinct))]
+        for name, sums in report.whole.total.checkpoints.items()
+        if sums.out_of_order
+    ]
+    if not rows:
+        return None
+    note = "Messages that were observed behind one of the same key with a later event time."
+    return ReportSection("Out of order", (note,), None, Table(("Checkpoint", "Messages", "Share"), rows))
+
+
 def incidents(pages: Pages) -> ReportSection:
     found, times = pages.report.incidents.found, pages.report.incidents.times
     if not found:

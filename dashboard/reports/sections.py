@@ -47,6 +47,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         happened.worst_hours(pages),
         happened.places(report),
         happened.reasons(report),
+        happened.order(report),
         happened.incidents(pages),
         comparison(report),
         _targets(pages),

@@ -64,12 +64,12 @@ class InFlightMessage:
         """Begin work in hand."""
         self._work = self.emitter.processing()
 
-    def take_in(self, **payload: Unpack[Payload]) -> None:
-        """Put the message in hand and send its `in`, with its checksum and size if given; does nothing for one without
-        identity."""
+    def take_in(self, key: str | bytes | None = None, **payload: Unpack[Payload]) -> None:
+        """Put the message in hand and send its `in`, with its checksum and size if given, and its order judged within
+        `key` if there is one; does nothing for one without identity."""
         if self.identity is not None:
             self.begin_work()
-            self.identity.report(self.emitter.taken_in, traceparent=self.identity.traceparent, **payload)
+            self.identity.report(self.emitter.taken_in, traceparent=self.identity.traceparent, key=key, **payload)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from confluent_kafka import Message
 
@@ -52,11 +52,14 @@ class KafkaNode:
         checksum: send the CRC-32C of each record's value: with `in` of what was received, with `out` of what was
             produced. A message whose value differs from what the node before sent is corrupted on the link between
             them, so both of its nodes have to send checksums. Needs the extra `checksum`.
+        order: judge the order of messages, by event time: "key" among records with the same key of a topic (those
+            without one are not judged), "partition" among all of a partition; of what is taken in, and of what is
+            sent out in the order in which it is acknowledged. See `Emitter.taken_in`.
         emitter: an existing emitter of this node, instead of one made here.
         options: more options of the `Emitter` that is made.
 
     Raises:
-        ValueError: for malformed names or an unknown `missing`.
+        ValueError: for malformed names, an unknown `missing` or `order`.
         ImportError: for `checksum` without its extra.
     """
 
@@ -70,10 +73,14 @@ class KafkaNode:
         identity: Source = from_headers,
         missing: Missing = "skip",
         checksum: bool = False,
+        order: Literal["key", "partition"] | None = None,
         emitter: Emitter | None = None,
         **options: Any,
     ) -> None:
         self._checksums = Checksums() if checksum else None
+        if order not in (None, "key", "partition"):
+            raise ValueError(f'expected order to be "key" or "partition", found {order!r}')
+        self._order = order
         self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
         # Messages that a consumer took in and did not commit are taken in again; those that a first node made are not.
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
@@ -127,7 +134,8 @@ class KafkaNode:
         self, message: Message | Identity, to: str | None = None, *, payload: str | bytes | None = None
     ) -> None:
         """Report that the sink has acknowledged the message; `payload`: what was sent, for its checksum."""
-        self._exit(message, partial(self.emitter.sent_out, to=to, **self.payload_of(payload)))
+        key = None if isinstance(message, Identity) else self.key_of(message)
+        self._exit(message, partial(self.emitter.sent_out, to=to, key=key, **self.payload_of(payload)))
 
     def filtered(self, message: Message | Identity, reason: str) -> None:
         """Report that the message was dropped on purpose, or handed back with an error; its failed outputs no longer
@@ -192,11 +200,11 @@ class KafkaNode:
         self._in_hand[place] = handling
         if not self.identities.is_handed_over:
             handling.identity = self.identities.of(carrier_of(message))
-            handling.take_in(**self.payload_of(message.value()))
+            handling.take_in(self.key_of(message), **self.payload_of(message.value()))
             return handling
         with handling_now(handling):  # the function's outputs are this message's
             handling.identity = self.identities.of(carrier_of(message))
-        handling.take_in(**self.payload_of(message.value()))
+        handling.take_in(self.key_of(message), **self.payload_of(message.value()))
         if handling.identity is None:
             handling.end_handling()
             return None
@@ -205,6 +213,17 @@ class KafkaNode:
     def payload_of(self, value: str | bytes | None) -> Payload:
         """Return the checksum and size of a record's value, as an emitter takes them; nothing if none are sent."""
         return {} if self._checksums is None else self._checksums.of(value)
+
+    def key_of(self, record: Message) -> str | bytes | None:
+        """Return within what the order of a record is judged; None if it is not."""
+        if self._order is None:
+            return None
+        if self._order == "partition":
+            return f"{record.topic()}/{record.partition()}"
+        key: str | bytes | None = record.key()
+        if key is None:
+            return None
+        return f"{record.topic()}/".encode() + (key.encode() if isinstance(key, str) else key)
 
     def in_hand(self, message: Message) -> InFlightMessage | None:
         """Return this message's state in hand; None if it is finished, or another consumer's."""

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("lagloss")
 
 OnDelivery = Callable[[KafkaError | None, Message], Any]
+Observe = Callable[[Identity, Message], Any]
+"""Takes a record that the broker has, and the identity that it carries."""
 Headers = dict[str, str | bytes] | list[tuple[str, str | bytes]]
 POLL_S: Final = 0.1
 _OURS: Final = frozenset({ID_HEADER, TIME_HEADER, REPLAY_HEADER})
@@ -177,16 +179,17 @@ class NodeProducer(Producer):
         same, named = _named(named, found)
         return same or found, named
 
-    def _observer(self, topic: str, dead: str | None, value: str | bytes | None) -> Callable[[Identity], Any]:
+    def _observer(self, topic: str, dead: str | None, value: str | bytes | None) -> Observe:
         """Return the call of the emitter to make once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
-            return lambda identity: identity.report(emitter.dead, reason=dead)
+            return lambda identity, _: identity.report(emitter.dead, reason=dead)
         to = None if self._next_nodes is None else self._next_nodes.get(topic)
         if self._next_nodes is not None and to is None:
-            return lambda identity: None
+            return lambda identity, _: None
         payload = self._node.payload_of(value)
-        return lambda identity: identity.report(emitter.sent_out, to=to, **payload)
+        key_of = self._node.key_of
+        return lambda identity, record: identity.report(emitter.sent_out, to=to, key=key_of(record), **payload)
 
 
 class _Output:
@@ -200,7 +203,7 @@ class _Output:
         handlings: tuple[InFlightMessage, ...],
         identity: Identity | None,
         topic: str,
-        observe: Callable[[Identity], Any],
+        observe: Observe,
         host: OnDelivery | None,
     ) -> None:
         self._producer = producer
@@ -234,7 +237,7 @@ class _Output:
             for handling in self._handlings:
                 handling.failed(self._topic)
         elif self._identity is not None:
-            self._observe(self._identity)
+            self._observe(self._identity, record)
         try:
             if self._host is not None:
                 self._call_host(self._host, error, record)

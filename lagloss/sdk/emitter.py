@@ -30,10 +30,12 @@ from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog
 from lagloss.sdk.buffer import BeaconBuffer, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
+from lagloss.sdk.key_order import KeyOrder
 from lagloss.sdk.outlets.choice import COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import (
     KEPT_S,
+    NO_EXTRAS,
     STRIDE,
     WINDOW_MS,
     Columns,
@@ -208,6 +210,7 @@ class Emitter:
         self._recovery: RecoveryThread | None = None
         self._lock = threading.Lock()  # for rare operations: starting and reading counts
         self._out_places: dict[str, str] = {}
+        self._order = KeyOrder()
 
     def _begin(self) -> None:
         """Start to observe, and start the flushing thread."""
@@ -258,6 +261,7 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
         traceparent: str | None = None,
+        key: str | bytes | None = None,
     ) -> bool:
         """Record that a message has come in.
 
@@ -270,6 +274,9 @@ class Emitter:
             payload_bytes: the payload's size.
             traceparent: the trace that it belongs to, as W3C's header of that name; kept at the first node, so that a
                 lost message links to its trace. Anything else, and one that is not sampled, is as none.
+            key: within which its order is judged: the message is out of order if one of this key with a later event
+                time was observed here before, by this process. The latest event times of 65,536 keys are remembered.
+                Without a key, and in replays, order is not judged, which costs nothing.
 
         Returns:
             False if the beacon was refused or dropped, and counted so. A beacon found bad later counts, too.
@@ -277,15 +284,19 @@ class Emitter:
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
         if traceparent is not None:
             plain, traceparent = False, cut_traceparent(traceparent)
-        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, traceparent)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, traceparent, False)
         clock_ns = time_ns()  # inlined as in `sent_out`: a function call would cost a third more
-        if len(self._buffer) < self._room and (
-            not self.first
-            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        if (
+            len(self._buffer) < self._room
+            and key is None
+            and (
+                not self.first
+                or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+            )
         ):
             self._append(("in", message_id, event_time, clock_ns, extras))
             return True
-        return self._observe("in", message_id, event_time, extras)
+        return self._observe("in", message_id, event_time, extras, key)
 
     def sent_out(
         self,
@@ -297,24 +308,29 @@ class Emitter:
         replay: str | None = None,
         payload_crc: int | None = None,
         payload_bytes: int = 0,
+        key: str | bytes | None = None,
     ) -> bool:
         """Record that the sink or the next topic has acknowledged a message; see `taken_in`.
 
         `to` names the next node if there are several.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, None)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, None, False)
         place = "out" if to is None else self._out_place(to)
         if place is None:
             return False
         clock_ns = time_ns()
-        if len(self._buffer) < self._room and (
-            not self.first
-            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        if (
+            len(self._buffer) < self._room
+            and key is None
+            and (
+                not self.first
+                or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+            )
         ):
             self._append((place, message_id, event_time, clock_ns, extras))
             return True
-        return self._observe(place, message_id, event_time, extras)
+        return self._observe(place, message_id, event_time, extras, key)
 
     def filtered(
         self,
@@ -326,7 +342,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """Record that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
-        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0, None))
+        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0, None, False))
 
     def dead(
         self,
@@ -338,7 +354,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """Record that a message was put in a dead-letter queue; see `taken_in`."""
-        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0, None))
+        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0, None, False))
 
     def observe_all(
         self,
@@ -376,7 +392,7 @@ class Emitter:
                 beacons.errors.add()
                 return 0
             plain = observed_at is None and replay is None and reason is None
-            extras = None if plain else (observed_at, replay, reason, None, 0, None)
+            extras = None if plain else (observed_at, replay, reason, None, 0, None, False)
             return self._buffer_columns(Columns(place, ids, event_ms, clock_ns, extras))
         except Exception:
             beacons.errors.add()
@@ -407,7 +423,14 @@ class Emitter:
             beacons.overflow(TallyKey(columns.place, replay, minute * WINDOW_S), dropped)
         return 0
 
-    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
+    def _observe(
+        self,
+        place: str,
+        message_id: str,
+        event_time: EventTime,
+        extras: RawExtras | None,
+        key: str | bytes | None = None,
+    ) -> bool:
         """Buffer, refuse or drop a beacon: the slow path, with all checks.
 
         Beacons that are plainly valid take the fast path, which costs one or two comparisons.
@@ -421,6 +444,8 @@ class Emitter:
                 return False
             if self._flusher is None:
                 self._begin_in_child()
+            if key is not None and not (extras and extras[1]) and self._order.is_overtaken(place, key, event_ms):
+                extras = (*(extras or NO_EXTRAS)[:-1], True)
             if len(self._buffer) < self._max_items:
                 self._append((place, message_id, event_time, clock_ns, extras))
                 return True

@@ -33,6 +33,7 @@ from lagloss.wire.format import (
     replay_name,
     window_start_of,
 )
+from lagloss.wire.positions import pack_positions
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss.wire.traces import CONTEXT_BYTES, U8, pack_traces, parse_traceparent
 
@@ -66,10 +67,12 @@ class Extras(NamedTuple):
     payload_crc: int | None = None
     payload_bytes: int = 0
     traceparent: str | None = None
+    out_of_order: bool = False
 
 
-RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int, str | None]
+RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int, str | None, bool]
 """`Extras` as callers append them: a plain tuple costs them a quarter."""
+NO_EXTRAS: Final[RawExtras] = (None, None, None, None, 0, None, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,13 +185,14 @@ def are_placeable(event_ms: npt.NDArray[np.float64], now_ms: float) -> npt.NDArr
     return (event_ms >= now_ms - KEPT_S * 1000) & (event_ms <= now_ms + AHEAD_S * 1000)
 
 
+_NONE_OUT_OF_ORDER: Final = np.empty(0, np.bool_)
 _NO_TRACES: Final[U8] = np.empty((0, CONTEXT_BYTES), np.uint8)
 
 
 @dataclass(slots=True)
 class Observed:
     """Columns of beacons, row by row; `raw_ids` is empty unless names are kept. `traces`: shape (beacons, 24), zeros
-    where a beacon has none; empty if no beacon has one."""
+    where a beacon has none; empty if no beacon has one. `out_of_order`: empty if no beacon is."""
 
     code: npt.NDArray[np.int64]
     id_hash: U64
@@ -198,6 +202,7 @@ class Observed:
     payload_bytes: npt.NDArray[np.int64]
     raw_ids: list[bytes]
     traces: U8
+    out_of_order: npt.NDArray[np.bool_]
 
     def __len__(self) -> int:
         return int(self.code.size)
@@ -213,6 +218,7 @@ class Observed:
             self.payload_bytes[rows],
             [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
             self.traces[rows] if self.traces.size else self.traces,
+            self.out_of_order[rows] if self.out_of_order.size else self.out_of_order,
         )
 
     def cut(self, start: int, end: int) -> Observed:
@@ -226,6 +232,7 @@ class Observed:
             self.payload_bytes[start:end],
             self.raw_ids[start:end],
             self.traces[start:end],
+            self.out_of_order[start:end],
         )
 
     @classmethod
@@ -241,6 +248,7 @@ class Observed:
             np.concatenate([part.payload_bytes for part in parts]),
             [raw for part in parts for raw in part.raw_ids],
             _joined_traces(parts),
+            _joined_order(parts),
         )
 
 
@@ -249,6 +257,14 @@ def _joined_traces(parts: Sequence[Observed]) -> U8:
         return _NO_TRACES
     return np.concatenate(
         [part.traces if part.traces.size else np.zeros((len(part), CONTEXT_BYTES), np.uint8) for part in parts]
+    )
+
+
+def _joined_order(parts: Sequence[Observed]) -> npt.NDArray[np.bool_]:
+    if not any(part.out_of_order.size for part in parts):
+        return _NONE_OUT_OF_ORDER
+    return np.concatenate(
+        [part.out_of_order if part.out_of_order.size else np.zeros(len(part), np.bool_) for part in parts]
     )
 
 
@@ -357,15 +373,17 @@ class BeaconReader:
             np.zeros(n, np.int64),
             raws if self._keep_ids else [],
             _NO_TRACES,
+            _NONE_OUT_OF_ORDER,
         )
 
     def _take_extras(self, observed: Observed, places: Sequence[str], extras: Sequence[RawExtras | None]) -> bool:
         """Put extras into their columns, and codes of the kinds that they make; False if a block cannot carry them."""
         contexts: dict[int, bytes] = {}
+        late: list[int] = []
         for row, extra in enumerate(extras):
             if extra is None:
                 continue
-            observed_at, replay, reason, payload_crc, size, traceparent = extra
+            observed_at, replay, reason, payload_crc, size, traceparent, is_out_of_order = extra
             try:
                 if observed_at is not None:
                     observed.lag_ms[row] = epoch_ms(observed_at) - observed.event_ms[row]
@@ -378,6 +396,11 @@ class BeaconReader:
                 return False
             if traceparent is not None and self._keep_traces and (context := parse_traceparent(traceparent)):
                 contexts[row] = context
+            if is_out_of_order:
+                late.append(row)
+        if late:
+            observed.out_of_order = np.zeros(len(observed), np.bool_)
+            observed.out_of_order[late] = True
         if contexts:
             observed.traces = np.zeros((len(observed), CONTEXT_BYTES), np.uint8)
             packed = np.frombuffer(b"".join(contexts.values()), np.uint8)
@@ -639,6 +662,7 @@ class Packer:
             message_ids=pack_ids(rows.raw_ids) if self._is_named(kind) else None,
             payload_crc=rows.crc if kind.has_crc else None,
             traces=pack_traces(rows.traces) if rows.traces.size and offsets is not None else None,
+            out_of_order=pack_positions(rows.out_of_order) if rows.out_of_order.size else None,
         )
         return PackedBlock(
             partition,

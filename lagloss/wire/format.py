@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lagloss.wire.positions import positions_fit
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import traces_fit
 
@@ -126,6 +127,7 @@ class BeaconBlock:
     message_ids: bytes | None = None
     payload_crc: U32 | None = None
     traces: bytes | None = None
+    out_of_order: bytes | None = None
 
     @property
     def count(self) -> int:
@@ -262,7 +264,7 @@ class _Schema:
 
 _U8, _U4, _U2, _F4 = (np.dtype(kind) for kind in ("<u8", "<u4", "<u2", "<f4"))
 
-BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc", "beacon_block_v2.avsc")
+BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc", "beacon_block_v2.avsc", "beacon_block_v3.avsc")
 REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
 
 
@@ -367,8 +369,8 @@ def encode_block(block: BeaconBlock) -> bytes:
     def column(values: npt.NDArray[Any] | None, kind: str) -> bytes | None:
         return None if values is None else values.astype(kind, copy=False).tobytes()
 
-    version = BLOCK_SCHEMA.versions[0] if block.traces is None else BLOCK_SCHEMA.newest
-    return version.encode(
+    version = 2 if block.out_of_order is not None else 1 if block.traces is not None else 0
+    return BLOCK_SCHEMA.versions[version].encode(
         {
             "pipeline": block.pipeline,
             "checkpoint": block.checkpoint,
@@ -386,6 +388,7 @@ def encode_block(block: BeaconBlock) -> bytes:
             "message_ids": block.message_ids,
             "payload_crc": column(block.payload_crc, "<u4"),
             "traces": block.traces,
+            "out_of_order": block.out_of_order,
         }
     )
 
@@ -400,6 +403,7 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
     count: int = raw["count"]
     id_hash, lag_ms = raw["id_hash"], raw["lag_ms"]
     offsets, names, crcs, traces = raw["event_offset_ms"], raw["message_ids"], raw["payload_crc"], raw["traces"]
+    out_of_order = raw["out_of_order"]
     if (
         len(id_hash) != 8 * count
         or len(lag_ms) != 4 * count
@@ -407,6 +411,7 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
         or (crcs is not None and len(crcs) != 4 * count)
         or (names is not None and count_ids(names) != count)
         or (traces is not None and not traces_fit(traces, count))
+        or (out_of_order is not None and not positions_fit(out_of_order, count))
     ):
         raise BadRecord("count_mismatch", raw["pipeline"], raw["checkpoint"], raw["window_start"])
     return BeaconBlock(
@@ -425,6 +430,7 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
         names,
         None if crcs is None else np.frombuffer(crcs, _U4),
         traces,
+        out_of_order,
     )
 
 

@@ -260,8 +260,10 @@ def matrix(
     pipeline: PipelineName,
     window: WindowMoment,
     only: Annotated[
-        Literal["missing", "late", "duplicate"] | None,
-        typer.Option(help="only messages that are missing somewhere, late (worst first), or seen twice"),
+        Literal["missing", "late", "duplicate", "out-of-order"] | None,
+        typer.Option(
+            help="only messages missing somewhere, late (worst first), seen twice, or overtaken by another of their key"
+        ),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="maximum number of messages to show")] = 1_000,
     as_json: AsJson = False,

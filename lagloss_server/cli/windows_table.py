@@ -26,7 +26,7 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             fmt.count_interval(window["lost"]),
             fmt.percent_interval(window["loss_ratio"]),
             fmt.duration(window["e2e_lag_ms"]["p95"]),
-            ", ".join([*_reasons(window), *_clocks(window)]),
+            ", ".join([*_reasons(window), *_order(window), *_clocks(window)]),
         )
         for row in [row for kind, word in _PARTS for row in _parts(window, kind, word)]:
             table.add_row(*row)
@@ -59,6 +59,12 @@ def _parts(window: dict[str, Any], kind: str, word: str) -> list[tuple[str, ...]
 def _reasons(window: dict[str, Any]) -> list[str]:
     """Return the reasons, with the size of the sample at `sample`."""
     return [fmt.sampled(window.get("sample")) if reason == "sample" else reason for reason in window["reasons"]]
+
+
+def _order(window: dict[str, Any]) -> list[str]:
+    """Return a note for each checkpoint with messages out of order."""
+    found = ((there["name"], there.get("out_of_order")) for there in window["checkpoints"])
+    return [f"{fmt.count(messages)} out of order at {name}" for name, messages in found if messages]
 
 
 def _clocks(window: dict[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
 from lagloss_server.model.tap_resolution import TapProblem, taps_of
-from lagloss_server.model.taps import Tap
+from lagloss_server.model.taps import Order, Tap
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 
 MAX_JOBS = 20
@@ -102,6 +102,9 @@ class PipelineSpec(Strict):
     alerts: Alerts = Alerts()
     lookback: DurationMs = 0
     """How long before they are first applied taps begin to read, in ms."""
+    order: Order | None = None
+    """Within what the messages that overtook each other are counted: blocks are then read, which say so, and taps judge
+    it."""
 
     @model_validator(mode="after")
     def _has_jobs_of_its_own(self) -> PipelineSpec:
@@ -153,7 +156,7 @@ class Definition(Strict):
     @model_validator(mode="after")
     def _has_taps_that_can_be_read(self) -> Definition:
         try:
-            taps_of(self.name, self.spec.nodes)
+            taps_of(self.name, self.spec.nodes, self.spec.order)
         except TapProblem as problem:
             declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
             name = problem.node.removesuffix(AFTER) if problem.node in declared else problem.node
@@ -167,7 +170,7 @@ class Definition(Strict):
 
     @property
     def taps(self) -> list[Tap]:
-        return taps_of(self.name, self.spec.nodes)
+        return taps_of(self.name, self.spec.nodes, self.spec.order)
 
     @property
     def sample(self) -> int:

@@ -10,7 +10,7 @@ from lagloss_server.model.cuts import cut_nodes
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
-from lagloss_server.model.taps import COMMIT, Extraction, Tap, TapSpec
+from lagloss_server.model.taps import COMMIT, Extraction, Order, Tap, TapSpec
 
 
 class TapProblem(ValueError):
@@ -37,23 +37,24 @@ class _Identity:
     event_time: TimeExpression | None = None
 
 
-def taps_of(pipeline: str, nodes: Sequence[NodeSpec]) -> list[Tap]:
+def taps_of(pipeline: str, nodes: Sequence[NodeSpec], order: Order | None = None) -> list[Tap]:
     """Return the taps of valid nodes, in the order of the flow.
 
     A source with an `out` tap alone takes messages in where it sends them out; a sink with an `in` tap alone delivers
-    by its group's commits.
+    by its group's commits. `order` is judged where a topic is tapped: the order of a group's messages is its topic's.
 
     Raises:
         TapProblem: an expression or topic is missing, or a place is none of the node's.
     """
     if not any(node.taps for node in nodes):
         return []
-    return list(_Resolver(pipeline, nodes).resolve())
+    return list(_Resolver(pipeline, nodes, order).resolve())
 
 
 class _Resolver:
-    def __init__(self, pipeline: str, nodes: Sequence[NodeSpec]) -> None:
+    def __init__(self, pipeline: str, nodes: Sequence[NodeSpec], order: Order | None) -> None:
         self._pipeline = pipeline
+        self._order = order
         self._flow = Flow(nodes)
         self._specs = {node.name: node for node in cut_nodes(nodes)}
         self._topics: dict[str, _Topic] = {}
@@ -171,4 +172,5 @@ class _Resolver:
         return list(found)
 
     def _tap(self, node: str, topic: _Topic, group: str | None, places: tuple[str, ...], *, first: bool) -> Tap:
-        return Tap(self._pipeline, node, topic.cluster, topic.name, group, places, topic.extraction, first)
+        order = self._order if group is None else None
+        return Tap(self._pipeline, node, topic.cluster, topic.name, group, places, topic.extraction, first, order)

@@ -25,6 +25,8 @@ Place = Annotated[str, Field(pattern=r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-
 Elsewhere = Literal["beacons", "commit"]
 """`beacons`: the node's processes send them; `commit`: the checkpoint of a sink is that of its group's commits."""
 Format = Literal["auto", "json", "avro", "protobuf", "text"]
+Order = Literal["key", "partition"]
+"""Within what records have an order: those of a key in a partition, or all of a partition."""
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 
 
@@ -137,7 +139,7 @@ class Tap:
     """A topic, or a consumer group's part in one, from which the beacons of checkpoints of a node are made.
 
     `cluster`: name of the Kafka cluster, empty for the one of lagloss's own topics. `places`: checkpoints without their
-    node. `first`: the node has no incoming link.
+    node. `first`: the node has no incoming link. `order`: within what that of its records is judged.
     """
 
     pipeline: str
@@ -148,6 +150,7 @@ class Tap:
     places: tuple[str, ...]
     extraction: Extraction
     first: bool
+    order: Order | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
@@ -158,7 +161,7 @@ class Tap:
     def document(self) -> dict[str, Any]:
         """Return the tap as JSON."""
         names = ("pipeline", "node", "cluster", "topic", "group", "first")
-        own = {name: getattr(self, name) for name in names}
+        own = {name: getattr(self, name) for name in (*names, *(["order"] if self.order else []))}
         return {**own, "places": list(self.places), "extraction": self.extraction.document()}
 
     @property

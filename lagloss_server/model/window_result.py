@@ -49,7 +49,8 @@ def percentiles(lags: Lags) -> dict[str, float | None]:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """`distinct` and `duplicates` are None where only tallies are known."""
+    """`distinct` and `duplicates` are None where only tallies are known. `out_of_order` is in documents where there
+    are any."""
 
     name: str
     beacons: int
@@ -57,9 +58,13 @@ class CheckpointResult:
     duplicates: int | None
     replayed: int
     lag_ms: Lags
+    out_of_order: int = 0
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "lag_ms": percentiles(self.lag_ms)}
+        found = {**asdict(self), "lag_ms": percentiles(self.lag_ms)}
+        if not self.out_of_order:
+            del found["out_of_order"]
+        return found
 
 
 @dataclass(frozen=True, slots=True)

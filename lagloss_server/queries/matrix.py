@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
 from rich.table import Column, Table
 
 from lagloss.wire.format import F32, U64, share_of
+from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
@@ -23,9 +24,11 @@ from lagloss_server.rules.hops import hop_labels, late_words, longest_hops
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 MAX_ROWS = 1_000
-Only = Literal["missing", "late", "duplicate"]
+Only = Literal["missing", "late", "duplicate", "out-of-order"]
 """Messages that something is missing of (rules 1 and 3; pending ones, too), that arrived at a destination after its lag
-target, or that are at a checkpoint twice (rule 9)."""
+target, that are at a checkpoint twice (rule 9), or that were out of order at one (rule 20)."""
+OUT_OF_ORDER: Final = "⇄"
+"""Marks a message where it was out of order."""
 _Bools = npt.NDArray[np.bool_]
 _Ints = npt.NDArray[np.intp]
 
@@ -48,7 +51,8 @@ class Lateness:
 class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where no
     source's `in` has it), its lag (ms) at each checkpoint it is at, the places it is missing at, how many
-    beacons too many it has at a checkpoint, how late it is, and its trace, where that is known."""
+    beacons too many it has at a checkpoint, how late it is, its trace, where that is known, and the
+    checkpoints at which it was out of order."""
 
     message_id: str
     event_time_ms: int | None
@@ -58,6 +62,7 @@ class MatrixMessage:
     duplicates: dict[str, int] = field(default_factory=dict)
     trace: TraceContext | None = None
     late: Lateness | None = None
+    out_of_order: tuple[str, ...] = ()
 
     @property
     def missing_at(self) -> tuple[str, ...]:
@@ -71,6 +76,7 @@ class MatrixMessage:
             "checkpoints": self.lags_ms,
             "missing_at": list(self.missing_at),
             **({"duplicates": self.duplicates} if self.duplicates else {}),
+            **({"out_of_order": list(self.out_of_order)} if self.out_of_order else {}),
             **(asdict(self.late) if self.late is not None else {}),
             **links.document(self.trace, window_start_s),
         }
@@ -126,7 +132,8 @@ def _cell(message: MatrixMessage, checkpoint: str) -> str:
     if checkpoint not in message.lags_ms:
         return "·"
     more = message.duplicates.get(checkpoint)
-    return f"● {fmt.duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "")
+    order = f" {OUT_OF_ORDER}" if checkpoint in message.out_of_order else ""
+    return f"● {fmt.duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "") + order
 
 
 def matrix(found: WindowBlocks, *, only: Only | None = None, limit: int = MAX_ROWS) -> Matrix:
@@ -215,6 +222,12 @@ class Presence:
             if not self.graph.retry_loop_mask >> self.graph.bit[name] & 1
         }
 
+    @cached_property
+    def out_of_order(self) -> dict[str, _Bools]:
+        """By checkpoint with any, which rows were out of order there (rule 20)."""
+        found = {name: self._out_of_order(name) for name in self.at}
+        return {name: rows for name, rows in found.items() if rows.any()}
+
     def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
         """Return the rows that are asked for, in the order of their event times, of late ones alone the worst first.
         `where`: missing at this place; `text`: part of the message's name, or its hash in hex."""
@@ -226,6 +239,8 @@ class Presence:
             kept &= self.lateness_ms > 0
         if only == "duplicate":
             kept &= self._is_duplicate
+        if only == "out-of-order":
+            kept &= np.logical_or.reduce([np.zeros(self.ids.size, bool), *self.out_of_order.values()])
         if where is not None:
             kept &= np.array([where in {place.label for place in places} for places in missing], bool)[which]
         rows = np.flatnonzero(kept)
@@ -251,6 +266,7 @@ class Presence:
         ids = self.ids[rows]
         lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
         more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
+        order = {name: there[rows].tolist() for name, there in self.out_of_order.items()}
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
         traces, late = self.found.traces(ids), self._lateness(rows)
@@ -264,6 +280,7 @@ class Presence:
                 {point: counts[place] for point, counts in more.items() if counts[place]},
                 traces.get(id_hash),
                 late.get(place),
+                tuple(point for point, there in order.items() if there[place]),
             )
             for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
         )
@@ -311,6 +328,14 @@ class Presence:
         blocks = (block.id_hash[rows] for block, rows in self.found.beacons(checkpoint) if block.replay is None)
         ids = np.concatenate([np.empty(0, np.uint64), *blocks])
         return np.bincount(np.searchsorted(self.ids, ids), minlength=self.ids.size)
+
+    def _out_of_order(self, checkpoint: str) -> _Bools:
+        found = np.zeros(self.ids.size, bool)
+        for block, rows in self.found.beacons(checkpoint):
+            if block.replay is None and block.out_of_order is not None:
+                late = rows[np.isin(rows, read_positions(block.out_of_order))]
+                found[np.searchsorted(self.ids, block.id_hash[late])] = True
+        return found
 
     def _allowed(self, checkpoint: str, live: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | int:
         allowed = self.graph.allowed_copies[self.graph.bit[checkpoint]]

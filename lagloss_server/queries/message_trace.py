@@ -17,6 +17,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids
+from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.message_ids import readable_id, unescape_id
@@ -54,6 +55,7 @@ class Beacon:
     replay: str | None = None
     reason: str | None = None
     payload_crc: int | None = None
+    is_out_of_order: bool = False
 
     @property
     def node(self) -> str:
@@ -62,7 +64,7 @@ class Beacon:
     def document(self) -> dict[str, Any]:
         found = {**asdict(self), "node": self.node, "observed_at": rfc3339(round(self.observed_ms) / 1000)}
         del found["observed_ms"]
-        return found
+        return found | ({"out_of_order": True} if found.pop("is_out_of_order") else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,7 @@ def _beacon(block: BeaconBlock, row: int, since_ms: int, hosts: Mapping[bytes, s
         block.replay,
         block.reason,
         None if block.payload_crc is None else int(block.payload_crc[row]),
+        block.out_of_order is not None and row in read_positions(block.out_of_order),
     )
 
 

@@ -702,7 +702,7 @@ def _reasons(
 
 
 def _checkpoints(graph: Graph, facts: WindowFacts, scale: Scale) -> tuple[CheckpointResult, ...]:
-    """Rules 9 and 12: counts and lags of each checkpoint with beacons, in the order of the flow."""
+    """Rules 9, 12 and 20: counts and lags of each checkpoint with beacons, in the order of the flow."""
     return tuple(
         CheckpointResult(
             name=name,
@@ -711,6 +711,7 @@ def _checkpoints(graph: Graph, facts: WindowFacts, scale: Scale) -> tuple[Checkp
             duplicates=None if there.duplicates is None else scale.count(there.duplicates),
             replayed=scale.count(there.replayed),
             lag_ms=Lags.of(there.lags),
+            out_of_order=scale.count(there.out_of_order),
         )
         for name in graph.checkpoints
         if (there := facts.checkpoints.get(name)) is not None and there.beacons + there.replayed

@@ -44,14 +44,15 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates and lags of the live
-    ones; duplicates are None if no block was read."""
+    """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates, lags and messages
+    out of order (rule 20) of the live ones; duplicates are None if no block was read."""
 
     beacons: int = 0
     replayed: int = 0
     distinct: int = 0
     duplicates: int | None = 0
     lags: Sketch = field(default_factory=Sketch)
+    out_of_order: int = 0
 
 
 class MissingId(NamedTuple):
@@ -181,8 +182,8 @@ class WindowFacts:
                 for mask, count, on_time, *seen in raw["patterns"]
             ),
             checkpoints={
-                name: CheckpointFacts(beacons, replayed, distinct, duplicates, Sketch.unpacked(bins))
-                for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
+                name: CheckpointFacts(beacons, replayed, distinct, duplicates, Sketch.unpacked(bins), *more)
+                for name, (beacons, replayed, distinct, duplicates, bins, *more) in raw["checkpoints"].items()
             },
             arrivals=tuple(map(Sketch.unpacked, raw["arrivals"] if "arrivals" in raw else [raw["e2e_lags"]])),
             source_arrivals=tuple(map(Sketch.unpacked, raw.get("source_arrivals", ()))),
@@ -205,7 +206,10 @@ class WindowFacts:
                 for pattern in self.patterns
             ],
             "checkpoints": {
-                name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags.pack())
+                name: (
+                    *(facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags.pack()),
+                    *([facts.out_of_order] if facts.out_of_order else []),
+                )
                 for name, facts in sorted(self.checkpoints.items())
             },
             "arrivals": [lags.pack() for lags in self.arrivals],
@@ -262,4 +266,5 @@ def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:
         distinct=sum(part.distinct for part in parts),
         duplicates=sum(part.duplicates or 0 for part in parts),
         lags=Sketch.merged(part.lags for part in parts),
+        out_of_order=sum(part.out_of_order for part in parts),
     )

@@ -35,14 +35,21 @@ class CheckpointSums:
     duplicates: int = 0
     replayed: int = 0
     counted: int = 0
+    out_of_order: int = 0
 
     def document(self, name: str) -> dict[str, Any]:
         lags = asdict(Lags.of(self.lags))
         del lags["max"]
-        return {"name": name, **{count: getattr(self, count) for count in _CHECKPOINT_COUNTS}, "lag_ms": lags}
+        counts = dict(zip(_CHECKPOINT_COUNTS, self.counts(), strict=False))
+        return {"name": name, **counts, "lag_ms": lags}
+
+    def counts(self) -> list[int]:
+        """Return `_CHECKPOINT_COUNTS`, without the last one where it is 0."""
+        found = [getattr(self, count) for count in _CHECKPOINT_COUNTS]
+        return found if self.out_of_order else found[:-1]
 
 
-_CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed", "counted")
+_CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed", "counted", "out_of_order")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,7 @@ class Rollup:
                     duplicates=there["duplicates"] or 0,
                     replayed=there["replayed"],
                     counted=0 if there["duplicates"] is None else there["beacons"],
+                    out_of_order=there.get("out_of_order", 0),
                 )
                 for there in document["checkpoints"]
             },
@@ -343,10 +351,7 @@ class Rollup:
             "proofs": self.proofs,
             **{name: getattr(self, name) for name in _SUMS},
             "e2e_lags": self.e2e_lags.pack(),
-            "checkpoints": {
-                name: [sums.lags.pack(), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
-                for name, sums in self.checkpoints.items()
-            },
+            "checkpoints": {name: [sums.lags.pack(), *sums.counts()] for name, sums in self.checkpoints.items()},
             "destinations": _pack_parts(self.destinations),
             **({"sources": _pack_parts(self.sources)} if self.sources else {}),
             **({"sides": _pack_parts(self.sides)} if self.sides else {}),

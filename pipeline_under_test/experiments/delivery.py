@@ -2,7 +2,8 @@
 
 event-norm takes some time with each event and is killed every few seconds, so that it always has something in hand. It
 commits before it does the work (at most once), after it (at least once), or both in one transaction (exactly once). No
-node sends a beacon: lagloss reads the topics and commits. What is out of order is counted in the topics themselves.
+node sends a beacon: lagloss reads the topics and commits. What is written behind a later record is counted in the
+topics themselves, too.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from pipeline_under_test.kafka.offset_range_reader import OffsetStretch
 from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
 from pipeline_under_test.scenarios.run import run_all
 from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
 
 Mode = Literal["at-most-once", "at-least-once", "exactly-once"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -31,6 +32,7 @@ OPTIONS: Final[Mapping[Mode, Mapping[str, bool]]] = {
     "at-least-once": {},
     "exactly-once": {"exactlyOnce": True},
 }
+BEFORE: Final = f"{COL_SERVICE}.out"
 OUT: Final = f"{EVENT_NORM}.out"
 RATE: Final = 60.0
 WORK: Final = "8ms"
@@ -42,7 +44,7 @@ KILLING: Final = (1 / 6, 1 / 2)
 
 @dataclass(slots=True)
 class DeliveryRun:
-    """One mode's. `reordered`: records of event-router's topic that stand behind a later one of their partition."""
+    """One mode's. `reordered`: events that stand in event-router's topic behind a later one of their partition."""
 
     verdict: Mapping[str, Any]
     reordered: int
@@ -79,7 +81,7 @@ def scenario(mode: Mode, seconds: float) -> Scenario:
             "name": mode,
             "description": f"event-norm is killed each {KILLED_EACH} for {lasts_s:.0f} s; it delivers {mode}",
             "load": {"rate": RATE, "minutes": seconds / 60},
-            "run": {**OPTIONS[mode], "taps": True, "grace": "5s", "maxWait": "1m"},
+            "run": {**OPTIONS[mode], "taps": True, "order": "partition", "grace": "5s", "maxWait": "1m"},
             "faults": [
                 {"at": "0s", "fault": f"wait:{EVENT_NORM}:{WORK}:1"},
                 {**during, "fault": f"crash:{EVENT_NORM}:{KILLED_EACH}"},
@@ -89,7 +91,7 @@ def scenario(mode: Mode, seconds: float) -> Scenario:
 
 
 def count_reordered(bootstrap: str, pipeline: str) -> int:
-    """Count records that event-norm wrote behind one that it had taken in later, of the same partition.
+    """Count events that event-norm wrote behind one that it had taken in later, of the same partition.
 
     Keys are ids, so both topics have an event in the same partition.
     """
@@ -102,13 +104,14 @@ def count_reordered(bootstrap: str, pipeline: str) -> int:
 
 
 def behind_a_later_one(written: Iterable[tuple[int, int]]) -> int:
-    """Count places (partition, offset) that come after one of a higher offset in their partition."""
+    """Count the places (partition, offset), each once, that come after one of a higher offset in their partition."""
     highest: Counter[int] = Counter()
-    found = 0
+    found: set[tuple[int, int]] = set()
     for partition, offset in written:
-        found += offset < highest[partition]
+        if offset < highest[partition]:
+            found.add((partition, offset))
         highest[partition] = max(highest[partition], offset)
-    return found
+    return len(found)
 
 
 def _read(bootstrap: str, topic: str) -> Iterable[tuple[str, int, int]]:
@@ -139,7 +142,7 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 def _figures(run: DeliveryRun) -> dict[str, float]:
     injected, measured, windows = run.verdict["injected"], run.verdict["measured"], windows_of(run.verdict)
-    checkpoints = [found for window in windows for found in window["checkpoints"] if found["name"] == OUT]
+    checkpoints = _at(windows, OUT)
     return {
         "events": measured["messages"],
         "lost_min": measured["lost"]["min"],
@@ -147,9 +150,15 @@ def _figures(run: DeliveryRun) -> dict[str, float]:
         "unaccounted": injected["pending"],
         "doubled": sum(found["duplicates"] or 0 for found in checkpoints),
         "reordered": run.reordered,
+        "out_of_order": sum(found.get("out_of_order", 0) for found in checkpoints),
+        "out_of_order_before": sum(found.get("out_of_order", 0) for found in _at(windows, BEFORE)),
         "lag_p50_s_highest": round(max(_lag_s(window, "p50") for window in windows), 1),
         "lag_p95_s_highest": round(max(_lag_s(window, "p95") for window in windows), 1),
     }
+
+
+def _at(windows: Iterable[Mapping[str, Any]], checkpoint: str) -> list[Mapping[str, Any]]:
+    return [found for window in windows for found in window["checkpoints"] if found["name"] == checkpoint]
 
 
 def _lag_s(window: Mapping[str, Any], percentile: str) -> float:

@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
+from lagloss_server.model.taps import Order
 from lagloss_server.model.window_result import Verdict
 from lagloss_server.ops.processes import PACKAGES
 from lagloss_server.yaml_files import load_yaml, parse_yaml
@@ -51,6 +52,8 @@ class Options(Strict):
     at_most_once: bool = Field(default=False, alias="atMostOnce")
     taps: bool = False
     """The nodes send no beacons: lagloss reads their topics and commits."""
+    order: Order | None = None
+    """As in the definition, with taps."""
     grace: DurationMs = 10_000
     max_wait: DurationMs = Field(default=60_000, alias="maxWait")
 
@@ -140,7 +143,8 @@ class Scenario(Strict):
         """Return the definition for lagloss: the reference pipeline, under this scenario's name."""
         document = as_document(tapped_definition(self.name) if self.run.taps else load_definition(DEFINITION))
         document["metadata"] |= {"name": self.name, "description": self.description}
-        document["spec"] |= {"grace": f"{self.run.grace}ms", "maxWait": f"{self.run.max_wait}ms"}
+        grace, max_wait = f"{self.run.grace}ms", f"{self.run.max_wait}ms"
+        document["spec"] |= {"grace": grace, "maxWait": max_wait, "order": self.run.order}
         return Definition.model_validate(document)
 
     def tapped(self) -> Scenario:

@@ -103,12 +103,20 @@ def optional_columns(plan: Plan, net: Net, draft: Draft) -> dict[str, Any]:
         traced = plan.rng("traces", draft.actor.uuid, draft.at_ms)
         if chance(traced, 0.5):  # which say nothing of loss
             fields["traces"] = traces_column([at for at in range(len(draft.seen)) if chance(traced, 0.5)])
+    late = [at for at, s in enumerate(draft.seen) if is_out_of_order(plan, s)]
+    if late:  # which says nothing of loss
+        fields["out_of_order"] = column("H", late)
     checked = plan.has("checksums") or plan.has("corrupted")
     if checked and chance(plan.rng("checksums", draft.actor.uuid), 0.8):
         fields["payload_crc"] = column("I", [s.crc for s in draft.seen])
     if draft.checkpoint.endswith((".filtered", ".dead")):
         fields["reason"] = plan.rng("reasons", draft.checkpoint).choice(["drawn", "unreadable"])
     return fields
+
+
+def is_out_of_order(plan: Plan, seen: Seen) -> bool:
+    drawn = chance(plan.rng("out of order", seen.checkpoint, seen.message_id), 0.3)
+    return drawn and plan.has("out_of_order")
 
 
 def encode(draft: Draft) -> Record:
@@ -178,6 +186,7 @@ def quarantined(plan: Plan, net: Net, found: list[Draft]) -> list[Draft]:
             {"event_offset_ms": b"\0" * (2 * n + 2)},
             {"payload_crc": b""},
             {"message_ids": names_column(["x"] * (n + 1))},
+            *({"out_of_order": column("H", late)} for late in ([], [n], [0, 0])),
         ]
         fields = {**draft.fields, **rng.choice(ways)}
         seq = draft.seq + rng.choice([100_000, 400_000])  # known to its emitter's tally, or not

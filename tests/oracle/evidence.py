@@ -271,7 +271,10 @@ def schema(name: str) -> tuple[bytes, Any]:
     return b"\xc3\x01" + bytes.fromhex(fingerprint), fastavro.parse_schema(plain)
 
 
-VERSIONS = {name: (name, f"{name}_v2") for name in ("beacon_block", "emitter_report")}
+VERSIONS = {
+    "beacon_block": ("beacon_block", "beacon_block_v2", "beacon_block_v3"),
+    "emitter_report": ("emitter_report", "emitter_report_v2"),
+}
 
 
 def decode(name: str, value: bytes | None) -> dict[str, Any] | None:
@@ -298,6 +301,7 @@ class Beacon:
     crc: int | None
     replay: bool
     name: str | None = None
+    out_of_order: bool = False
 
 
 def unpack(block: dict[str, Any]) -> list[Beacon] | None:
@@ -307,6 +311,12 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
     if count < 0 or any(block[c] is not None and len(block[c]) != count * width for c, width in widths.items()):
         return None
     if block["message_ids"] is not None and not names_match(block["message_ids"], count):
+        return None
+    late = block.get("out_of_order")
+    if late is not None and (not late or len(late) % 2):
+        return None
+    overtaken = struct.unpack(f"<{len(late or b'') // 2}H", late or b"")
+    if list(overtaken) != sorted(set(overtaken) & set(range(count))):
         return None
     hashes = struct.unpack(f"<{count}Q", block["id_hash"])
     lags = struct.unpack(f"<{count}f", block["lag_ms"])
@@ -318,8 +328,8 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
         crcs = list(struct.unpack(f"<{count}I", block["payload_crc"]))
     replay = block["replay"] is not None
     names = read_names(block["message_ids"], count)
-    columns = zip(hashes, lags, offsets, crcs, names, strict=True)
-    return [Beacon(h, lag, o, c, replay, name) for h, lag, o, c, name in columns]
+    columns = enumerate(zip(hashes, lags, offsets, crcs, names, strict=True))
+    return [Beacon(h, lag, o, c, replay, name, at in overtaken) for at, (h, lag, o, c, name) in columns]
 
 
 def read_names(column: bytes | None, count: int) -> list[str | None]:

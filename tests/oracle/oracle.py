@@ -550,6 +550,11 @@ def rule_10_judged(case: Case, counts: dict[str, Any], messages: int, loss_max: 
     return "ok" if unsure <= loss_max and set(case.sources) <= complete else "unknown"
 
 
+def rule_20_out_of_order(case: Case, checkpoint: str) -> int:
+    """Messages of which a live beacon says so."""
+    return sum(any(b.out_of_order and not b.replay for b in beacons) for beacons in case.at[checkpoint].values())
+
+
 def rule_18_worst(verdicts: list[str]) -> str:
     """The verdict of a pipeline with several sides."""
     return next(verdict for verdict in ("loss", "unknown", "ok", "idle") if verdict in verdicts)
@@ -959,6 +964,7 @@ def checkpoint_row(case: Case, checkpoint: str) -> dict[str, Any]:
         "duplicates": rule_14_scaled(case, rule_9_duplicates(case, checkpoint)),
         "replayed": rule_14_scaled(case, replayed),
         "lag_ms": percentiles(case.live_lags([checkpoint])),
+        **({"out_of_order": late} if (late := rule_14_scaled(case, rule_20_out_of_order(case, checkpoint))) else {}),
     }
 
 

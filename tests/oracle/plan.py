@@ -30,6 +30,7 @@ TRAFFIC = (
     "restamped",
     "checksums",
     "corrupted",
+    "out_of_order",
     "other_windows",
     "no_traffic",
 )

@@ -52,7 +52,9 @@ def test_over_300_seeds_every_verdict_reason_kind_and_place_occurs() -> None:
         seen[f"verdict {result['verdict']}"] += 1
         seen.update(f"reason {reason}" for reason in {r.split(":")[0] for r in result["reasons"]})
         seen.update(key for key in ("delivered", "filtered", "dead", "pending", "unexplained") if result[key])
-        seen.update(key for key in ("duplicates", "replayed") if any(c[key] for c in result["checkpoints"]))
+        seen.update(
+            key for key in ("duplicates", "replayed", "out_of_order") if any(c.get(key) for c in result["checkpoints"])
+        )
         seen.update(["corrupted"] if any(link["corrupted"] for link in result["links"]) else [])
         seen.update(["certain loss"] if result["lost"]["min"] else [])
         seen.update(["unsure loss"] if result["lost"]["max"] > result["lost"]["min"] else [])
@@ -65,7 +67,16 @@ def test_over_300_seeds_every_verdict_reason_kind_and_place_occurs() -> None:
     expected |= {f"reason {r}" for r in ("pending", "overdue", "evidence", "unexplained", "version", "sample")}
     expected |= {f"missing {kind}" for kind in ("lost", "perhaps", "overdue", "pending", "at two places")}
     expected |= {"at node", "at link", "at retrier", "delivered", "filtered", "dead", "pending", "unexplained"}
-    expected |= {"duplicates", "replayed", "corrupted", "certain loss", "unsure loss", "partly on time", "negative lag"}
+    expected |= {
+        "duplicates",
+        "replayed",
+        "out_of_order",
+        "corrupted",
+        "certain loss",
+        "unsure loss",
+        "partly on time",
+        "negative lag",
+    }
     assert {what: seen[what] for what in expected if seen[what] < 5} == {}
 
 

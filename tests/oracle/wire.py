@@ -12,8 +12,10 @@ from tests.oracle.evidence import schema
 
 
 def avro(name: str, fields: dict[str, Any]) -> bytes:
-    """The Avro single object: C3 01, the schema's fingerprint, the body. Blocks and reports come in both versions."""
-    if name == "beacon_block" and (fields.get("traces") or fields["emitter"][0] % 4 == 0):
+    """The Avro single object: C3 01, the schema's fingerprint, the body. Blocks and reports come in all versions."""
+    if name == "beacon_block" and (fields.get("out_of_order") is not None or fields["emitter"][0] % 8 == 1):
+        name = "beacon_block_v3"
+    elif name == "beacon_block" and (fields.get("traces") or fields["emitter"][0] % 4 == 0):
         name = "beacon_block_v2"
     if name == "emitter_report" and (fields.get("resumes") or fields["emitter"][0] % 2):
         name = "emitter_report_v2"

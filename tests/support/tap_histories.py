@@ -25,6 +25,7 @@ from sqlalchemy import Engine, update
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import MemoryOutlet, Outgoing
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report, hash_id
+from lagloss.wire.positions import read_positions
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.store.schema.core import table_of
@@ -113,6 +114,7 @@ class Truth:
     message_id: str | None
     event_ms: int
     bad: str | None = None
+    key: str | None = None
 
 
 @dataclass
@@ -146,7 +148,9 @@ class History:
         common = {"pipeline": name, "cluster": "", "topic": self.topic, "extraction": extraction}
         self.taps = {
             "topic": RunningTap(
-                Tap(node="a", group=None, places=("in", "out"), first=True, **common), uuid.uuid4().bytes, self.since_ms
+                Tap(node="a", group=None, places=("in", "out"), first=True, order="key", **common),
+                uuid.uuid4().bytes,
+                self.since_ms,
             ),
             "group": RunningTap(
                 Tap(node="b", group=self.group, places=("in", "out"), first=False, **common),
@@ -183,16 +187,17 @@ class History:
                 document["at"] = event_ms
             value = "{broken" if bad == "not_json" else json.dumps(document)
             stamp_ms = now_ms - self.random.choice([0, 0, 20_000])  # a stream processor keeps its input's time
-            at, facts = self.random.randrange(self.partitions), (now_ms, message_id, event_ms, bad)
+            key = self.random.choice([None, "a", "b"])
+            at, facts = self.random.randrange(self.partitions), (now_ms, message_id, event_ms, bad, key)
 
             def delivered(error: Any, message: Message, facts: tuple[Any, ...] = facts) -> None:
                 assert error is None, error
-                sent_ms, name, event, problem = facts
+                sent_ms, name, event, *rest = facts
                 bounds = (sent_ms, time.time_ns() // 1_000_000)
                 place = message.partition() or 0, message.offset() or 0
-                into.append(Truth(*place, message.timestamp()[1], bounds, name, event, problem))
+                into.append(Truth(*place, message.timestamp()[1], bounds, name, event, *rest))
 
-            producer.produce(self.topic, value, partition=at, timestamp=stamp_ms, on_delivery=delivered)
+            producer.produce(self.topic, value, key, at, on_delivery=delivered, timestamp=stamp_ms)
         assert producer.flush(10) == 0
 
     def transact(self) -> None:
@@ -410,6 +415,7 @@ def _differences(
     for block in history.blocks(kind):
         known = by_seq.setdefault(block.seq, block)
         same = np.array_equal(known.id_hash, block.id_hash) and known.checkpoint == block.checkpoint
+        same &= known.out_of_order == block.out_of_order
         if not same and not history.deleted:
             yield f"block {block.seq} was sent with two contents"
     reports = history.reports(kind)
@@ -460,10 +466,34 @@ def _differences(
                     yield f"{checkpoint} tallies {tally.beacons} beacons of {window}, not those of its blocks"
                 if tally.id_sum % (1 << 64) != sum(sum(map(int, b.id_hash.tolist())) for b in blocks) % (1 << 64):
                     yield f"{checkpoint} tallies another sum of ids"
+        if not history.deleted:
+            yield from _wrong_order(history, kind, checkpoint, by_seq.values(), expected)
         yield from _false_claims(history, kind, checkpoint, reports, plan_of)
     bad = Counter(t.bad for t in history.records if t.bad and t.offset >= history.deleted.get(t.partition, 0))
     if kind == "topic" and bad and dropped == 0:
         yield f"unreadable records {bad} are not counted as dropped"
+
+
+def _wrong_order(
+    history: History, kind: str, checkpoint: str, blocks: Iterable[BeaconBlock], expected: Mapping[int, Truth]
+) -> Iterator[str]:
+    """Yield the records that are out of order by the definition and not by the blocks, or the other way round."""
+    found = {
+        int(block.id_hash[at])
+        for block in blocks
+        if block.checkpoint == checkpoint and block.out_of_order
+        for at in read_positions(block.out_of_order)
+    }
+    for id_, truth in expected.items():
+        overtaken = kind == "topic" and any(
+            (other.partition, other.key) == (truth.partition, truth.key)
+            and other.offset < truth.offset
+            and other.event_ms > truth.event_ms
+            for other in history.records
+            if other.message_id and truth.key
+        )
+        if overtaken != (id_ in found):
+            yield f"{checkpoint}: {truth} is {'' if overtaken else 'not '}out of order"
 
 
 def _observed(

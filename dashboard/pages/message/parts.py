@@ -197,6 +197,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
         notes = [f"time {seen[beacon.checkpoint]} here"] if seen[beacon.checkpoint] > 1 else []
         notes += [f"replay {beacon.replay}"] if beacon.replay else []
         notes += [f"reason: {beacon.reason}"] if beacon.reason else []
+        notes += ["out of order"] if beacon.is_out_of_order else []
         notes += [f"checksum {beacon.payload_crc:08x}"] if beacon.payload_crc is not None else []
         host = f" on {beacon.host}" if beacon.host else ""
         cells = (

@@ -16,7 +16,7 @@ from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.queries.matrix import MatrixMessage, Presence
+from lagloss_server.queries.matrix import OUT_OF_ORDER, MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.trace_links import TraceLinks
 
@@ -127,7 +127,8 @@ def _cell(message: MatrixMessage, checkpoint: str, absent: Sequence[str]) -> str
         is_missing = checkpoint in absent and not checkpoint.endswith((".filtered", ".dead"))
         return "✖ missing" if is_missing else "·"
     more = message.duplicates.get(checkpoint)
-    return f"● {fmt.duration(lag)}" + (f" ×{more + 1}" if more else "")
+    order = f" {OUT_OF_ORDER}" if checkpoint in message.out_of_order else ""
+    return f"● {fmt.duration(lag)}" + (f" ×{more + 1}" if more else "") + order
 
 
 def missing_grid(id_: str, found: WindowRead, here: Address, traces: TraceLinks) -> Part:

@@ -18,6 +18,7 @@ from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S, window_start_of
 from lagloss_server.errors import BadTime
 from lagloss_server.queries.export import ExportFormat
+from lagloss_server.queries.matrix import Only
 from lagloss_server.times import parse_time_s
 
 _LAST_S: Final = 253_000_000_000
@@ -125,7 +126,7 @@ def _box(title: str, children: Any) -> Part:
 def _matrix_box(pipeline: str, start_s: int) -> Part:
     """Draw the controls and the box of the matrix; without the controls for whom there is none."""
     shows_ids = asking().grants.may_see_ids(pipeline)
-    choices = {EVERYTHING: "all", "missing": "missing", "late": "late", "duplicate": "duplicate"}
+    choices = {EVERYTHING: "all"} | {only: only.replace("-", " ") for only in get_args(Only)}
     return html.Div(
         [
             dmc.Title("Messages by checkpoint", order=2, fz=16, mb="xs"),

@@ -29,6 +29,7 @@ class Row:
     lost: dict[str, int] | None
     duplicates: int | None
     lag_p95_ms: float | None
+    out_of_order: int = 0
 
 
 def table_rows(window: Document, graph: Graph) -> list[Row]:
@@ -54,7 +55,16 @@ def table_rows(window: Document, graph: Graph) -> list[Row]:
             rows.append(Row(name, 0 if window["verdict"] else None, losses.get(name), None, None))
         else:
             count = checkpoint["distinct"] if checkpoint["distinct"] is not None else checkpoint["beacons"]
-            rows.append(Row(name, count, losses.get(name), checkpoint["duplicates"], checkpoint["lag_ms"]["p95"]))
+            rows.append(
+                Row(
+                    name,
+                    count,
+                    losses.get(name),
+                    checkpoint["duplicates"],
+                    checkpoint["lag_ms"]["p95"],
+                    checkpoint.get("out_of_order", 0),
+                )
+            )
     return rows
 
 
@@ -96,7 +106,11 @@ def _add(total: dict[str, int], lost: dict[str, Any] | None) -> None:
 def talks_table(window: Document, graph: Graph) -> Part:
     """Return the table as it is shown."""
     live = window["verdict"] is None
-    heads = ["Checkpoint", "Count (live beacons)" if live else "Count", "Per-Node Loss", "Duplicates", "Lag p95"]
+    rows = table_rows(window, graph)
+    is_ordered = not any(row.out_of_order for row in rows)
+    more = [] if is_ordered else ["Out of order"]
+    count = "Count (live beacons)" if live else "Count"
+    heads = ["Checkpoint", count, "Per-Node Loss", "Duplicates", *more, "Lag p95"]
     return sideways(
         "Per-Node Loss",
         dmc.Table(
@@ -104,11 +118,11 @@ def talks_table(window: Document, graph: Graph) -> Part:
                 dmc.TableThead(
                     dmc.TableTr([dmc.TableTh(head, className="number" if at else "") for at, head in enumerate(heads)])
                 ),
-                dmc.TableTbody([_table_row(row) for row in table_rows(window, graph)]),
+                dmc.TableTbody([_table_row(row, is_ordered=is_ordered) for row in rows]),
                 dmc.TableTfoot(
                     [
-                        _foot("E2E Loss", fmt.count_interval(window["lost"])),
-                        _foot("E2E Loss %", fmt.percent_interval(window["loss_ratio"])),
+                        _foot("E2E Loss", fmt.count_interval(window["lost"]), len(heads)),
+                        _foot("E2E Loss %", fmt.percent_interval(window["loss_ratio"]), len(heads)),
                     ]
                 ),
             ],
@@ -122,28 +136,29 @@ def talks_table(window: Document, graph: Graph) -> Part:
     )
 
 
-def _table_row(row: Row) -> Part:
+def _table_row(row: Row, *, is_ordered: bool) -> Part:
     lost = fmt.count_interval(row.lost) if row.lost else ""
     bad = bool(row.lost and row.lost["max"])
+    order = [] if is_ordered else [fmt.count(row.out_of_order) if row.out_of_order else ""]
     return dmc.TableTr(
         [
             dmc.TableTh(row.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint"),
             dmc.TableTd(fmt.count(row.count), className="number"),
             dmc.TableTd(lost, className="number lossy" if bad else "number"),
             dmc.TableTd(fmt.count(row.duplicates) if row.duplicates else "", className="number"),
+            *(dmc.TableTd(cell, className="number") for cell in order),
             dmc.TableTd(fmt.duration(row.lag_p95_ms), className="number"),
         ]
     )
 
 
-def _foot(title: str, value: str) -> Part:
+def _foot(title: str, value: str, columns: int) -> Part:
     return dmc.TableTr(
         [
             dmc.TableTh(title, attributes={"root": {"scope": "row"}}),
             dmc.TableTh(""),
             dmc.TableTh(value, className="number"),
-            dmc.TableTh(""),
-            dmc.TableTh(""),
+            *(dmc.TableTh("") for _ in range(columns - 3)),
         ]
     )
 

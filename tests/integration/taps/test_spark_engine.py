@@ -8,18 +8,18 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.sql import SparkSession
 
 from lagloss.broker.topics import create_topics
-from lagloss.wire.format import SAMPLE_ALL
+from lagloss.wire.format import SAMPLE_ALL, decode_block
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
-from lagloss_server.model.taps import Extraction, Tap
+from lagloss_server.model.taps import Extraction, Order, Tap
 from taps.extraction import Extractor
 from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
-from taps.plan import TapPlan
+from taps.plan import OffsetSpan, TapPlan
 from taps.planner import TopicPlanner
 from taps.spark_engine import SparkEngine
 from taps.topic_reader import TopicReader
@@ -42,7 +42,7 @@ def produce(bootstrap: str, topic: str) -> None:
             number = batch * 30 + row
             value = json.dumps({"id": f"m-{number}", "at": now_ms - 1_000 * number})
             headers = [("id", f"m-{number}".encode())] if number % 13 else [("other", b"x")]
-            key = "left out" if number % 7 == 0 else f"k{number}"
+            key = "left out" if number % 7 == 0 else f"k{number % 9}"
             producer.produce(topic, "{" if number % 17 == 0 else value, key, number % 3, headers=headers)
         if batch % 4 == 3:
             producer.abort_transaction(30)
@@ -57,6 +57,34 @@ def facts(made: Blocks) -> dict[int, tuple[object, ...]]:
     }
 
 
+def test_records_before_a_span_are_read_by_both_as_far_as_retention_has_left_them(
+    kafka_bootstrap: str, spark: SparkSession
+) -> None:
+    create_topics(kafka_bootstrap)
+    topic = f"spark-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(30)
+    produce(kafka_bootstrap, topic)
+    for future in admin.delete_records([TopicPartition(topic, 0, 40), TopicPartition(topic, 1, 62)]).values():
+        future.result(30)
+    reader = TopicReader(kafka_bootstrap, topic)
+    try:
+        tap = Tap("spark", "source", "", topic, None, ("in", "out"), GROUPED, first=True, order="partition")
+        maker = BlockMaker(tap, uuid.uuid4().bytes, 0, Extractor(GROUPED))
+        local = LocalEngine(reader, maker)
+        spans = tuple(OffsetSpan(partition, 60, 80) for partition in range(3))
+        plan = TapPlan(1, time.time_ns() // 1_000_000, 4, SAMPLE_ALL, spans, is_spread=True)
+        by_spark = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local).blocks(plan)
+        by_process = local.blocks(plan)
+    finally:
+        reader.close()
+    assert by_process.counts.gone == 2, "of the span alone"
+    assert {stored.block.seq: stored.block.out_of_order for stored in blocks_of(kafka_bootstrap, maker.emitter)} == {
+        block.seq: decode_block(block.value).out_of_order for block in by_process.blocks
+    }
+    assert facts(by_spark) == facts(by_process)
+
+
 @pytest.mark.parametrize("extraction", [EXTRACTION, GROUPED], ids=["headers and keys", "values"])
 def test_spark_makes_the_blocks_that_one_process_makes(
     kafka_bootstrap: str, spark: SparkSession, extraction: Extraction
@@ -68,16 +96,22 @@ def test_spark_makes_the_blocks_that_one_process_makes(
     produce(kafka_bootstrap, topic)
     reader = TopicReader(kafka_bootstrap, topic)
     try:
-        tap = Tap("spark", "source", "", topic, None, ("in", "out"), extraction, first=True)
+        order: Order = "partition" if extraction is GROUPED else "key"
+        tap = Tap("spark", "source", "", topic, None, ("in", "out"), extraction, first=True, order=order)
         maker = BlockMaker(tap, uuid.uuid4().bytes, 0, Extractor(extraction))
         local = LocalEngine(reader, maker)
         engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local)
         first = TapPlan(0, 0, 4, SAMPLE_ALL, positions=dict.fromkeys(range(3), 0), is_spread=True)
-        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 10_000)
-        by_spark, by_process = engine.blocks(plan), local.blocks(plan)
+        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 150)
+        plans = [plan, TopicPlanner().plan(plan, reader.look(range(3)), None, 10_000)]
+        by_spark = Blocks.merged([engine.blocks(plan) for plan in plans])
+        by_process = Blocks.merged([local.blocks(plan) for plan in plans])
     finally:
         reader.close()
     assert facts(by_spark) == facts(by_process)
+    assert {stored.block.seq: stored.block.out_of_order for stored in blocks_of(kafka_bootstrap, maker.emitter)} == {
+        block.seq: decode_block(block.value).out_of_order for block in by_process.blocks
+    }
     assert (by_spark.counts, by_spark.dropped) == (by_process.counts, by_process.dropped)
     assert by_spark.counts.seen == 240  # of 300, 60 were aborted
     assert by_spark.counts.unreadable

@@ -22,6 +22,7 @@ from lagloss.broker.topics import BEACONS
 from lagloss.identity import Carrier, Identity
 from lagloss.kafka import KafkaNode, NodeConsumer, NodeProducer
 from lagloss.wire.format import decode_block, hash_id
+from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
 from tests.support.kafka_log import read_all, wait_for
 
@@ -442,3 +443,26 @@ def test_what_is_sent_and_what_the_next_node_receives_have_the_same_checksum(mak
     assert len(checksums(sender, "mid.out")) == 2  # a record without a value has none
     assert checksums(sender, "mid.out") == checksums(receiver, "mid.in")
     assert checksums(sender, "mid.in") == []
+
+
+@pytest.mark.parametrize(("order", "late"), [("key", "c"), ("partition", "bc"), (None, "")])
+def test_order_is_judged_of_what_comes_in_and_of_what_is_acknowledged(
+    make_service: MakeService, order: str | None, late: str
+) -> None:
+    service = make_service(order=order)
+    producer = Producer({"bootstrap.servers": service.bootstrap, "log_level": 0})
+    for name, key, at_ms in (("a", "k", 9), ("b", "l", 5), ("c", "k", 4), ("d", None, 9)):
+        producer.produce(service.topic, b"", key, 0, headers=Identity(name, NOW_MS + at_ms).headers())
+    assert producer.flush(20) == 0
+    consumer, out = service.consumer(), service.producer()
+    for _ in range(4):
+        message = polled(consumer)
+        out.produce(f"{service.topic}.out", b"", message.key(), source=message)
+        assert out.flush(20) == 0
+    assert service.node.emitter.flush()
+    found = {
+        (block.checkpoint, int(block.id_hash[at]))
+        for block in map(decode_block, service.log.values(BEACONS))
+        for at in (read_positions(block.out_of_order) if block.out_of_order else ())
+    }
+    assert found == {(checkpoint, hash_id(name)) for checkpoint in ("mid.in", "mid.out") for name in late}

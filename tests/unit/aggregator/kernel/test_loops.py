@@ -13,6 +13,7 @@ from aggregator.kernel.bins import sketch_of
 from aggregator.kernel.id_index import IdIndex
 from aggregator.kernel.scanner import Bytes, scan
 from lagloss.wire.format import BLOCK_SCHEMA, BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
+from lagloss.wire.positions import pack_positions
 from lagloss.wire.sketch import GAMMA, Sketch
 from lagloss.wire.traces import pack_traces
 
@@ -37,6 +38,7 @@ def block(count: int, *, first: bool = False, crc: bool = False, traced: bool = 
         reason="späm" if seq % 5 == 0 else "spam" if seq % 3 == 0 else None,
         replay="again" if seq % 7 == 6 else None,
         traces=pack_traces(contexts) if traced else None,
+        out_of_order=pack_positions(rng.random(count) < 0.3) if seq % 4 == 1 else None,
     )
 
 
@@ -54,7 +56,9 @@ def scanned(key: bytes, *values: bytes) -> list[tuple[object, ...] | None]:
         columns = (column(row, *what) for what in (("ids", 8), ("lags", 4), ("offsets", 2), ("crcs", 4)))
         first, size = of["traces"][row], of["traces_size"][row]
         traces = None if first < 0 else headers.data[first : first + size].tobytes()
-        return of["seq"][row], of["partitions"][row], of["sample"][row], of["count"][row], *columns, traces
+        first, size = of["out_of_order"][row], of["out_of_order_size"][row]
+        late = None if first < 0 else headers.data[first : first + size].tobytes()
+        return of["seq"][row], of["partitions"][row], of["sample"][row], of["count"][row], *columns, traces, late
 
     return [row_of(row) if headers.good[row] else None for row in range(len(values))]
 
@@ -64,7 +68,7 @@ def told(value: bytes) -> tuple[object, ...]:
     found = decode_block(value)
     columns = (found.id_hash, found.lag_ms, found.event_offset_ms, found.payload_crc)
     raw = (None if column is None else column.tobytes() for column in columns)
-    return found.seq, found.partitions, found.sample, found.count, *raw, found.traces
+    return found.seq, found.partitions, found.sample, found.count, *raw, found.traces, found.out_of_order
 
 
 def test_a_scan_finds_what_decoding_finds() -> None:
@@ -115,6 +119,12 @@ def test_a_scan_leaves_traces_that_do_not_fit_alone() -> None:
         assert (row is not None) is is_taken
     (row,) = scanned(block_key("clicks", START), encode_block(replace(block(3), traces=entry * 2)))
     assert row is None
+
+
+def test_a_scan_leaves_positions_that_do_not_fit_alone() -> None:
+    for late, is_taken in ((b"\0\0\2\0", True), (b"", False), (b"\0", False), (b"\3\0", False), (b"\1\0\1\0", False)):
+        (row,) = scanned(block_key("clicks", START), encode_block(replace(block(3), out_of_order=late)))
+        assert (row is not None) is is_taken
 
 
 def test_lags_are_binned_by_table_as_they_are_by_logarithm() -> None:

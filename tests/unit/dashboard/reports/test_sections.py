@@ -57,6 +57,16 @@ def test_reasons_come_with_those_that_are_not_known() -> None:
     assert "Why messages" not in render(made, "md").decode()
 
 
+def test_checkpoints_with_messages_out_of_order_have_their_number_and_share() -> None:
+    made = report()
+    checkpoints = {"mid.in": CheckpointSums(distinct=40), "mid.out": CheckpointSums(distinct=40, out_of_order=2)}
+    total = replace(made.whole.total, checkpoints=checkpoints)
+    text = render(replace(made, whole=replace(made.whole, total=total)), "md").decode()
+    section = text.split("## Out of order")[1].split("##")[0]
+    assert [line for line in section.splitlines() if line.startswith("| mid")] == ["| mid.out | 2 | 5 % |"]
+    assert "Out of order" not in render(made, "md").decode()
+
+
 def test_jobs_and_their_tasks_have_their_rates_and_repairs() -> None:
     failed = failed_run()
     good = replace(failed_run(NOON_S + 3_600), state="success", run_id="r-2", failed_ms=None)

@@ -38,6 +38,7 @@ from lagloss.wire.format import (
     partition_of,
     unpack_ids,
 )
+from lagloss.wire.positions import read_positions
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext, find_traces
 
@@ -86,6 +87,7 @@ extras = st.one_of(
         payload_crc=st.one_of(st.none(), st.sampled_from([0, 2**32 - 1, -1, 2**32, "x"])),
         payload_bytes=st.sampled_from([0, 5, -1, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES + 1, 2**63, "x"]),
         traceparent=st.sampled_from([None, TRACEPARENT, TRACEPARENT[:-1] + "0", "x", 7, [TRACEPARENT], b"x"]),
+        out_of_order=st.booleans(),
     ),
 )
 beacons = st.tuples(
@@ -144,6 +146,7 @@ def slowly(given_: list[tuple[Any, ...]], traced: bool) -> tuple[Counter[Any], C
             window,
             message_id,
             TRACE if traced and place == "in" and extra.traceparent == TRACEPARENT else None,
+            extra.out_of_order,
             seen_ms - event_ms,
         ] += 1
     return sent, dropped, unplaced
@@ -190,9 +193,19 @@ def test_blocks_hold_exactly_what_a_slow_loop_would_send(
             assert [raw.decode() for raw in raws] == [names[value] for value in block.id_hash.tolist()]
         crcs = [None] * block.count if block.payload_crc is None else block.payload_crc.tolist()
         traces = {} if block.traces is None else find_traces(block.traces, np.arange(block.count))
-        assert record.value[:10] == BLOCK_SCHEMA.versions[bool(traces)].header
+        late = [] if block.out_of_order is None else read_positions(block.out_of_order).tolist()
+        assert record.value[:10] == BLOCK_SCHEMA.versions[2 if late else bool(traces)].header
         for row, (value, lag, crc) in enumerate(zip(block.id_hash.tolist(), block.lag_ms.tolist(), crcs, strict=True)):
-            name = (place, block.replay, block.reason, crc, block.window_start, names[value], traces.get(row))
+            name = (
+                place,
+                block.replay,
+                block.reason,
+                crc,
+                block.window_start,
+                names[value],
+                traces.get(row),
+                row in late,
+            )
             found[(*name, lag)] += 1
     assert without_lag(found) == without_lag(expected)
     assert lags_ms(found) == pytest.approx(lags_ms(expected), rel=1e-6, abs=1e-3)

@@ -71,22 +71,23 @@ def test_hash_is_xxh3_64_with_seed_0() -> None:
 
 @pytest.mark.parametrize("traces", [None, b"\2\0" + bytes(range(24))])
 def test_block_comes_back_as_it_was(traces: bytes | None) -> None:
-    there = block(replay="again", reason="why", traces=traces)
+    there = block(replay="again", reason="why", traces=traces, out_of_order=traces and b"\0\0\2\0")
     back = decode_block(encode_block(there))
     for name in BeaconBlock.__slots__:
         assert np.array_equal(getattr(there, name), getattr(back, name)), name
 
 
 def test_a_block_is_of_the_version_that_says_all_of_it() -> None:
-    old, new = (version.header for version in BLOCK_SCHEMA.versions)
-    assert encode_block(block())[:10] == old
-    assert encode_block(block(traces=b"\2\0" + bytes(range(24))))[:10] == new
+    plain, traced, ordered = (version.header for version in BLOCK_SCHEMA.versions)
+    assert encode_block(block())[:10] == plain
+    assert encode_block(block(traces=b"\2\0" + bytes(range(24))))[:10] == traced
+    assert encode_block(block(out_of_order=b"\2\0"))[:10] == ordered
 
 
 @pytest.mark.parametrize("schema", [BLOCK_SCHEMA, REPORT_SCHEMA])
 def test_a_record_of_an_older_version_is_read_as_avro_resolves_it(schema: Any) -> None:
     record = {
-        BLOCK_SCHEMA: BLOCK_SCHEMA.decode(encode_block(block(traces=bytes(26)))),
+        BLOCK_SCHEMA: BLOCK_SCHEMA.decode(encode_block(block(traces=bytes(26), out_of_order=b"\1\0"))),
         REPORT_SCHEMA: REPORT_SCHEMA.decode(
             encode_report(EmitterReport("p", "src", EMITTER, "here", 9, 1, 2, True, 60, labels={"zone": "a"}))
         ),
@@ -119,6 +120,10 @@ def test_report_comes_back_as_it_was() -> None:
         (encode_block(block(traces=bytes(25))), "count_mismatch"),
         (encode_block(block(traces=b"\x03" + bytes(25))), "count_mismatch"),
         (encode_block(block(traces=bytes(26) * 2)), "count_mismatch"),
+        *(
+            (encode_block(block(out_of_order=wrong)), "count_mismatch")
+            for wrong in (b"", b"\0", b"\3\0", b"\1\0\1\0", b"\1\0\0\0")
+        ),
     ],
 )
 def test_bad_block_is_refused_with_its_reason(value: bytes, reason: str) -> None:

@@ -71,7 +71,7 @@ def test_report_vector_counts_the_block_vector() -> None:
 
 
 def test_vectors_encode_to_the_same_bytes() -> None:
-    for block in ("block", "full-block", "traced-block"):
+    for block in ("block", "full-block", "traced-block", "ordered-block"):
         assert encode_block(decode_block(vector(block))) == vector(block)
     for report in ("report", "closing-report"):
         assert encode_report(decode_report(vector(report))) == vector(report)
@@ -109,6 +109,13 @@ def test_traced_block_vector_is_the_block_vector_with_one_trace() -> None:
     assert f"`traceparent: 00-{'-'.join(found[1])}-01`" in PAGE
     traced.seq, traced.traces = block.seq, None
     assert encode_block(traced) == vector("block")
+
+
+def test_ordered_block_vector_is_the_block_vector_with_one_beacon_out_of_order() -> None:
+    block, ordered = decode_block(vector("block")), decode_block(vector("ordered-block"))
+    assert ordered.out_of_order == b"\1\0"
+    ordered.seq, ordered.out_of_order = block.seq, None
+    assert encode_block(ordered) == vector("block")
 
 
 def test_closing_report_vector_decodes_to_what_the_page_says() -> None:

@@ -21,6 +21,14 @@ def test_a_window_says_so_where_hosts_clocks_disagree(apart_ms: int | None, said
     assert ("clocks 1.5 min apart" in text.getvalue()) == said
 
 
+def test_a_window_says_where_messages_were_out_of_order() -> None:
+    window = document(chain(), 1_780_000_020, counts={"src.in": 9, "mid.in": 9})
+    window["checkpoints"][1]["out_of_order"] = 1_200
+    text = io.StringIO()
+    Console(file=text, width=200).print(windows_table([window]))
+    assert f"1,200 out of order at {window['checkpoints'][1]['name']}" in text.getvalue()
+
+
 @pytest.mark.parametrize(("sample", "said"), [({"sample": 0.1}, "sampled 10 %"), ({}, "sampled")])
 def test_a_sampled_window_says_how_much_of_it_was_looked_at(sample: dict[str, float], said: str) -> None:
     window = document(chain(), 1_780_000_020, reasons=("pending", "sample"))

@@ -28,7 +28,8 @@ Beacons = list[tuple[str, str, bool, int]]
 
 
 def presence(beacons: Beacons) -> Presence:
-    """One block a beacon; the first checkpoint's tell the name and an event time of as many seconds as its number."""
+    """One block a beacon, out of order where its lag is a multiple of 3; the first checkpoint's tell the name and an
+    event time of as many seconds as its number."""
     blocks: dict[str, list[BeaconBlock]] = {}
     for seq, (name, checkpoint, is_replay, lag_ms) in enumerate(beacons):
         is_first = checkpoint in GRAPH.entrances
@@ -38,6 +39,7 @@ def presence(beacons: Beacons) -> Presence:
             replay="again" if is_replay else None,
             event_offset_ms=np.array([1_000 * NAMES.index(name)], np.uint16) if is_first else None,
             message_ids=pack_ids([name.encode()]) if is_first else None,
+            out_of_order=b"\0\0" if lag_ms % 3 == 0 else None,
         )  # fmt: skip
         blocks.setdefault(checkpoint, []).append(block)
     return Presence(WindowBlocks(GRAPH, START_S, blocks, SAMPLE_ALL))
@@ -56,6 +58,8 @@ def test_every_message_has_its_least_live_lag_its_duplicates_and_its_missing_pla
         every = {point: [lag for _, at, _, lag in mine if at == point] for point in points}
         assert message.lags_ms == {point: float(min(live[point] or every[point])) for point in points}
         assert message.duplicates == {point: len(lags) - 1 for point, lags in live.items() if len(lags) > 1}
+        late = {at for _, at, replay, lag in mine if not replay and lag % 3 == 0}
+        assert message.out_of_order == tuple(point for point in GRAPH.checkpoints if point in late)
         assert message.missing == missing_places(GRAPH, GRAPH.mask(points))
         assert message.message_id == (name if GRAPH.entrances[0] in points else f"{hash_id(name):016x}")
 
@@ -70,6 +74,9 @@ def test_selections_are_those_of_the_rows(beacons: Beacons) -> None:
     }
     assert {one.id_hash for one in found.messages(found.select(only="duplicate"))} == {
         one.id_hash for one in every if one.duplicates
+    }
+    assert {one.id_hash for one in found.messages(found.select(only="out-of-order"))} == {
+        one.id_hash for one in every if one.out_of_order
     }
     for label in by_place:
         assert all(label in one.missing_at for one in found.messages(found.select(where=label)))

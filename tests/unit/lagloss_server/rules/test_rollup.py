@@ -109,6 +109,7 @@ def windows(draw: st.DrawFn) -> Made:
                 "distinct": draw(number),
                 "duplicates": draw(number) if proof == "beacons" else None,
                 "replayed": draw(number),
+                **({"out_of_order": late} if (late := draw(st.integers(0, 3))) else {}),
             }
             for name in NAMES
             if name in lags
@@ -170,6 +171,7 @@ def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
         for count in ("beacons", "distinct", "duplicates", "replayed"):
             assert one[count] == sum(there[count] or 0 for there in parts)
         assert one["counted"] == sum(there["beacons"] for there in parts if there["duplicates"] is not None)
+        assert one.get("out_of_order", 0) == sum(there.get("out_of_order", 0) for there in parts)
         every = [lag for window in found for lag in window.lags.get(one["name"], ())]
         for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
             assert_near(one["lag_ms"][name], percentile(every, q))

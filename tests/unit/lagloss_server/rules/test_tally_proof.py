@@ -46,7 +46,7 @@ def proven(world: World) -> dict[str, Any] | None:
 
 def test_what_is_proven_is_never_missing() -> None:
     found = 0
-    for seed in range(140):
+    for seed in range(200):
         plan = draw_plan(random.Random(10_000 + seed))
         world = build_world(plan)
         if plan.phenomena & MISLEADING or proven(world) is None:

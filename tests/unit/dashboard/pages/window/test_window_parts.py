@@ -11,7 +11,7 @@ from dash import html
 from dashboard.pages.window.grid import matrix_grid
 from dashboard.pages.window.layout import layout
 from dashboard.pages.window.matrix import MatrixFilters
-from dashboard.pages.window.table import reasons_part
+from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
 from lagloss_server.model.graph import Graph
@@ -44,6 +44,18 @@ def test_reasons_come_most_frequent_first_and_the_unknown_are_counted() -> None:
     found = cells(reasons_part(window(reasons_by_node=known)))
     assert found[:8] == ["mid", "filtered", "no consent", "25", "snk", "dead", f"{'x' * 99}…", "3"]
     assert found[8:] == ["snk", "dead", "not known", "2"]
+
+
+def test_the_talks_table_has_a_column_of_messages_out_of_order_only_if_there_are_some() -> None:
+    found = window()
+    plain = talks_table(found, Graph(chain()))
+    found["checkpoints"][-1]["out_of_order"] = 1_200
+    ordered = talks_table(found, Graph(chain()))
+    for table, columns in ((plain, 5), (ordered, 6)):
+        heads, *rows = parts_of(table, dmc.TableTr)
+        assert {len(row.children) for row in (heads, *rows)} == {columns}
+    assert "1,200" in cells(ordered)
+    assert "Out of order" in [head.children for head in parts_of(ordered, dmc.TableTh)]
 
 
 def test_where_no_beacon_was_read_the_table_says_why_reasons_are_not_known() -> None:
