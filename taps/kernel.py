@@ -236,7 +236,8 @@ class BlockMaker:
         if not gone:
             return
         made.counts.gone += gone
-        first = window_start_of(max(plan.begins_ms - WINDOW_S * 1_000, self.since_ms))
+        oldest_ms = plan.planned_at_ms - RETENTION_MS + WINDOW_S * 1_000
+        first = window_start_of(max(plan.begins_ms - WINDOW_S * 1_000, self.since_ms, oldest_ms))
         windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)
         for at, window in enumerate(windows):
             share = gone // len(windows) + (at < gone % len(windows))

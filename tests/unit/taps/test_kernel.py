@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from taps.extraction import Extractor
@@ -27,6 +28,10 @@ def windows_of(gone: int, begins_ms: int, planned_at_ms: int) -> dict[int, int]:
 def test_deleted_records_may_be_of_any_window_since_the_last_plan() -> None:
     found = windows_of(20, SINCE_MS + 5 * MINUTE_MS, SINCE_MS + 9 * MINUTE_MS)
     assert found == {minute: 4 - (minute - 4 > 1) for minute in range(4, 10)}  # 20 = 2 * 4 + 4 * 3
+
+
+def test_windows_that_are_too_old_to_be_judged_are_left_out() -> None:
+    assert min(windows_of(1, 0, SINCE_MS + RETENTION_MS + 5 * MINUTE_MS)) == 6
 
 
 def test_those_of_a_tap_that_begins_may_be_of_any_since_its_first() -> None:
