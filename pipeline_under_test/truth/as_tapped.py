@@ -47,7 +47,10 @@ def as_tapped(truth: TrueWindow) -> TrueWindow:
     found = TrueWindow()
     for vendor, node in VENDORS.items():
         to, ends = place_of_vendor(vendor), truth.ends.get(place_of_node(node), Counter())
-        found.deliveries[to] = truth.deliveries.get(to, Counter()) + ends  # each was committed
+        route = truth.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
+        given_up = truth.ends.get(place_of_node(GLOBAL_RETRIER), Counter())  # after this connector, or another
+        given_up = Counter({name: times for name, times in given_up.items() if name in route})
+        found.deliveries[to] = truth.deliveries.get(to, Counter()) + ends + given_up  # each was committed
     unseen = _unseen(truth)
     hidden = _hidden_by_other_routes(truth)
     ended = _ended_at_connectors(truth)

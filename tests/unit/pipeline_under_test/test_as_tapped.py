@@ -67,7 +67,11 @@ def test_what_a_connector_committed_twice_without_delivering_it_is_delivered_twi
 
 
 def test_what_the_retrier_gave_up_was_committed_by_its_connector() -> None:
-    assert outcome_of(("routed", TO_GA), ("dead", "node global-retrier")) == "delivered"
+    given_up: list[Fact] = [("routed", TO_GA), ("dead", "node global-retrier")]
+    assert outcome_of(*given_up) == "delivered"
+    assert tapped(*given_up).duplicates("ga") == {}
+    again = tapped(*given_up, ("delivered", "vendor ga"))
+    assert (again.duplicates("ga"), again.duplicates("fb")) == ({"m": 1}, {})
 
 
 def test_what_no_fault_touched_is_the_same_with_taps() -> None:
