@@ -36,6 +36,12 @@ AHEAD: Final = "time_ahead"
 TOO_OLD: Final = "time_too_old"
 
 
+def oldest_ms(plan: TapPlan) -> int:
+    """Return the event time (epoch ms) before which closing takes no beacon of a plan any more, with a window to spare
+    for the plan to be carried out."""
+    return plan.planned_at_ms - RETENTION_MS + WINDOW_S * 1_000
+
+
 def span_seq(plan: TapPlan, span: OffsetSpan) -> int:
     """Return the number after which the blocks of a span are numbered, where each span makes its own."""
     return (plan.number << SEQ_BITS) + (span.partition << SPAN_BITS)
@@ -159,7 +165,7 @@ class BlockMaker:
         made.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
         self._count_unreadable(AHEAD, rows[ahead], span, read, made)
-        too_old = (event_ms < plan.planned_at_ms - RETENTION_MS + WINDOW_S * 1_000) & ~early
+        too_old = (event_ms < oldest_ms(plan)) & ~early
         self._count_unreadable(TOO_OLD, rows[too_old], span, read, made)
         kept = np.flatnonzero(~(early | ahead | too_old))
         if not kept.size:
@@ -236,8 +242,7 @@ class BlockMaker:
         if not gone:
             return
         made.counts.gone += gone
-        oldest_ms = plan.planned_at_ms - RETENTION_MS + WINDOW_S * 1_000
-        first = window_start_of(max(plan.begins_ms - WINDOW_S * 1_000, self.since_ms, oldest_ms))
+        first = window_start_of(max(plan.begins_ms - WINDOW_S * 1_000, self.since_ms, oldest_ms(plan)))
         windows = range(first, window_start_of(plan.planned_at_ms) + WINDOW_S, WINDOW_S)
         for at, window in enumerate(windows):
             share = gone // len(windows) + (at < gone % len(windows))

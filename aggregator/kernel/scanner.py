@@ -165,7 +165,8 @@ def _version_of(data: U8, at: Int, end: Int, headers: Any) -> Int:
 
 @compiled
 def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
-    """Return whether the entries of `step` bytes begin with positions, uint16, that ascend and are below `count`."""
+    """Return whether the entries of `step` bytes begin with positions, uint16, that ascend and are below `count`, as
+    `wire.traces.traces_fit` and `wire.positions.positions_fit` want them."""
     if size % step:
         return False
     before: Int = -1
@@ -175,12 +176,6 @@ def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
             return False
         before = position
     return True
-
-
-@compiled
-def _are_traces(data: U8, start: Int, size: Int, count: Int) -> bool:
-    """Return whether the positions of a block's traces are as `wire.traces.traces_fit` wants them."""
-    return _ascend(data, start, size, count, _TRACE_BYTES)
 
 
 @compiled
@@ -251,7 +246,7 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
             continue
         if names >= 0 and _count_ids(data, names, names_size) != count:
             continue
-        if traces >= 0 and not _are_traces(data, traces, traces_size, count):
+        if traces >= 0 and not _ascend(data, traces, traces_size, count, _TRACE_BYTES):
             continue
         if out_of_order >= 0 and (
             out_of_order_size == 0 or not _ascend(data, out_of_order, out_of_order_size, count, 2)

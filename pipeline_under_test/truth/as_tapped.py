@@ -47,9 +47,8 @@ def as_tapped(truth: TrueWindow) -> TrueWindow:
     found = TrueWindow()
     for vendor, node in VENDORS.items():
         to, ends = place_of_vendor(vendor), truth.ends.get(place_of_node(node), Counter())
-        route = truth.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
-        given_up = truth.ends.get(place_of_node(GLOBAL_RETRIER), Counter())  # after this connector, or another
-        given_up = Counter({name: times for name, times in given_up.items() if name in route})
+        route, given_up = _routed_to(node, truth), truth.ends.get(place_of_node(GLOBAL_RETRIER), Counter())
+        given_up = Counter({name: times for name, times in given_up.items() if name in route})  # or after another
         found.deliveries[to] = truth.deliveries.get(to, Counter()) + ends + given_up  # each was committed
     unseen = _unseen(truth)
     hidden = _hidden_by_other_routes(truth)
@@ -78,6 +77,11 @@ def _add(found: TrueWindow, fate: Fate, place: str, ids: set[str]) -> None:
         found.ids[fate] |= ids
 
 
+def _routed_to(node: str, truth: TrueWindow) -> set[str]:
+    """Return what event-router had for a connector."""
+    return truth.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
+
+
 def _unseen(truth: TrueWindow) -> set[str]:
     """Return what never came into the first topic."""
     here = set().union(*(ids for (_, place), ids in truth.at.items() if place in _AT_SOURCE))
@@ -99,7 +103,7 @@ def _ended_at_connectors(truth: TrueWindow) -> dict[str, set[str]]:
     the global retrier."""
     found = {}
     for node in VENDORS.values():
-        here, route = place_of_node(node), truth.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
+        here = place_of_node(node)
         ended = set().union(*(truth.at.get((fate, here), set()) for fate in ENDS))
-        found[here] = ended | (truth.at.get(("dead", place_of_node(GLOBAL_RETRIER)), set()) & route)
+        found[here] = ended | (truth.at.get(("dead", place_of_node(GLOBAL_RETRIER)), set()) & _routed_to(node, truth))
     return found
