@@ -11,7 +11,7 @@ from sqlalchemy import Engine, select
 
 from aggregator.closing.judge import JudgementContext, close
 from aggregator.metrics import AggregatorMetrics
-from lagloss.wire.format import BadRecord, OffsetRange, decode_block
+from lagloss.wire.format import BadRecord, OffsetRange, decode_block, unpack_ranges
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.offset_ranges import clamp
 from lagloss_server.rules.facts import WindowFacts
@@ -88,7 +88,7 @@ class ChecksumWatch:
                 .limit(1)
             ).scalar_one_or_none()
         try:
-            first = [OffsetRange(partition, offset, offset) for partition, offset, _ in (ranges or [])[:1]]
+            first = [OffsetRange(at.partition, at.first, at.first) for at in unpack_ranges(ranges or b"")[:1]]
             records = self._beacons.records(clamp(first, self._beacons.watermarks()))
             blocks = [decode_block(record.value) for record in records]
         except (BadRecord, KafkaException):

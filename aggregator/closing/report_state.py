@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, func, select, text, tuple_
 
-from lagloss.wire.format import OffsetRange
+from lagloss.wire.format import OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.queries.emitters import is_heard, read_emitters
 from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
@@ -54,7 +54,7 @@ def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> 
     for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
         window = (row.pipeline, row.window_start)
         tallies[window].append(_tally_state(row))
-        ranges[window].extend(OffsetRange(*place) for place in row.ranges)
+        ranges[window].extend(unpack_ranges(row.ranges))
         changed[window] = max(row.changed_basis, changed.get(window, 0))
     return ReportState(
         basis=read_basis(connection),
@@ -131,5 +131,5 @@ def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, i
     """Read the tallies of these windows with their lag sketches."""
     found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
     for row in _tally_rows(connection, windows, tables.table_of(tables.TallyRow).c):
-        found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.unpacked(row.sketch)))
+        found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.from_bytes(row.sketch)))
     return found

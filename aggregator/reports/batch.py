@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from aggregator.reports.undeclared import Name, UndeclaredNames, is_strange, strange_names
-from lagloss.wire.checks import read_report, window_problem
-from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress, Tally
+from lagloss.wire.checks import window_problem
+from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress
+from lagloss.wire.packed_reports import PackedReport, PackedTally, read_reports
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
 
 
-@dataclass(frozen=True, slots=True)
-class ReportRecord:
+class ReportRecord(NamedTuple):
     """One record of the reports topic."""
 
     partition: int
@@ -23,29 +23,30 @@ class ReportRecord:
     value: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FollowedTally:
-    """A tally with the seq of its report and when its content last changed."""
+    """A tally with the seq of its report and when its content last changed (epoch ms)."""
 
-    tally: Tally
-    report: EmitterReport
+    tally: PackedTally
     seq: int
     changed_at: int
 
 
 Checkpoints = Mapping[str, frozenset[str]]
 """The checkpoints of each pipeline, of all versions of its definition together."""
+Account = tuple[str, bytes]
+"""Pipeline and emitter."""
 LaneKey = tuple[str, str, str, bytes]
 TallyKey = tuple[str, int, bytes, str, str]
 
 
 @dataclass
 class ReportBatch:
-    """Sum of a batch of reports: the newest of everything. Pure; `ReportFollower` writes it."""
+    """Sum of a batch of reports: the newest of everything. Pure; `ReportConsumer` writes it."""
 
-    emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
-    skews: dict[tuple[str, bytes], Skew] = field(default_factory=dict)
-    inputs: dict[tuple[str, bytes], set[str]] = field(default_factory=dict)
+    emitters: dict[Account, tuple[EmitterReport, int]] = field(default_factory=dict)
+    skews: dict[Account, Skew] = field(default_factory=dict)
+    inputs: dict[Account, frozenset[str]] = field(default_factory=dict)
     lanes: dict[LaneKey, tuple[Progress, ReportRecord, bytes]] = field(default_factory=dict)
     """The newest progress of each lane, the record it is of, and the emitter that reported it."""
     tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
@@ -54,43 +55,50 @@ class ReportBatch:
     positions: dict[int, int] = field(default_factory=dict)
     strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
-    def take(self, record: ReportRecord, known: Checkpoints) -> None:
-        """Add one record; count a bad one, or bad parts of it, by reason.
+    def take(self, records: Sequence[ReportRecord], known: Checkpoints) -> None:
+        """Add records in the order of their appending; count a bad one, or bad parts of it, by reason.
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         """
-        self.pass_over(record)
-        try:
-            report = read_report(record.value)
-        except BadRecord as bad:
-            self.quarantine(record, bad.reason)
+        nodes = {pipeline: frozenset(map(node_of, checkpoints)) for pipeline, checkpoints in known.items()}
+        for record, report in zip(records, read_reports([record.value for record in records]), strict=True):
+            self.pass_over(record)
+            if isinstance(report, BadRecord):
+                self.quarantine(record, report.reason)
+            else:
+                self._take(record, report, known.get(report.head.pipeline), nodes.get(report.head.pipeline))
+
+    def _take(
+        self, record: ReportRecord, report: PackedReport, here: frozenset[str] | None, nodes: frozenset[str] | None
+    ) -> None:
+        """Add a report; `here`, `nodes`: what its pipeline's definitions name, None if there are none."""
+        head = report.head
+        if here is None and not self._admit(record, head, Name("pipeline", head.pipeline)):
             return
-        if report.pipeline not in known and not self._admit(record, report, Name("pipeline", report.pipeline)):
-            return
-        if not self.strangers.admit_emitter(report.pipeline, report.emitter):
+        if not self.strangers.admit_emitter(head.pipeline, head.emitter):
             self.quarantine(record, "too_many_names")
             return
-        here = known.get(report.pipeline, frozenset())
-        progresses = [found for found in report.progress if self._keeps(record, report, found, here)]
-        tallies = [found for found in report.tallies if self._keeps(record, report, found, here)]
-        stranger = _stranger(report, known)
+        progresses = [found for found in head.progress if self._keeps(record, head, found, here or frozenset())]
+        tallies = [found for found in report.tallies if self._keeps(record, head, found, here or frozenset())]
+        stranger = _stranger(report, here, nodes)
         if stranger is not None:
             self.quarantine(record, stranger)
-        account = (report.pipeline, report.emitter)
-        newest, appended_at = self.emitters.get(account, (report, 0))
+        account = (head.pipeline, head.emitter)
+        newest, appended_at = self.emitters.get(account, (head, 0))
         self.emitters[account] = (
-            report if report.seq >= newest.seq else newest,
+            head if head.seq >= newest.seq else newest,
             max(appended_at, record.appended_ms),
         )
-        skew = Skew.of(record.appended_ms, report.sent_at, closed=report.closed)
-        self.skews[account] = self.skews.get(account, Skew()).merged(skew)
-        into = f"{report.node}.in"
-        lanes = {progress.lane for progress in progresses if progress.lane and progress.checkpoint == into}
-        self.inputs.setdefault(account, set()).update(lanes)
+        skew = Skew.of(record.appended_ms, head.sent_at, closed=head.closed)
+        before = self.skews.get(account)
+        self.skews[account] = skew if before is None else before.merged(skew)
+        into = f"{head.node}.in"
+        lanes = frozenset([progress.lane for progress in progresses if progress.lane and progress.checkpoint == into])
+        self.inputs[account] = self.inputs.get(account, frozenset()) | lanes
         for progress in progresses:
-            self._take_progress(record, report, progress)
+            self._take_progress(record, head, progress)
         for tally in tallies:
-            self._take_tally(record, report, tally)
+            self._take_tally(record, head, tally)
 
     def quarantine(self, record: ReportRecord, reason: BadReason) -> None:
         """Count a record, or a part of it, as bad by its first reason."""
@@ -101,61 +109,51 @@ class ReportBatch:
         """Count a record as followed, whatever it holds."""
         self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
 
-    def _admit(self, record: ReportRecord, report: EmitterReport, name: Name) -> bool:
-        if self.strangers.admit(name, report.emitter, record.appended_ms):
+    def _admit(self, record: ReportRecord, head: EmitterReport, name: Name) -> bool:
+        if self.strangers.admit(name, head.emitter, record.appended_ms):
             return True
         self.quarantine(record, "too_many_names")
         return False
 
-    def _keeps(self, record: ReportRecord, report: EmitterReport, part: Tally | Progress, here: frozenset[str]) -> bool:
+    def _keeps(
+        self, record: ReportRecord, head: EmitterReport, part: PackedTally | Progress, here: frozenset[str]
+    ) -> bool:
         """Return whether there is room for the names in this part of a report."""
-        return all(self._admit(record, report, name) for name in strange_names(report.pipeline, part, here))
+        names = strange_names(head.pipeline, part, here)
+        return not names or all(self._admit(record, head, name) for name in names)
 
-    def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
-        holder = b"" if progress.lane else report.emitter
-        key = (report.pipeline, progress.checkpoint, progress.lane, holder)
+    def _take_progress(self, record: ReportRecord, head: EmitterReport, progress: Progress) -> None:
+        holder = b"" if progress.lane else head.emitter
+        key = (head.pipeline, progress.checkpoint, progress.lane, holder)
         before = self.lanes.get(key)
         if before is None or position(record) >= position(before[1]):
-            self.lanes[key] = (progress, record, report.emitter)
+            self.lanes[key] = (progress, record, head.emitter)
 
-    def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
+    def _take_tally(self, record: ReportRecord, head: EmitterReport, tally: PackedTally) -> None:
         reason = window_problem(tally.window_start, record.appended_ms)
         if reason is not None:
             self.quarantine(record, reason)
             return
-        key = (report.pipeline, tally.window_start, report.emitter, tally.checkpoint, tally.replay or "")
+        key = (head.pipeline, tally.window_start, head.emitter, tally.checkpoint, tally.replay or "")
         before = self.tallies.get(key)
         if before is None:
-            self.tallies[key] = FollowedTally(tally, report, report.seq, record.appended_ms)
-        elif report.seq > before.seq:
-            same = _content(tally) == _content(before.tally)
-            changed_at = before.changed_at if same else record.appended_ms
-            self.tallies[key] = FollowedTally(tally, report, report.seq, changed_at)
+            self.tallies[key] = FollowedTally(tally, head.seq, record.appended_ms)
+        elif head.seq > before.seq:
+            changed_at = before.changed_at if tally == before.tally else record.appended_ms
+            self.tallies[key] = FollowedTally(tally, head.seq, changed_at)
 
 
-def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
+def _stranger(
+    report: PackedReport, checkpoints: frozenset[str] | None, nodes: frozenset[str] | None
+) -> BadReason | None:
     """Return the reason if no version of any definition has a name in the report; None if all names are declared."""
-    checkpoints = known.get(report.pipeline)
-    if checkpoints is None:
+    if checkpoints is None or nodes is None:
         return "unknown_pipeline"
-    if report.node not in {node_of(name) for name in checkpoints}:
+    if report.head.node not in nodes:
         return "unknown_node"
-    named = {tally.checkpoint for tally in report.tallies} | {progress.checkpoint for progress in report.progress}
-    return "unknown_checkpoint" if any(is_strange(name, checkpoints) for name in named) else None
+    parts: tuple[PackedTally | Progress, ...] = (*report.tallies, *report.head.progress)
+    return "unknown_checkpoint" if any(is_strange(part.checkpoint, checkpoints) for part in parts) else None
 
 
 def position(record: ReportRecord) -> tuple[int, int, int]:
     return record.appended_ms, record.partition, record.offset
-
-
-def _content(tally: Tally) -> tuple[Any, ...]:
-    """Return the content of a tally; another content makes it a changed one."""
-    return (
-        tally.sample,
-        tally.beacons,
-        tally.payload_bytes,
-        tally.id_sum,
-        tally.dropped,
-        tally.lag_sketch.bins(),
-        [(found.partition, found.first, found.last) for found in tally.ranges],
-    )

@@ -6,48 +6,43 @@ survive: at start it begins where the database says.
 
 from __future__ import annotations
 
+import gc
 import json
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
-from sqlalchemy import Connection, Engine, case, delete, func, select, text, tuple_
-from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy import Connection, Engine, text
+from sqlalchemy.dialects.postgresql import insert
 
 from aggregator import quarantine
 from aggregator.clock import JudgementClock
 from aggregator.outage import DatabaseRestored
-from aggregator.reports import deferral
+from aggregator.reports import deferral, report_tables
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
-from aggregator.reports.undeclared import Name, UndeclaredNames
+from aggregator.reports.report_tables import FollowingMemory
 from aggregator.set_aside import isolate
 from lagloss.broker.connection import KafkaConnection
-from lagloss.wire.format import RETENTION_MS, pipeline_of_report
-from lagloss_server.model.graph import node_of
+from lagloss.wire.format import pipeline_of_report
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import read_basis
 
 log = structlog.get_logger()
 
-TRIGGER = "1 second"
-REPORTS_PER_BATCH = 5_000
-"""A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
+TRIGGER = "2 seconds"
+"""The newest of an emitter's reports in a batch is written, so the longer the cheaper; numbers of open windows are that
+much older."""
+REPORTS_PER_BATCH = 40_000
+"""A batch is held in memory: 40 MB of usual reports."""
 
-
-STRANGERS_FOR_S = 3_600
-"""How long the names that no definition has are held in memory before they are read again: without those of a week ago,
-and with the emitters of the last hour only."""
 
 PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
 """Time that the stream waits for a broker, during which it cannot be stopped; Kafka's default is a minute."""
@@ -61,6 +56,19 @@ def hold_follower(connection: Connection) -> None:
     connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
 
 
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Make no garbage collections while the block lasts: they would take half of the time of a batch, whose many
+    objects have no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class ReportConsumer:
     """Consumer of reports: writes each batch and its position to PostgreSQL in one transaction."""
 
@@ -72,8 +80,7 @@ class ReportConsumer:
         self._clock = clock
         self._reached: Mapping[int, int] = {}
         """Positions that the database has had already."""
-        self._strangers: UndeclaredNames | None = None
-        self._strangers_read_at = 0.0
+        self._memory: FollowingMemory | None = None
         self._had_its_turn = ""
         """The pipeline whose deferred reports were followed last."""
 
@@ -85,7 +92,7 @@ class ReportConsumer:
         """
         reached = self._reached  # before the database is asked: a batch may be committed meanwhile
         with self.engine.connect() as connection:
-            found = _read_positions(connection)
+            found = report_tables.read_positions(connection)
         self._note(found, reached)
         return found
 
@@ -104,24 +111,26 @@ class ReportConsumer:
         """Follow records in one transaction, which come in order in each partition."""
         with self.engine.begin() as connection:
             hold_follower(connection)
-            followed_to = _read_positions(connection)
+            followed_to = report_tables.read_positions(connection)
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
             deferred = deferral.read_deferred(connection)
             crowding = self._crowding(fresh, known)
             later = deferred.keys() | crowding
-            followed, passed_over = ReportBatch(strangers=self._known_strangers(connection)), []
+            memory = self._recall(connection)
+            followed, now, passed_over = ReportBatch(strangers=memory.strangers), [], []
             for record in sorted(fresh, key=position):
                 pipeline = pipeline_of_report(record.value) if later else None
                 if pipeline is not None and pipeline in later:
                     followed.pass_over(record)
                     passed_over.append((pipeline, record))
                 else:
-                    followed.take(record, known)
+                    now.append(record)
+            followed.take(now, known)
             deferral.defer(connection, passed_over)
             positions = {**followed_to, **followed.positions}
-            self._write(connection, followed)
-        self._reached, self._strangers = positions, followed.strangers
+            self._write(connection, followed, memory)
+        self._reached, self._memory = positions, memory
         for name in sorted(crowding - deferred.keys()):
             log.warning("deferred", pipeline=name, reports=sum(pipeline == name for pipeline, _ in passed_over))
         if fresh and self._clock is not None:
@@ -138,16 +147,10 @@ class ReportConsumer:
         """Pass over a record that cannot be followed."""
         with self.engine.begin() as connection:
             hold_follower(connection)
-            failed = self._failed(connection, record, error)
-            positions = {**_read_positions(connection), **failed.positions}
-            self._write(connection, failed)
-        self._reached, self._strangers = positions, failed.strangers
-
-    def _failed(self, connection: Connection, record: ReportRecord, error: Exception) -> ReportBatch:
-        log.error("report failed", partition=record.partition, offset=record.offset, exc_info=error)
-        failed = ReportBatch(strangers=self._known_strangers(connection))
-        failed.quarantine(record, "failed")
-        return failed
+            memory, failed = self._recall(connection), _failed(record, error)
+            positions = {**report_tables.read_positions(connection), **failed.positions}
+            self._write(connection, failed, memory)
+        self._reached, self._memory = positions, memory
 
     def follow_deferred(self, reports: BeaconLog, known: Checkpoints) -> bool:
         """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any."""
@@ -158,31 +161,31 @@ class ReportConsumer:
             hold_follower(connection)
             deferred = deferral.read_deferred(connection)
             pipeline = min(deferred, key=lambda name: (name <= self._had_its_turn, name))
-            ends = _read_positions(connection)
+            ends = report_tables.read_positions(connection)
             records, reached = deferral.read_turn(reports, pipeline, deferred[pipeline], ends)
 
             def follow(some: Sequence[ReportRecord]) -> int:
-                batch = ReportBatch(strangers=self._known_strangers(connection))
-                for record in sorted(some, key=position):
-                    batch.take(record, known)
+                memory = self._recall(connection)
+                batch = ReportBatch(strangers=memory.strangers)
+                batch.take(sorted(some, key=position), known)
                 with connection.begin_nested():
-                    self._write_again(connection, batch)
+                    self._write_again(connection, batch, memory)
                 return len(some)
 
             isolate(
                 records,
                 follow,
-                lambda record, error: self._write_again(connection, self._failed(connection, record, error)),
+                lambda record, error: self._write_again(connection, _failed(record, error), self._recall(connection)),
             )
             is_done = deferral.settle(connection, pipeline, reached, ends)
         self._had_its_turn = pipeline
         log.info("followed deferred reports", pipeline=pipeline, reports=len(records), caught_up=is_done)
         return True
 
-    def _write_again(self, connection: Connection, followed: ReportBatch) -> None:
+    def _write_again(self, connection: Connection, followed: ReportBatch, memory: FollowingMemory) -> None:
         """Write reports that the stream has passed over: its positions stay, and the turn is counted instead."""
-        followed.positions = {deferral.TURNS: _read_turns(connection) + 1}
-        self._write(connection, followed)
+        followed.positions = {deferral.TURNS: report_tables.read_turns(connection) + 1}
+        self._write(connection, followed, memory)
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
@@ -190,22 +193,20 @@ class ReportConsumer:
         if reached is self._reached:
             self._reached = found
 
-    def _known_strangers(self, connection: Connection) -> UndeclaredNames:
-        """Return the names of the last batch; read them again after a batch that failed, and once an hour."""
-        strangers, self._strangers = self._strangers, None
-        if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
-            strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
-        return strangers
+    def _recall(self, connection: Connection) -> FollowingMemory:
+        """Return what the last batch left; read it again after one that failed, and once an hour."""
+        memory, self._memory = self._memory, None
+        return FollowingMemory.read(connection) if memory is None or memory.is_stale else memory
 
-    def _write(self, connection: Connection, followed: ReportBatch) -> None:
+    def _write(self, connection: Connection, followed: ReportBatch, memory: FollowingMemory) -> None:
         """Write a batch. The basis of what it changes is the position after it, as one number: see `read_basis`."""
         self._move(connection, followed.positions)
         basis = read_basis(connection)
         ensure_days(connection, {key[1] for key in followed.tallies})
-        _upsert_emitters(connection, followed)
-        _upsert_lanes(connection, followed)
-        _upsert_tallies(connection, followed, basis)
-        _insert_strangers(connection, followed.strangers)
+        report_tables.merge_emitters(connection, followed, memory.accounts)
+        report_tables.merge_lanes(connection, followed)
+        report_tables.merge_tallies(connection, followed, basis)
+        report_tables.insert_strangers(connection, followed.strangers)
         bad = followed.bad.values()
         rows = [(record.partition, record.offset, reason, record.value) for record, reason in bad]
         quarantine.record(connection, self.topic, rows)
@@ -226,170 +227,11 @@ class ReportConsumer:
             )
 
 
-def _read_positions(connection: Connection) -> dict[int, int]:
-    table = tables.ReportsPositionRow
-    rows = connection.execute(select(table.topic_partition, table.next_offset).where(table.topic_partition >= 0))
-    return {row.topic_partition: row.next_offset for row in rows}
-
-
-def _read_turns(connection: Connection) -> int:
-    """Return how often deferred reports were followed."""
-    table = tables.ReportsPositionRow
-    turns = connection.execute(select(table.next_offset).where(table.topic_partition == deferral.TURNS)).scalar()
-    return turns or 0
-
-
-def _read_strangers(connection: Connection) -> UndeclaredNames:
-    """Read the kept names, without those first reported so long ago that the log has dropped the report, too."""
-    table = tables.table_of(tables.StrangerRow)
-    connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
-    rows = connection.execute(select(table)).all()
-    emitter, lately_ms = tables.EmitterRow, (time.time() - STRANGERS_FOR_S) * 1000
-    emitters: dict[str, set[bytes]] = {}
-    for row in connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms)):
-        emitters.setdefault(row.pipeline, set()).add(row.emitter)
-    kept = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
-    return UndeclaredNames(kept, emitters=emitters)
-
-
-def _insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None:
-    rows = [
-        {**name._asdict(), "emitter": emitter, "since": since}
-        for name, (emitter, since) in sorted(strangers.fresh.items())
-    ]
-    _execute(connection, insert(tables.table_of(tables.StrangerRow)).on_conflict_do_nothing(), rows)
-    strangers.fresh.clear()
-
-
-def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str, Any]]) -> None:
-    """Run a statement for each row: compiled once for all batches, and sent to the server in one go (psycopg pipelines
-    them). All rows as values of one statement would be compiled anew each second, which took longer than to run it."""
-    if rows:
-        connection.execute(statement, rows)
-
-
-def _with_earlier(
-    connection: Connection, followed: ReportBatch
-) -> tuple[dict[tuple[str, bytes], Skew], dict[tuple[str, bytes], set[str]]]:
-    """Return the clock skews and input lanes of the emitters, from these reports and those before them."""
-    table = tables.table_of(tables.EmitterRow)
-    skews, inputs = dict(followed.skews), {account: set(lanes) for account, lanes in followed.inputs.items()}
-    accounts = list(followed.skews)
-    for at in range(0, len(accounts), 1_000):
-        rows = connection.execute(
-            select(table.c.pipeline, table.c.emitter, table.c.skew, table.c.inputs).where(
-                tuple_(table.c.pipeline, table.c.emitter).in_(accounts[at : at + 1_000])
-            )
-        )
-        for row in rows:
-            account = (row.pipeline, row.emitter)
-            skews[account] = skews[account].merged(Skew.stored(row.skew))
-            inputs[account].update(row.inputs)
-    return skews, inputs
-
-
-def _upsert_emitters(connection: Connection, followed: ReportBatch) -> None:
-    skews, inputs = _with_earlier(connection, followed)
-    rows = [
-        {
-            "emitter": emitter,
-            "pipeline": pipeline,
-            "node": report.node,
-            "host": report.host,
-            "seq": report.seq,
-            "started_at": report.started_at,
-            "sent_at": report.sent_at,
-            "closed": report.closed,
-            "final_through": report.final_through,
-            "resumes": report.resumes,
-            "labels": dict(report.labels),
-            "appended_at": appended_at,
-            "skew_ms": skews[pipeline, emitter].ms,
-            "skew": skews[pipeline, emitter].smallest,
-            "inputs": sorted(inputs[pipeline, emitter]),
-        }
-        for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
-    ]
-    table = tables.table_of(tables.EmitterRow)
-    upsert = insert(table)
-    newer = upsert.excluded.seq > table.c.seq
-    replaced: dict[str, Any] = {
-        name: case((newer, upsert.excluded[name]), else_=table.c[name])
-        for name in ("seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels", "host")
-    }
-    replaced |= {name: upsert.excluded[name] for name in ("skew_ms", "skew", "inputs")}
-    replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
-    _execute(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced), rows)
-
-
-def _upsert_lanes(connection: Connection, followed: ReportBatch) -> None:
-    rows = [
-        {
-            "pipeline": pipeline,
-            "checkpoint": checkpoint,
-            "lane": lane,
-            "holder": holder,
-            "until": progress.until,
-            "reporter": reporter,
-            "appended_at": record.appended_ms,
-            "topic_partition": record.partition,
-            "topic_offset": record.offset,
-        }
-        for (pipeline, checkpoint, lane, holder), (progress, record, reporter) in followed.lanes.items()
-    ]
-    table = tables.table_of(tables.LaneRow)
-    upsert = insert(table)
-    found = upsert.excluded
-    names = ("until", "reporter", "appended_at", "topic_partition", "topic_offset")
-    newest = upsert.on_conflict_do_update(
-        index_elements=["pipeline", "checkpoint", "lane", "holder"],
-        set_={name: found[name] for name in names},
-        where=func.row(found.appended_at, found.topic_partition, found.topic_offset)
-        > func.row(table.c.appended_at, table.c.topic_partition, table.c.topic_offset),
-    )
-    _execute(connection, newest, rows)
-
-
-_TALLY_CONTENT = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
-
-
-def _upsert_tallies(connection: Connection, followed: ReportBatch, basis: int) -> None:
-    rows = [
-        {
-            "pipeline": pipeline,
-            "window_start": start,
-            "emitter": emitter,
-            "checkpoint": checkpoint,
-            "replay": replay,
-            "node": node_of(checkpoint),
-            "seq": found.seq,
-            "sample": found.tally.sample,
-            "beacons": found.tally.beacons,
-            "payload_bytes": found.tally.payload_bytes,
-            "id_sum": found.tally.id_sum,
-            "dropped": found.tally.dropped,
-            "sketch": found.tally.lag_sketch.pack(),
-            "ranges": [[place.partition, place.first, place.last] for place in found.tally.ranges],
-            "changed_at": found.changed_at,
-            "changed_basis": basis,
-        }
-        for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
-    ]
-    table = tables.table_of(tables.TallyRow)
-    upsert = insert(table)
-    found = upsert.excluded
-    changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(
-        func.row(*(table.c[name] for name in _TALLY_CONTENT))
-    )
-    replaced: dict[str, Any] = {name: found[name] for name in ("seq", *_TALLY_CONTENT)}
-    for name in ("changed_at", "changed_basis"):
-        replaced[name] = case((changed, found[name]), else_=table.c[name])
-    newest = upsert.on_conflict_do_update(
-        index_elements=["pipeline", "window_start", "emitter", "checkpoint", "replay"],
-        set_=replaced,
-        where=found.seq > table.c.seq,
-    )
-    _execute(connection, newest, rows)
+def _failed(record: ReportRecord, error: Exception) -> ReportBatch:
+    log.error("report failed", partition=record.partition, offset=record.offset, exc_info=error)
+    failed = ReportBatch()
+    failed.quarantine(record, "failed")
+    return failed
 
 
 @contextmanager
@@ -417,8 +259,9 @@ def following(
     )
 
     def take(batch: DataFrame, _number: int) -> None:
-        rows = batch.collect()
-        follower.follow((ReportRecord(*row) for row in rows), checkpoints())
+        with without_collections():
+            columns = batch.toArrow().to_pydict().values()
+            follower.follow([ReportRecord(*row) for row in zip(*columns, strict=True)], checkpoints())
 
     with tempfile.TemporaryDirectory(prefix="lagloss-stream-", ignore_cleanup_errors=True) as scratch:
         stream = (

@@ -8,11 +8,11 @@ them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from lagloss.wire.format import Progress, Tally
+from lagloss.wire.format import Progress
+from lagloss.wire.packed_reports import PackedTally
 from lagloss_server.model.graph import node_of
 
 Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
@@ -85,16 +85,16 @@ class UndeclaredNames:
         return True
 
 
-def strange_names(pipeline: str, part: Tally | Progress, known: frozenset[str]) -> Iterator[Name]:
+def strange_names(pipeline: str, part: PackedTally | Progress, known: frozenset[str]) -> list[Name]:
     """Return the names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not
     have."""
-    if is_strange(part.checkpoint, known):
-        yield Name("checkpoint", pipeline, part.checkpoint)
+    found = [Name("checkpoint", pipeline, part.checkpoint)] if is_strange(part.checkpoint, known) else []
     if isinstance(part, Progress):
         if part.lane:
-            yield Name("lane", pipeline, part.checkpoint, part.lane)
+            found.append(Name("lane", pipeline, part.checkpoint, part.lane))
     elif part.replay:
-        yield Name("replay", pipeline, "", part.replay)
+        found.append(Name("replay", pipeline, "", part.replay))
+    return found
 
 
 def is_strange(checkpoint: str, known: frozenset[str]) -> bool:

@@ -7,7 +7,7 @@ reasons.
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -40,6 +40,11 @@ from lagloss.wire.sketch import MAX_LAG_MS
 _NAME: Final = f"expected at most {MAX_NAME_BYTES} bytes of UTF-8 without NUL"
 _COUNT: Final = f"expected 0 to {MAX_COUNT}"
 _TIME: Final = "expected epoch ms until year 9999"
+_LANE: Final = f"lane: {_NAME}"
+_UNTIL: Final = f"until: {_TIME}"
+_REPLAY: Final = f"replay: {_NAME}"
+_SAMPLE: Final = f"sample: expected 1 to {SAMPLE_ALL}"
+_COUNTS: Final = tuple(f"{field}: {_COUNT}" for field in ("beacons", "payload_bytes", "dropped"))
 _MAX_LONG: Final = (1 << 63) - 1
 
 
@@ -142,16 +147,42 @@ def check_report(report: EmitterReport) -> None:
 
 def _check_progress(node: str, progress: Progress, at: int) -> None:
     _check_checkpoint(node, progress.checkpoint, "progress", at)
-    _demand(name_fits(progress.lane), "progress", f"lane: {_NAME}", at)
-    _demand(0 <= progress.until <= MAX_TIME_MS, "progress", f"until: {_TIME}", at)
+    _demand(name_fits(progress.lane), "progress", _LANE, at)
+    _demand(0 <= progress.until <= MAX_TIME_MS, "progress", _UNTIL, at)
+
+
+class TallyNumbers(Protocol):
+    """The numbers of a tally, whatever its sketch and ranges are kept as."""
+
+    @property
+    def checkpoint(self) -> str: ...
+    @property
+    def replay(self) -> str | None: ...
+    @property
+    def sample(self) -> int: ...
+    @property
+    def beacons(self) -> int: ...
+    @property
+    def payload_bytes(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+
+
+def check_numbers(node: str, tally: TallyNumbers, at: int) -> None:
+    """Check every name and number of a report's tally but its sketch, ranges and window; `at`: its place in the report.
+
+    Raises:
+        BadRecord: header_invalid, with what is wrong.
+    """
+    _check_checkpoint(node, tally.checkpoint, "tallies", at)
+    _demand(name_fits(tally.replay or ""), "tallies", _REPLAY, at)
+    _demand(1 <= tally.sample <= SAMPLE_ALL, "tallies", _SAMPLE, at)
+    for count, expected in zip((tally.beacons, tally.payload_bytes, tally.dropped), _COUNTS, strict=True):
+        _demand(0 <= count <= MAX_COUNT, "tallies", expected, at)
 
 
 def _check_tally(node: str, tally: Tally, at: int) -> None:
-    _check_checkpoint(node, tally.checkpoint, "tallies", at)
-    _demand(name_fits(tally.replay or ""), "tallies", f"replay: {_NAME}", at)
-    _demand(1 <= tally.sample <= SAMPLE_ALL, "tallies", f"sample: expected 1 to {SAMPLE_ALL}", at)
-    for field in ("beacons", "payload_bytes", "dropped"):
-        _demand(0 <= getattr(tally, field) <= MAX_COUNT, "tallies", f"{field}: {_COUNT}", at)
+    check_numbers(node, tally, at)
     _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", "lag_sketch: expected keys and counts in range", at)
     for place in tally.ranges:
         fits = 0 <= place.partition < MAX_PARTITIONS and 0 <= place.first <= place.last <= _MAX_LONG
@@ -159,8 +190,8 @@ def _check_tally(node: str, tally: Tally, at: int) -> None:
 
 
 def _check_checkpoint(node: str, checkpoint: str, field: str, at: int) -> None:
-    fits = checkpoint.startswith(f"{node}.") and name_fits(checkpoint)
-    _demand(fits, field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", at)
+    if not (checkpoint.startswith(f"{node}.") and name_fits(checkpoint)):
+        raise _invalid(field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", at)
 
 
 def are_labels(labels: Mapping[str, str]) -> bool:
@@ -171,7 +202,11 @@ def are_labels(labels: Mapping[str, str]) -> bool:
 
 def _demand(holds: bool, field: str, expected: str, position: int | None = None) -> None:
     if not holds:
-        raise BadRecord("header_invalid", fault=FieldFault(field, expected, position))
+        raise _invalid(field, expected, position)
+
+
+def _invalid(field: str, expected: str, position: int | None) -> BadRecord:
+    return BadRecord("header_invalid", fault=FieldFault(field, expected, position))
 
 
 def window_problem(window_start_s: int, appended_ms: int) -> BadReason | None:

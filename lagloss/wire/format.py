@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from importlib import resources
 from typing import Any, Final, Literal, cast
 
@@ -18,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from lagloss.wire import varints
 from lagloss.wire.positions import positions_fit
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import traces_fit
@@ -159,7 +161,7 @@ class Tally:
     dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Progress:
     """Progress of a lane: `until` (epoch ms), everything in it has been taken in (or, for work in hand, has left)."""
 
@@ -168,9 +170,12 @@ class Progress:
     until: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class EmitterReport:
-    """An emitter's tallies and progress. Times in epoch ms, final_through in epoch s."""
+    """An emitter's tallies and progress. Times in epoch ms, final_through in epoch s.
+
+    Not frozen, nor is `Progress`, only because that doubles the cost of making one: ten thousand come each second.
+    """
 
     pipeline: str
     node: str
@@ -188,15 +193,18 @@ class EmitterReport:
 
 
 @dataclass(frozen=True, slots=True)
-class _Version:
+class SchemaVersion:
     """One version of a schema; `header` opens its records."""
 
     fields: Mapping[str, Any]
     parsed: Any
     header: bytes
+    later: Mapping[str, Any] = field(default_factory=dict)
+    """Defaults of the fields that later versions added: fastavro's own resolution takes three times as long to read a
+    block."""
 
     @classmethod
-    def load(cls, name: str) -> _Version:
+    def load(cls, name: str) -> SchemaVersion:
         raw = json.loads(resources.files("lagloss.wire.schemas").joinpath(name).read_text("utf-8"))
         canonical = fastavro.schema.to_parsing_canonical_form(raw)
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
@@ -215,17 +223,16 @@ class _Schema:
     read as one of the newest version."""
 
     def __init__(self, *names: str) -> None:
-        self.versions = [_Version.load(name) for name in names]
-        self._by_header = {version.header: (version, self._later(version)) for version in self.versions}
-
-    def _later(self, version: _Version) -> dict[str, Any]:
-        """Return the defaults of the fields that later versions added: fastavro's own resolution takes three times as
-        long to read a block."""
-        fields = self.newest.fields
-        return {name: field["default"] for name, field in fields.items() if name not in version.fields}
+        versions = [SchemaVersion.load(name) for name in names]
+        newest = versions[-1].fields
+        self.versions = [
+            replace(each, later={name: of["default"] for name, of in newest.items() if name not in each.fields})
+            for each in versions
+        ]
+        self._by_header = {version.header: version for version in self.versions}
 
     @property
-    def newest(self) -> _Version:
+    def newest(self) -> SchemaVersion:
         return self.versions[-1]
 
     def decode(self, value: bytes | memoryview) -> dict[str, Any]:
@@ -238,16 +245,15 @@ class _Schema:
         known = self._by_header.get(head)
         if known is None:
             raise BadRecord("unknown_fingerprint" if head[:2] == b"\xc3\x01" and len(head) == 10 else "not_avro")
-        written, later = known
         body = io.BytesIO(value)
         body.seek(10)
         try:
-            record = cast("dict[str, Any]", fastavro.schemaless_reader(body, written.parsed, None))
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(body, known.parsed, None))
         except Exception as error:  # fastavro raises whatever the bytes lead it to: EOFError, IndexError, UnicodeError
             raise BadRecord("not_avro") from error
         if body.tell() != len(value):
             raise BadRecord("not_avro")
-        record.update(later)
+        record.update(known.later)
         return record
 
     def first_text(self, value: bytes) -> str | None:
@@ -268,8 +274,12 @@ BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc", "beacon_block_v2.avsc", "beac
 REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
 
 
+@lru_cache(maxsize=16_384)
 def name_fits(text: str) -> bool:
-    """Return whether this may be a name, lane or replay: UTF-8 (no half of a surrogate pair) of bounded size."""
+    """Return whether this may be a name, lane or replay: UTF-8 (no half of a surrogate pair) of bounded size.
+
+    Remembered, since all records of an emitter have the same few names.
+    """
     try:
         return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
     except UnicodeEncodeError:
@@ -512,6 +522,15 @@ def _report_of(raw: dict[str, Any]) -> EmitterReport:
             ),
         }
     )
+
+
+def pack_ranges(ranges: Iterable[OffsetRange]) -> bytes:
+    """Return ranges as varints: partition, first, last, of one after another."""
+    return varints.pack([number for found in ranges for number in (found.partition, found.first, found.last)])
+
+
+def unpack_ranges(packed: bytes) -> list[OffsetRange]:
+    return [OffsetRange(*place) for place in varints.unpack(packed).reshape(-1, 3).tolist()]
 
 
 def share_of(sample: int) -> float:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from lagloss.wire import varints
+
 RELATIVE_ACCURACY = 0.01
 GAMMA = (1 + RELATIVE_ACCURACY) / (1 - RELATIVE_ACCURACY)
 LN_GAMMA = math.log(GAMMA)
@@ -123,6 +125,16 @@ class Sketch:
     def pack(self) -> list[list[int]]:
         """Return the keys, ascending, and their counts: the form in which a sketch is stored as JSON."""
         return [self.keys.tolist(), self.counts.tolist()]
+
+    def to_bytes(self) -> bytes:
+        """Return key and count of each bin as varints, as a report has them."""
+        return varints.pack(np.column_stack((self.keys, self.counts)).ravel())
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> Sketch:
+        """Rebuild a sketch from the result of `to_bytes`."""
+        bins = varints.unpack(packed).reshape(-1, 2)
+        return cls(bins[:, 0].astype(np.int32), bins[:, 1].copy())
 
     def bins(self) -> dict[int, int]:
         return dict(zip(self.keys.tolist(), self.counts.tolist(), strict=True))

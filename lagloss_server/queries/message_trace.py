@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import func, select
 
-from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids
+from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids, unpack_ranges
 from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.model.graph import node_of
@@ -290,7 +290,7 @@ def _ranges_of(
                 tally.window_start.in_(starts),
             )
         ).scalars()
-        places = [OffsetRange(*place) for ranges in rows for place in ranges]
+        places = [place for ranges in rows for place in unpack_ranges(ranges)]
     return merge_ranges(place for place in places if partitions is None or place.partition in partitions)
 
 

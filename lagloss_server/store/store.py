@@ -26,7 +26,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import aliased
 
-from lagloss.wire.format import SAMPLE_ALL, OffsetRange
+from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import DatabaseUnreachable, UnknownPipeline
@@ -297,7 +297,7 @@ class Store:
                     tally.pipeline == pipeline, tally.window_start == window_start_s
                 )
             ).all()
-        ranges = [OffsetRange(*place) for row in rows for place in row.ranges]
+        ranges = [place for row in rows for place in unpack_ranges(row.ranges)]
         return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
@@ -333,7 +333,7 @@ class Store:
         by_window: dict[int, list[LiveTally]] = {}
         for row in rows:
             by_window.setdefault(row.window_start, []).append(
-                LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, Sketch.unpacked(row.sketch))
+                LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, Sketch.from_bytes(row.sketch))
             )
         return [
             {**live_result(graph, start, tallies).document(), "state": "open", "revision": 0, "closed_at": None}

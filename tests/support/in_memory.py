@@ -56,8 +56,9 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
 def follow(records: Sequence[Record]) -> ReportBatch:
     followed = ReportBatch()
     ordered = sorted(records, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
-    for record in ordered:
-        followed.take(ReportRecord(record.partition, record.offset, record.timestamp_ms, record.value), {})
+    followed.take(
+        [ReportRecord(record.partition, record.offset, record.timestamp_ms, record.value) for record in ordered], {}
+    )
     return followed
 
 

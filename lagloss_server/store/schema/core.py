@@ -52,6 +52,9 @@ class Base(DeclarativeBase):
 BY_DAY: Final = {"postgresql_partition_by": "RANGE (window_start)"}
 """Partitioned by the day of `window_start` (epoch s); partitions are made by their writer and dropped whole."""
 
+REPLACED_OFTEN: Final = {"postgresql_with": {"fillfactor": 45}}
+"""Every row is replaced each second: a page has room for the new ones, so that no index has to be changed."""
+
 
 class PipelineRow(Base):
     __tablename__ = "pipeline"
@@ -88,7 +91,7 @@ class ReportsPositionRow(Base):
 
 class EmitterRow(Base):
     __tablename__ = "emitter"
-    __table_args__ = {"comment": "The newest report of each emitter. Writer: follower."}
+    __table_args__ = {"comment": "The newest report of each emitter. Writer: follower.", **REPLACED_OFTEN}
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     emitter: Mapped[bytes] = mapped_column(primary_key=True)
@@ -111,7 +114,7 @@ class EmitterRow(Base):
 
 class LaneRow(Base):
     __tablename__ = "progress"
-    __table_args__ = {"comment": "The newest progress of each lane. Writer: follower."}
+    __table_args__ = {"comment": "The newest progress of each lane. Writer: follower.", **REPLACED_OFTEN}
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     checkpoint: Mapped[str] = mapped_column(primary_key=True)
@@ -143,8 +146,8 @@ class TallyRow(Base):
     payload_bytes: Mapped[int]
     id_sum: Mapped[int]
     dropped: Mapped[int]
-    sketch: Mapped[list[Any]] = mapped_column(comment="[keys, counts]")
-    ranges: Mapped[list[Any]] = mapped_column(comment="[[partition, first, last], ...]")
+    sketch: Mapped[bytes] = mapped_column(comment="key and count of each bin, as varints")
+    ranges: Mapped[bytes] = mapped_column(comment="partition, first and last of each, as varints")
     changed_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that last changed it")
     changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")
 

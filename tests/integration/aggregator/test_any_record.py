@@ -110,7 +110,7 @@ def expected(producer_records: dict[str, list[tuple[Keyed, int]]], names: set[st
             bad[BEACONS] += 1
     batch = ReportBatch()
     for offset, ((_, value), appended_ms) in enumerate(producer_records[REPORTS]):
-        batch.take(ReportRecord(0, offset, appended_ms, value), {name: frozenset(CHECKPOINTS) for name in names})
+        batch.take([ReportRecord(0, offset, appended_ms, value)], {name: frozenset(CHECKPOINTS) for name in names})
     bad[REPORTS] = len(batch.bad)
     return dict(bad)
 

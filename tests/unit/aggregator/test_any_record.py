@@ -71,7 +71,7 @@ def test_any_blocks_are_counted_or_set_aside(records: list[Keyed]) -> None:
 def test_any_reports_come_to_rows_that_tables_can_hold_or_are_set_aside(records: list[Keyed]) -> None:
     batch = ReportBatch()
     for offset, (_, value) in enumerate(records):
-        batch.take(ReportRecord(0, offset, APPENDED_MS, value), {"odd": frozenset(GRAPH.checkpoints)})
+        batch.take([ReportRecord(0, offset, APPENDED_MS, value)], {"odd": frozenset(GRAPH.checkpoints)})
     assert batch.positions == {0: len(records)}
     for report, _ in batch.emitters.values():
         fits(report.seq, report.started_at, report.sent_at, report.final_through)

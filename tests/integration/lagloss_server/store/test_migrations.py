@@ -20,6 +20,7 @@ from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.routing import ReceiverRoute
 from lagloss.errors import EXIT_UNREACHABLE
+from lagloss.wire.format import OffsetRange, pack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import TablesBehind, TablesUnknown
 from lagloss_server.model.alert_rules import Alerts
@@ -236,4 +237,44 @@ def test_definitions_that_were_stored_with_the_old_defaults_have_the_rules_that_
     with store.engine.connect() as connection:
         stored = connection.execute(text("SELECT definition FROM pipeline")).scalar_one()
     assert not {"uncertainLoss", "filtered", "volume", "corruption"} & stored["spec"]["alerts"].keys()
+    alembic.command.upgrade(config(database_url), "head")
+
+
+def test_tallies_are_packed_and_unpacked(database_url: str, store: Store) -> None:
+    """Migration 0029, both ways."""
+    alembic.command.downgrade(config(database_url), "0028")
+    sketch = Sketch.from_bins({-12_000: 1, 0: 3, 9_000: 63, 10_500: 64, 10_501: 1 << 40})
+    ranges = [OffsetRange(0, 0, 63), OffsetRange(65_535, 64, (1 << 62) + 1)]
+    row = {
+        "pipeline": "chain",
+        "window_start": START,
+        "emitter": b"e" * 16,
+        "replay": "",
+        "node": "src",
+        "seq": 1,
+        "sample": 1,
+        "beacons": 1,
+        "payload_bytes": 0,
+        "id_sum": 1,
+        "dropped": 0,
+        "changed_at": 1,
+        "changed_basis": 1,
+    }
+    columns = [*row, "checkpoint", "sketch", "ranges"]
+    insert = text(f"INSERT INTO tally ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})")
+    read = text("SELECT sketch, ranges FROM tally ORDER BY checkpoint")
+    with store.engine.begin() as connection:
+        ensure_days(connection, [START])
+        places = [[place.partition, place.first, place.last] for place in ranges]
+        full = {"checkpoint": "src.in", "sketch": json.dumps(sketch.pack()), "ranges": json.dumps(places)}
+        empty = {"checkpoint": "src.out", "sketch": "[[], []]", "ranges": "[]"}
+        connection.execute(insert, [{**row, **full}, {**row, **empty}])
+    alembic.command.upgrade(config(database_url), "head")
+    with store.engine.connect() as connection:
+        found = [tuple(map(bytes, each)) for each in connection.execute(read)]
+    assert found == [(sketch.to_bytes(), pack_ranges(ranges)), (b"", b"")]
+    alembic.command.downgrade(config(database_url), "0028")
+    with store.engine.connect() as connection:
+        again = [tuple(each) for each in connection.execute(read)]
+    assert again == [(sketch.pack(), places), ([[], []], [])]
     alembic.command.upgrade(config(database_url), "head")

@@ -1,0 +1,202 @@
+"""The tables that following writes: emitters, lanes, tallies, and names that no definition has."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Column, Connection, case, delete, func, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+
+from aggregator.reports import deferral
+from aggregator.reports.batch import Account, ReportBatch
+from aggregator.reports.undeclared import Name, UndeclaredNames
+from lagloss.wire.format import RETENTION_MS
+from lagloss_server.model.graph import node_of
+from lagloss_server.rules.clock_skew import Skew
+from lagloss_server.store.bulk import as_json, merge, stage
+from lagloss_server.store.schema import core as tables
+
+FRESH_FOR_S: Final = 3_600
+"""How long names and emitters are held in memory before they are read again: names without those of a week ago, and the
+emitters of the last hour only."""
+ACCOUNTS_AT_ONCE: Final = 1_000
+
+Accounts = dict[Account, tuple[Skew, frozenset[str]]]
+"""Clock skew and input lanes of emitters, as stored."""
+
+
+@dataclass
+class FollowingMemory:
+    """What a batch needs of those before it, held as long as every batch is committed."""
+
+    strangers: UndeclaredNames
+    accounts: Accounts = field(default_factory=dict)
+    _read_at: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def read(cls, connection: Connection) -> FollowingMemory:
+        """Read the kept names, without those first reported so long ago that the log has dropped the report, too.
+
+        Accounts are read as their emitters report.
+        """
+        table = tables.table_of(tables.StrangerRow)
+        connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
+        rows = connection.execute(select(table)).all()
+        emitter, lately_ms = tables.EmitterRow, (time.time() - FRESH_FOR_S) * 1000
+        emitters: dict[str, set[bytes]] = {}
+        found = connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms))
+        for row in found:
+            emitters.setdefault(row.pipeline, set()).add(row.emitter)
+        kept = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
+        return cls(UndeclaredNames(kept, emitters=emitters))
+
+    @property
+    def is_stale(self) -> bool:
+        return time.monotonic() - self._read_at > FRESH_FOR_S
+
+
+def read_positions(connection: Connection) -> dict[int, int]:
+    """Return the next offset to follow of each partition."""
+    table = tables.ReportsPositionRow
+    rows = connection.execute(select(table.topic_partition, table.next_offset).where(table.topic_partition >= 0))
+    return {row.topic_partition: row.next_offset for row in rows}
+
+
+def read_turns(connection: Connection) -> int:
+    """Return how often deferred reports were followed."""
+    table = tables.ReportsPositionRow
+    turns = connection.execute(select(table.next_offset).where(table.topic_partition == deferral.TURNS)).scalar()
+    return turns or 0
+
+
+def insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None:
+    """Store the names that are kept since the last batch."""
+    rows = [
+        {**name._asdict(), "emitter": emitter, "since": since}
+        for name, (emitter, since) in sorted(strangers.fresh.items())
+    ]
+    if rows:
+        connection.execute(insert(tables.table_of(tables.StrangerRow)).on_conflict_do_nothing(), rows)
+    strangers.fresh.clear()
+
+
+def merge_emitters(connection: Connection, followed: ReportBatch, accounts: Accounts) -> None:
+    """Write the newest report of each emitter; its clock skew and input lanes are of earlier reports, too."""
+    _recall(connection, [account for account in followed.emitters if account not in accounts], accounts)
+    for account, skew in followed.skews.items():
+        earlier, lanes = accounts.get(account, (Skew(), frozenset[str]()))
+        accounts[account] = earlier.merged(skew), lanes | followed.inputs[account]
+    rows = (
+        (
+            pipeline,
+            emitter,
+            report.node,
+            report.host,
+            report.seq,
+            report.started_at,
+            report.sent_at,
+            report.closed,
+            report.final_through,
+            report.resumes,
+            as_json(report.labels),
+            appended_at,
+            (known := accounts[pipeline, emitter])[0].ms,
+            as_json(known[0].smallest),
+            as_json(sorted(known[1])),
+        )
+        for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
+    )
+    table = tables.table_of(tables.EmitterRow)
+    of_newest = ("host", "seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels")
+    of_all = ("skew_ms", "skew", "inputs")
+    names = ("pipeline", "emitter", "node", *of_newest, "appended_at", *of_all)
+    upsert = stage(connection, table, names, rows)
+    newer = upsert.excluded.seq > table.c.seq
+    replaced: dict[str, Any] = {name: case((newer, upsert.excluded[name]), else_=table.c[name]) for name in of_newest}
+    replaced |= {name: upsert.excluded[name] for name in of_all}
+    replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
+    merge(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
+
+
+def _recall(connection: Connection, unknown: Sequence[Account], accounts: Accounts) -> None:
+    """Read the accounts that are not in memory."""
+    table = tables.table_of(tables.EmitterRow)
+    for at in range(0, len(unknown), ACCOUNTS_AT_ONCE):
+        rows = connection.execute(
+            select(table.c.pipeline, table.c.emitter, table.c.skew, table.c.inputs).where(
+                tuple_(table.c.pipeline, table.c.emitter).in_(unknown[at : at + ACCOUNTS_AT_ONCE])
+            )
+        )
+        for row in rows:
+            accounts[row.pipeline, row.emitter] = Skew.stored(row.skew), frozenset(row.inputs)
+
+
+def merge_lanes(connection: Connection, followed: ReportBatch) -> None:
+    """Write the newest progress of each lane."""
+    rows = (
+        (
+            pipeline,
+            checkpoint,
+            lane,
+            holder,
+            progress.until,
+            reporter,
+            record.appended_ms,
+            record.partition,
+            record.offset,
+        )
+        for (pipeline, checkpoint, lane, holder), (progress, record, reporter) in followed.lanes.items()
+    )
+    table = tables.table_of(tables.LaneRow)
+    keys = ("pipeline", "checkpoint", "lane", "holder")
+    position = ("appended_at", "topic_partition", "topic_offset")
+    upsert = stage(connection, table, (*keys, "until", "reporter", *position), rows)
+    found = upsert.excluded
+    newest = upsert.on_conflict_do_update(
+        index_elements=keys,
+        set_={name: found[name] for name in ("until", "reporter", *position)},
+        where=func.row(*(found[name] for name in position)) > func.row(*(table.c[name] for name in position)),
+    )
+    merge(connection, newest)
+
+
+def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> None:
+    """Write the newest tallies; `basis`: of the changes that they bring."""
+    rows = (
+        (
+            pipeline,
+            start,
+            emitter,
+            checkpoint,
+            replay,
+            node_of(checkpoint),
+            found.seq,
+            found.tally.sample,
+            found.tally.beacons,
+            found.tally.payload_bytes,
+            found.tally.id_sum,
+            found.tally.dropped,
+            found.tally.bins,
+            found.tally.packed_ranges,
+            found.changed_at,
+            basis,
+        )
+        for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
+    )
+    table = tables.table_of(tables.TallyRow)
+    keys = ("pipeline", "window_start", "emitter", "checkpoint", "replay")
+    content = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
+    upsert = stage(connection, table, (*keys, "node", "seq", *content, "changed_at", "changed_basis"), rows)
+    found = upsert.excluded
+
+    def content_of(columns: Any) -> list[Column[Any]]:
+        return [columns[name] for name in content]
+
+    changed = func.row(*content_of(found)).is_distinct_from(func.row(*content_of(table.c)))
+    replaced: dict[str, Any] = {name: found[name] for name in ("seq", *content)}
+    for name in ("changed_at", "changed_basis"):
+        replaced[name] = case((changed, found[name]), else_=table.c[name])
+    merge(connection, upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=found.seq > table.c.seq))

@@ -1,0 +1,168 @@
+"""Following reports: CPU a report of the consumer and PostgreSQL, beside a bare decode of the same reports and a bare
+COPY of the same rows."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import fastavro
+import numpy as np
+from sqlalchemy import Engine
+
+from aggregator.reports.batch import Checkpoints, ReportRecord
+from aggregator.reports.consumer import ReportConsumer, without_collections
+from benchmarks.cpu import cpu_s
+from lagloss.broker.topics import REPORTS
+from lagloss.wire.format import REPORT_SCHEMA, WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
+
+EMITTERS: Final = 10_000
+PIPELINES: Final = 40
+NODES: Final = ("src", "norm", "route", "conn", "sink")
+"""A pipeline has five services of 50 pods."""
+A_SECOND: Final = 10
+"""Messages a second at each emitter."""
+PARTITIONS: Final = 8
+ROUNDS: Final = 6
+"""Batches that are measured, after one that makes all rows."""
+TARGET_US: Final = 80.0
+
+
+def pipeline_name(number: int) -> str:
+    return f"service-{number:02}"
+
+
+def definition(name: str) -> Definition:
+    """Return a chain of the nodes."""
+    nodes = [{"name": node, "to": [after]} for node, after in itertools.pairwise(NODES)]
+    spec = {"nodes": [*nodes, {"name": NODES[-1]}]}
+    return Definition.model_validate(
+        {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": name}, "spec": spec}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Emitters that report each second at two checkpoints. `window_s`: the one that they observe; epoch s."""
+
+    window_s: int
+    emitters: int = EMITTERS
+
+    def reports(self, second: int, sent_ms: int) -> list[bytes]:
+        """Return the report of each emitter after so many seconds of the window, as encoded."""
+        lags = np.random.default_rng(1).lognormal(4, 0.5, (second + 1) * A_SECOND)
+        sketch, found = Sketch.of(lags), []
+        ranges = tuple(OffsetRange(partition, 0, second) for partition in range(PARTITIONS))
+        for number in range(self.emitters):
+            node = NODES[number // PIPELINES % len(NODES)]
+            tallies = tuple(
+                Tally(f"{node}.{side}", self.window_s, lags.size, number + second, sketch, ranges)
+                for side in ("in", "out")
+            )
+            progress = (Progress(f"{node}.in", f"topic/{number}", sent_ms), Progress(f"{node}.out", "", sent_ms))
+            report = EmitterReport(
+                pipeline_name(number % PIPELINES),
+                node,
+                self.name(number),
+                "pod",
+                second,
+                self.window_s * 1000,
+                sent_ms,
+                False,
+                self.window_s,
+                progress,
+                tallies,
+            )
+            found.append(encode_report(report))
+        return found
+
+    @staticmethod
+    def name(number: int) -> bytes:
+        return number.to_bytes(16, "big")
+
+
+def run(emitters: int = EMITTERS) -> None:
+    """Print what a report costs, by where it is spent."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
+        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
+    ):
+        Path(folder).chmod(0o711)
+        migrate(postgres.url)
+        with closing(Store(postgres.url)) as store:
+            for number in range(PIPELINES):
+                store.apply(definition(pipeline_name(number)), 0)
+            known = {name: frozenset(Graph(definition(name)).checkpoints) for name in store.names()}
+            consumer = ReportConsumer(store.engine, REPORTS, "bench")
+            now_ms = int(time.time() * 1000)
+            fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)
+            prices: dict[str, list[Price]] = {"followed": [], "bare decode": [], "bare COPY": []}
+            for second in range(ROUNDS + 1):
+                values = fleet.reports(second * 8, now_ms + second * 1000)
+                records = [
+                    ReportRecord(number % 8, second * emitters + number, now_ms + second * 1000, value)
+                    for number, value in enumerate(values)
+                ]
+                followed = _price(lambda: _follow(consumer, records, known), postgres, emitters)  # noqa: B023
+                if second:
+                    prices["followed"].append(followed)
+                    prices["bare decode"].append(_price(lambda: _decode(values), postgres, emitters))  # noqa: B023
+                    prices["bare COPY"].append(_price(lambda: _copy(store.engine), postgres, emitters))
+            for name, found in prices.items():
+                ours, server = (statistics.median(of) for of in zip(*found, strict=True))
+                print(f"{name:12} {ours + server:6.1f} us a report: {ours:6.1f} here, {server:6.1f} in PostgreSQL")
+
+
+def _follow(consumer: ReportConsumer, records: list[ReportRecord], known: Checkpoints) -> None:
+    with without_collections():
+        consumer.follow(records, known)
+
+
+Price = tuple[float, float]
+
+
+def _price(work: Callable[[], object], postgres: EmbeddedPostgres, reports: int) -> Price:
+    """Return the CPU time that a report takes in this process and in PostgreSQL, in us."""
+    began, server = time.process_time(), cpu_s(postgres.processes[0].pid)
+    work()
+    return (time.process_time() - began) / reports * 1e6, (cpu_s(postgres.processes[0].pid) - server) / reports * 1e6
+
+
+def _decode(values: Sequence[bytes]) -> None:
+    schema = REPORT_SCHEMA.versions[0].parsed
+    for value in values:
+        fastavro.schemaless_reader(io.BytesIO(value[10:]), schema, None)
+
+
+def _copy(engine: Engine) -> None:
+    """Copy the rows that the reports have left into tables of the same columns without an index."""
+    tables = ("emitter", "progress", "tally")
+    with engine.begin() as connection:
+        raw = connection.connection.driver_connection
+        with raw.cursor() as cursor:
+            data = []
+            for table in tables:
+                cursor.execute(f"CREATE TEMP TABLE bare_{table} (LIKE {table}) ON COMMIT DROP")
+                with cursor.copy(f"COPY (SELECT * FROM {table}) TO STDOUT (FORMAT BINARY)") as copy:
+                    data.append(b"".join(bytes(part) for part in copy))
+            for table, rows in zip(tables, data, strict=True):
+                with cursor.copy(f"COPY bare_{table} FROM STDIN (FORMAT BINARY)") as copy:
+                    copy.write(rows)
+
+
+if __name__ == "__main__":
+    run()

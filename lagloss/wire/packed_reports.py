@@ -1,0 +1,259 @@
+"""Reports whose sketches and ranges stay packed: read ten times as fast as with `decode_report`.
+
+A report is a few numbers and hundreds of bins that are of no use before its window is closed. Here the numbers are
+decoded, and the bytes of bins and ranges, which Avro writes as varints one after another, are kept as they came. What
+is not certainly good, or not written as usual, is left to `read_report`, so that both accept and refuse the same.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import fastavro
+import numpy as np
+import numpy.typing as npt
+from fastavro import schemaless_reader
+
+from lagloss.wire import varints
+from lagloss.wire.checks import check_numbers, check_report, read_report
+from lagloss.wire.format import (
+    MAX_COUNT,
+    MAX_PARTITIONS,
+    REPORT_SCHEMA,
+    BadRecord,
+    EmitterReport,
+    OffsetRange,
+    Progress,
+    SchemaVersion,
+    Tally,
+    pack_ranges,
+    unpack_ranges,
+)
+from lagloss.wire.sketch import MAX_KEY, MIN_KEY, Sketch
+
+AT_ONCE: Final = 200
+"""Reports whose bins and ranges are validated together: their integers fit into a core's cache."""
+
+
+@dataclass(slots=True)
+class PackedTally:
+    """A `Tally`. `bins`: as `Sketch.to_bytes` writes them, `packed_ranges`: as `pack_ranges` does.
+
+    Not frozen only because that doubles the cost of making one.
+    """
+
+    checkpoint: str
+    window_start: int
+    replay: str | None
+    sample: int
+    beacons: int
+    payload_bytes: int
+    id_sum: int
+    dropped: int
+    bins: bytes
+    packed_ranges: bytes
+
+    @classmethod
+    def of(cls, tally: Tally) -> PackedTally:
+        return cls(
+            tally.checkpoint,
+            tally.window_start,
+            tally.replay,
+            tally.sample,
+            tally.beacons,
+            tally.payload_bytes,
+            tally.id_sum,
+            tally.dropped,
+            tally.lag_sketch.to_bytes(),
+            pack_ranges(tally.ranges),
+        )
+
+    @property
+    def lag_sketch(self) -> Sketch:
+        return Sketch.from_bytes(self.bins)
+
+    @property
+    def ranges(self) -> tuple[OffsetRange, ...]:
+        return tuple(unpack_ranges(self.packed_ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class PackedReport:
+    """A report; `head` is all of it but its tallies."""
+
+    head: EmitterReport
+    tallies: tuple[PackedTally, ...]
+
+
+def read_reports(values: Sequence[bytes | None]) -> list[PackedReport | BadRecord]:
+    """Return the report of each record of the reports topic, or why the record has to be set aside.
+
+    Both as `read_report` would say, in the order of the records.
+    """
+    return [report for at in range(0, len(values), AT_ONCE) for report in _read_some(values[at : at + AT_ONCE])]
+
+
+def _read_some(values: Sequence[bytes | None]) -> list[PackedReport | BadRecord]:
+    found = [_read_quickly(value) for value in values]
+    quick = [(at, report) for at, report in enumerate(found) if report is not None]
+    if not _are_sound([report for _, report in quick]):
+        for at, report in quick:
+            if not _are_sound([report]):
+                found[at] = None
+    return [_read(value) if report is None else report for value, report in zip(values, found, strict=True)]
+
+
+def _read(value: bytes | None) -> PackedReport | BadRecord:
+    try:
+        report = read_report(value)
+    except BadRecord as bad:
+        return bad
+    return _packed(report)
+
+
+def _packed(report: EmitterReport) -> PackedReport:
+    return PackedReport(replace(report, tallies=()), tuple(map(PackedTally.of, report.tallies)))
+
+
+# -- the bytes of a report ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Sections:
+    """Schemas of the parts of a report that lie between its arrays of integers."""
+
+    head: Any
+    """All before the tallies, and how many of these there are."""
+    tally: Any
+    """All of a tally before its sketch, and how many bins this has."""
+    tail: Any
+    """All after the tallies; None if that is nothing."""
+    later: Mapping[str, Any]
+    """What later versions of the schema would say after them."""
+
+    @classmethod
+    def of(cls, version: SchemaVersion) -> _Sections:
+        before, after = _split(version.fields, "tallies")
+        of_tally = {field["name"]: field for field in version.fields["tallies"]["type"]["items"]["fields"]}
+        tail = _record("Tail", after) if after else None
+        return cls(_record("Head", before), _record("Tally", _split(of_tally, "lag_sketch")[0]), tail, version.later)
+
+
+def _split(fields: Mapping[str, Any], array: str) -> tuple[list[Any], list[Any]]:
+    """Return the fields before an array, with the count that opens it, and those after it."""
+    at, listed = list(fields).index(array), list(fields.values())
+    return [*listed[:at], {"name": array, "type": "long"}], listed[at + 1 :]
+
+
+def _record(name: str, fields: list[Any]) -> Any:
+    return fastavro.parse_schema({"type": "record", "name": name, "fields": fields})
+
+
+_SECTIONS: Final = {version.header: _Sections.of(version) for version in REPORT_SCHEMA.versions}
+_HEADER_BYTES: Final = 10
+
+
+def _read_quickly(value: bytes | None) -> PackedReport | None:
+    """Return the report, whose sketches and ranges are not validated yet; None if it has to be read in full."""
+    try:
+        return None if value is None else _read_sections(value, _SECTIONS[value[:_HEADER_BYTES]])
+    except Exception:  # whatever the bytes lead fastavro to; reading in full says what is wrong
+        return None
+
+
+def _read_sections(value: bytes, sections: _Sections) -> PackedReport:
+    """Return the report in a record's value, whose arrays are written in one piece.
+
+    Raises:
+        Exception: it is no good report, or is not written as usual.
+    """
+    body = io.BytesIO(value)
+    body.seek(_HEADER_BYTES)
+    head: Any = schemaless_reader(body, sections.head, None)
+    stops = np.flatnonzero(np.frombuffer(value, np.uint8) < 0x80)
+    tallies = []
+    count = head.pop("tallies")
+    for _ in range(count):
+        tally: Any = schemaless_reader(body, sections.tally, None)
+        bins, at = _array(value, stops, body.tell(), tally.pop("lag_sketch"), 2)
+        places, at = _array(value, stops, at + 1, _short(value[at]), 3)
+        tallies.append(PackedTally(**tally, bins=bins, packed_ranges=places))
+        body.seek(at)
+    if count:
+        _demand(body.read(1) == _END)
+    later: Any = sections.later if sections.tail is None else schemaless_reader(body, sections.tail, None)
+    _demand(count >= 0 and body.tell() == len(value))
+    progress = tuple(Progress(**each) for each in head.pop("progress"))
+    report = EmitterReport(**head, progress=progress, **later)
+    check_report(report)
+    for at, found in enumerate(tallies):
+        check_numbers(report.node, found, at)
+    return PackedReport(report, tuple(tallies))
+
+
+_END: Final = b"\0"
+"""The count that ends an array."""
+
+
+def _short(byte: int) -> int:
+    """Return the count that is written in this one byte."""
+    _demand(byte < 0x80 and byte % 2 == 0)
+    return byte // 2
+
+
+def _array(value: bytes, stops: npt.NDArray[np.int64], at: int, count: int, width: int) -> tuple[bytes, int]:
+    """Return the bytes of an array of `count` records of so many integers, from `at` on, and the position after it.
+
+    Args:
+        stops: positions at which an integer may end.
+    """
+    if count == 0:
+        return b"", at
+    _demand(count > 0)
+    end = int(stops[stops.searchsorted(at) + width * count - 1]) + 1
+    _demand(value[end : end + 1] == _END)
+    return value[at:end], end + 1
+
+
+def _demand(holds: bool) -> None:
+    if not holds:
+        raise ValueError("expected a report as the SDK writes it")
+
+
+def _are_sound(reports: Sequence[PackedReport]) -> bool:
+    """Return whether all bins and ranges are certainly in range, and in the order in which a sketch has its bins."""
+    tallies = [tally for report in reports for tally in report.tallies]
+    try:
+        bins = varints.unpack(b"".join([tally.bins for tally in tallies])).reshape(-1, 2)
+        places = varints.unpack(b"".join([tally.packed_ranges for tally in tallies])).reshape(-1, 3)
+    except ValueError:
+        return False
+    key, count = bins[:, 0], bins[:, 1]
+    partition, first, last = places.T
+    size = np.abs(key)
+    return bool(
+        (((size >= MIN_KEY) & (size <= MAX_KEY)) | (size == 0)).all()
+        and ((count >= 0) & (count <= MAX_COUNT)).all()
+        and ((partition >= 0) & (partition < MAX_PARTITIONS) & (first >= 0) & (first <= last)).all()
+        and _are_ascending(key, tallies)
+    )
+
+
+def _are_ascending(key: npt.NDArray[np.int64], tallies: Sequence[PackedTally]) -> bool:
+    """Return whether the keys of each sketch ascend; `key`: those of all, one after another."""
+    ends = np.cumsum([_count(tally.bins) // 2 for tally in tallies], dtype=np.int64)
+    begins_another = np.zeros(key.size + 1, np.bool_)
+    begins_another[ends] = True
+    return bool(((key[1:] > key[:-1]) | begins_another[1 : key.size]).all())
+
+
+def _count(packed: bytes) -> int:
+    """Return how many integers there are."""
+    return len(packed.translate(None, _GOES_ON))
+
+
+_GOES_ON: Final = bytes(range(0x80, 0x100))
+"""Bytes of an integer that are not its last."""
