@@ -59,12 +59,19 @@ class Sketch:
     @classmethod
     def of_keys(cls, keys: npt.NDArray[np.int32]) -> Sketch:
         """Return the sketch of the lags in these bins (see `bin_keys`), one key per lag."""
+        return cls().plus(keys)
+
+    def plus(self, keys: npt.NDArray[np.int32]) -> Sketch:
+        """Return the sketch of these lags and of those in these bins, as for `of_keys`."""
         if keys.size == 0:
-            return cls()
-        low = int(keys.min())
-        dense = np.bincount(keys - low)
+            return self
+        low, high = int(keys.min()), int(keys.max())
+        if self.keys.size:
+            low, high = min(low, int(self.keys[0])), max(high, int(self.keys[-1]))
+        dense = np.bincount(keys - low, minlength=high - low + 1)
+        dense[self.keys - low] += self.counts
         filled = np.flatnonzero(dense)
-        return cls((filled + low).astype(np.int32), dense[filled].astype(np.int64))
+        return Sketch((filled + low).astype(np.int32), dense[filled])
 
     @classmethod
     def from_bins(cls, bins: Mapping[int, int]) -> Sketch:
