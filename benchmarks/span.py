@@ -86,7 +86,7 @@ def _show(title: str, prices: Mapping[str, Sequence[Price]]) -> None:
 def _flush_interval_s(per_second: int) -> float:
     """Return the seconds from one flush to the next that the emitter chooses at a steady rate."""
     waited_s = 0.0
-    while (left_s := wait_s(waited_s, int(per_second * waited_s), MAX_BUFFERED)) > 0:
+    while (left_s := wait_s(waited_s, int(per_second * waited_s), MAX_BUFFERED, is_awaited=False)) > 0:
         waited_s += left_s
     return waited_s
 

@@ -15,16 +15,17 @@ ENOUGH: Final = 500
 """Beacons that are worth a flush: what they cost themselves exceeds what any flush costs."""
 
 
-def wait_s(waited_s: float, beacons: int, max_buffered: int) -> float:
+def wait_s(waited_s: float, beacons: int, max_buffered: int, *, is_awaited: bool) -> float:
     """Return the seconds until a flush is due, or the buffer is to be looked at again; none are left if it is due.
 
-    A flush is due `SHORTEST_S` after the one before if there are `ENOUGH` beacons for it, or the buffer is half full,
-    else `LONGEST_S` after.
+    A flush is due `SHORTEST_S` after the one before if there are `ENOUGH` beacons for it, the buffer is half full, or
+    the host waits for it; else `LONGEST_S` after.
 
     Args:
         waited_s: seconds since the flush before.
         beacons: in the buffer, which takes `max_buffered`.
+        is_awaited: the host commits, or goes on, once these beacons are acknowledged.
     """
     is_enough = beacons >= min(ENOUGH, max_buffered / 2)
-    due_s = SHORTEST_S if is_enough else LONGEST_S
+    due_s = SHORTEST_S if is_enough or is_awaited else LONGEST_S
     return min(due_s - waited_s, SHORTEST_S)

@@ -493,14 +493,13 @@ class Emitter:
 
     def mark(self) -> int:
         """Return a mark for all beacons observed so far, by any thread: see `acknowledged`."""
-        # A drain under way may have missed the newest of them, the next one cannot.
-        return self._flusher.drains + 1 if self._flusher is not None else 0
+        return self._flusher.mark() if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
         """Return True if the broker or the spool has all beacons observed before `mark` was drawn, or counts them as
         dropped.
 
-        Turns true within three seconds while either works; after a `request_flush`, within milliseconds.
+        Turns true within two seconds while either works; after a `request_flush`, within milliseconds.
         """
         return self._flusher is None or self._flusher.safe >= mark
 

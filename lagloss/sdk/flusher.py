@@ -90,6 +90,8 @@ class Flusher:
         self._make_backlog = make_backlog
         self._backlog: Backlog = MemoryBacklog()
         self._partitions: int | None = None
+        self._marked = 0
+        """The newest flush whose number `mark` has returned."""
         self._progress_up_to = 0
         """The newest flush shipped for which progress was read: the extent of the next report."""
         self._flushed_at = self._tidied_at = time.monotonic()
@@ -105,6 +107,12 @@ class Flusher:
     def drains(self) -> int:
         """Flushes begun so far."""
         return self._drain.taken
+
+    def mark(self) -> int:
+        """Return the number of the flush that has all beacons observed so far, from any thread: it is waited for."""
+        mark = self.drains + 1  # a drain under way may have missed the newest of them, the next one cannot
+        self._marked = max(self._marked, mark)
+        return mark
 
     @property
     def sent(self) -> int:
@@ -168,7 +176,9 @@ class Flusher:
         self.wake.clear()
 
     def _wait_s(self) -> float:
-        return wait_s(time.monotonic() - self._flushed_at, len(self._buffer), self._buffer.max_beacons)
+        is_awaited = self._marked > self.drains
+        waited_s = time.monotonic() - self._flushed_at
+        return wait_s(waited_s, len(self._buffer), self._buffer.max_beacons, is_awaited=is_awaited)
 
     def _open_backlog(self) -> None:
         """Open the backlog if it has failed so far; retried once per minute."""

@@ -21,11 +21,15 @@ TICK_S = 1e-6
 ROOM = st.sampled_from([1, 10, 999, MAX_BUFFERED])
 
 
-def flushes_s(beacons_s: list[float], max_buffered: int = MAX_BUFFERED) -> list[float]:
-    """When the emitter flushes, from 0 until it has all these beacons; `beacons_s`: when each is observed."""
+def flushes_s(
+    beacons_s: list[float], max_buffered: int = MAX_BUFFERED, awaited_from_s: float = math.inf
+) -> list[float]:
+    """When the emitter flushes, from 0 until it has all these beacons; `beacons_s`: when each is observed, and from
+    `awaited_from_s` on they are waited for."""
     flushed, now_s = [0.0], 0.0
     while flushed[-1] < max(beacons_s, default=0):
-        left_s = wait_s(now_s - flushed[-1], sum(flushed[-1] < at <= now_s for at in beacons_s), max_buffered)
+        beacons = sum(flushed[-1] < at <= now_s for at in beacons_s)
+        left_s = wait_s(now_s - flushed[-1], beacons, max_buffered, is_awaited=now_s >= awaited_from_s)
         if left_s <= 0:
             flushed.append(now_s)
         else:
@@ -64,12 +68,17 @@ def test_a_rate_that_rises_shortens_the_wait_that_is_under_way() -> None:
     assert flushes_s(slow + fast)[:3] == [0, 2, 3]
 
 
+def test_beacons_that_are_waited_for_wait_for_the_shortest_interval_at_most() -> None:
+    assert flushes_s(steady(10), awaited_from_s=3)[:4] == [0, 2.5, 3.5, 4.5]
+    assert flushes_s(steady(10), awaited_from_s=1.5)[:3] == [0, 2, 3]
+
+
 def test_half_a_small_buffer_is_enough() -> None:
     assert flushes_s(steady(60), max_buffered=100)[:3] == [0, 1, 2]
     assert flushes_s(steady(40), max_buffered=100)[:3] == [0, 2, 4]
 
 
-def test_beacons_are_sent_at_once_where_that_is_requested_and_else_once_they_are_enough(
+def test_beacons_are_sent_soon_once_they_are_waited_for_or_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("lagloss.sdk.cadence.SHORTEST_S", 0.01)
@@ -78,7 +87,6 @@ def test_beacons_are_sent_at_once_where_that_is_requested_and_else_once_they_are
     with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
         assert emitter.taken_in("few", now_ms)
         mark = emitter.mark()
-        emitter.request_flush()
         wait_for(lambda: emitter.acknowledged(mark), 5)
         assert all(emitter.taken_in(f"many-{at}", now_ms) for at in range(ENOUGH))
         wait_for(lambda: emitter.stats().sent == ENOUGH + 1, 5)
