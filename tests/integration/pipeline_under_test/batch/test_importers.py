@@ -51,7 +51,7 @@ def run(batch: BatchPipeline, *faults: str, files: int = FILES) -> None:
 
 
 def beacons_of(batch: BatchPipeline) -> tuple[Beacons, Beacons]:
-    """What the emitters have sent by now, of records and of files; importers flush every 2.5 s."""
+    """What the emitters have sent by now, of records and of files; importers flush each second."""
     name, bootstrap = batch.settings.pipeline, batch.env["LAGLOSS_KAFKA_BOOTSTRAP"]
     files = files_pipeline(name)
     done = {hash_id(fact["file"]) for fact in batch.facts("writing")}
