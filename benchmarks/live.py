@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from benchmarks.cpu import cpu_s
 from benchmarks.reports import A_SECOND, NODES, PIPELINES, Fleet, definition, pipeline_name
 from lagloss.broker.topics import REPORTS, create_topics
-from lagloss.wire import varints
+from lagloss.wire.avro import encode_long
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -103,8 +103,8 @@ class Plan:
 
 
 _SOME_S: Final = 1_700_000_040
-_SOME: Final = varints.pack([_SOME_S])
-_SOME_MS: Final = varints.pack([_SOME_S * 1000])
+_SOME: Final = encode_long(_SOME_S)
+_SOME_MS: Final = encode_long(_SOME_S * 1000)
 """Stand for the window and the time in reports that are encoded ahead: their encoding takes longer than their sending.
 """
 
@@ -115,11 +115,11 @@ def send(bootstrap: str, emitters: int, queue: multiprocessing.Queue[object]) ->
     began_s = time.time() + WARM_S
     plan = Plan(emitters, (int(began_s) // WINDOW_S + 1) * WINDOW_S, began_s)
     queue.put(plan)
-    window = varints.pack([plan.window_s])
+    window = encode_long(plan.window_s)
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
     late_s = 0.0
     for second, reports in enumerate(values):
-        now = varints.pack([int((began_s + second) * 1000)])
+        now = encode_long(int((began_s + second) * 1000))
         for emitter, value in enumerate(reports):
             if emitter % 50 == 0:
                 ahead_s = plan.sent_s(second, emitter) - time.time()

@@ -11,7 +11,7 @@ import gc
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,12 +24,18 @@ from requests.adapters import BaseAdapter
 
 from lagloss import Emitter
 from lagloss.checksums import Checksums
+from lagloss.sdk.cadence import wait_s
+from lagloss.sdk.emitter import MAX_BUFFERED
 from lagloss.sdk.outlets.kafka import MemoryOutlet
 
 ROUNDS = 5
 ITEMS = 10_000
 A_FLUSH = (100, 500, 5_000)
-"""Items between two flushes: a service's beacons of a second."""
+"""Items between two flushes."""
+PER_SECOND = 100
+"""A service's messages."""
+SPANS_EVERY_S = 5.0
+"""The default of OTEL_BSP_SCHEDULE_DELAY: how long a BatchSpanProcessor waits while it has fewer than 512 spans."""
 ASKED_CALLER, ASKED_ALL = 1 / 20, 1 / 10
 PAYLOAD_BYTES = (100, 1_000, 10_000)
 SPAN = "span"
@@ -58,28 +64,43 @@ class Price:
 def run() -> None:
     """Print the price of each kind of item, and of each beacon in spans."""
     for a_flush in A_FLUSH:
-        prices = _measure(a_flush)
-        print(f"{a_flush:,} items a flush; {ROUNDS} rounds of {ITEMS:,} items, in turn; µs of CPU an item")
-        print(f"{'':32}{'caller min':>11}{'median':>8}{'all min':>9}{'median':>8}   medians in spans: caller, all")
-        span = _summary(prices[SPAN], statistics.median)
-        for name, found in prices.items():
-            least, median = _summary(found, min), _summary(found, statistics.median)
-            shares = f"1/{span.caller / median.caller:.0f}, 1/{span.everything / median.everything:.0f}"
-            line = f"{name:32}{least.caller:11.2f}{median.caller:8.2f}{least.everything:9.2f}{median.everything:8.2f}"
-            print(f"{line}   {shares}")
+        _show(f"{a_flush:,} items a flush", _measure(a_flush, a_flush))
+    interval_s = _flush_interval_s(PER_SECOND)
+    beacons, spans = round(PER_SECOND * interval_s), round(PER_SECOND * SPANS_EVERY_S)
+    title = f"at {PER_SECOND} a second and process: {beacons} beacons a flush ({interval_s:g} s)"
+    _show(f"{title}, {spans} spans a batch ({SPANS_EVERY_S:g} s)", _measure(beacons, spans))
     print(f"asked for: caller 1/{1 / ASKED_CALLER:.0f}, all CPU 1/{1 / ASKED_ALL:.0f}")
+
+
+def _show(title: str, prices: Mapping[str, Sequence[Price]]) -> None:
+    print(f"{title}; {ROUNDS} rounds of {ITEMS:,} items, in turn; µs of CPU an item")
+    print(f"{'':32}{'caller min':>11}{'median':>8}{'all min':>9}{'median':>8}   medians in spans: caller, all")
+    span = _summary(prices[SPAN], statistics.median)
+    for name, found in prices.items():
+        least, median = _summary(found, min), _summary(found, statistics.median)
+        shares = f"1/{span.caller / median.caller:.0f}, 1/{span.everything / median.everything:.0f}"
+        line = f"{name:32}{least.caller:11.2f}{median.caller:8.2f}{least.everything:9.2f}{median.everything:8.2f}"
+        print(f"{line}   {shares}")
+
+
+def _flush_interval_s(per_second: int) -> float:
+    """Return the seconds from one flush to the next that the emitter chooses at a steady rate."""
+    waited_s = 0.0
+    while (left_s := wait_s(waited_s, int(per_second * waited_s), MAX_BUFFERED, is_awaited=False)) > 0:
+        waited_s += left_s
+    return waited_s
 
 
 def _summary(prices: Sequence[Price], of: Callable[[Iterator[float]], float]) -> Price:
     return Price(of(price.caller for price in prices), of(price.everything for price in prices))
 
 
-def _measure(a_flush: int) -> dict[str, list[Price]]:
+def _measure(beacons_a_flush: int, spans_a_flush: int) -> dict[str, list[Price]]:
     prices: dict[str, list[Price]] = defaultdict(list)
     with _subjects() as subjects:
         for round_ in range(-1, ROUNDS):  # the first warms up
             for name, subject in subjects.items():
-                price = _price(subject, a_flush)
+                price = _price(subject, spans_a_flush if name.startswith(SPAN) else beacons_a_flush)
                 if round_ >= 0:
                     prices[name].append(price)
     return prices

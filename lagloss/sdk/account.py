@@ -5,10 +5,12 @@ Pure bookkeeping, free of Kafka and of clocks: the time is an argument.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
+
+import numpy as np
+import numpy.typing as npt
 
 from lagloss.sdk.packing import KEPT_S, Increment, TallyKey
 from lagloss.wire.format import MAX_COUNT, SAMPLE_ALL, EmitterReport, OffsetRange, Tally, decode_report, encode_report
@@ -18,6 +20,8 @@ MAX_RANGES: Final = 4
 """Offset ranges of a tally per partition; the nearest are merged beyond that."""
 MAX_TALLIES: Final = 65_536
 """Tallies that an account keeps: 7 days of windows of six checkpoints."""
+MAX_UNCOUNTED: Final = 64
+"""Blocks whose lags wait to be counted: what is recovered from a spool is reported at its end only."""
 QUIET_S: Final = 900
 """Seconds without change after which a tally is kept as its encoded bytes."""
 FORGET_S: Final = KEPT_S + 3_600
@@ -56,8 +60,9 @@ class _Entry:
     payload_bytes: int = 0
     dropped: int = 0
     sample: int = SAMPLE_ALL
-    bins: Counter[int] = field(default_factory=Counter)
-    """The lag sketch while it grows: a block adds few lags to many."""
+    lags: Sketch = field(default_factory=Sketch)
+    uncounted: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    """Bins of the lags that are not in `lags` yet, by block: one count of many is as fast as one of few."""
     ranges: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
     @classmethod
@@ -71,9 +76,20 @@ class _Entry:
             tally.payload_bytes,
             tally.dropped,
             tally.sample,
-            Counter(tally.lag_sketch.bins()),
-            ranges,
+            tally.lag_sketch,
+            ranges=ranges,
         )
+
+    def add_lags(self, keys: npt.NDArray[np.int32]) -> None:
+        self.uncounted.append(keys)
+        if len(self.uncounted) >= MAX_UNCOUNTED:
+            self.lag_sketch()
+
+    def lag_sketch(self) -> Sketch:
+        if self.uncounted:
+            self.lags = self.lags.plus(np.concatenate(self.uncounted))
+            self.uncounted.clear()
+        return self.lags
 
 
 class Account:
@@ -109,7 +125,7 @@ class Account:
         entry.id_sum = (entry.id_sum + increment.id_sum) % (1 << 64)
         entry.payload_bytes = min(entry.payload_bytes + increment.payload_bytes, MAX_COUNT)
         entry.sample = min(entry.sample, increment.sample)
-        entry.bins.update(increment.lag_sketch.bins())
+        entry.add_lags(increment.lag_keys)
         places = entry.ranges.get(partition)
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
 
@@ -207,7 +223,7 @@ class Account:
             window_start=key.window_start,
             beacons=entry.beacons,
             id_sum=entry.id_sum,
-            lag_sketch=Sketch.from_bins(entry.bins),
+            lag_sketch=entry.lag_sketch(),
             ranges=tuple(place for _, places in sorted(entry.ranges.items()) for place in places),
             replay=key.replay,
             payload_bytes=entry.payload_bytes,

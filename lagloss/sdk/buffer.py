@@ -67,9 +67,10 @@ class Processing:
 
 
 class BeaconBuffer:
-    """Beacons that wait to be flushed, and counts of those that cannot."""
+    """Beacons that wait to be flushed, `max_beacons` at most, and counts of those that cannot."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_beacons: int) -> None:
+        self.max_beacons = max_beacons
         self.values: list[Any] = []
         self.columns: list[Columns] = []
         self.hand: dict[int, int] = {}

@@ -4,7 +4,7 @@
     emitter.taken_in(message_id, event_time_ms)
     emitter.sent_out(message_id, event_time_ms)
 
-A call costs one clock read and one append; a daemon thread does the rest, once per second.
+A call costs one clock read and one append; a daemon thread does the rest, every one to 2.5 s.
 """
 
 from __future__ import annotations
@@ -200,7 +200,7 @@ class Emitter:
     def _reset(self) -> None:
         """Reset the state that belongs to this process."""
         self.id = uuid.uuid4().bytes
-        self._beacons = BeaconBuffer()
+        self._beacons = BeaconBuffer(self._max_items // STRIDE)
         self._buffer = self._beacons.values
         self._append = self._buffer.extend
         self._room = 0
@@ -412,7 +412,7 @@ class Emitter:
             return 0
         if self._flusher is None:
             self._begin_in_child()
-        if len(beacons) + len(columns) <= self._max_items // STRIDE:
+        if len(beacons) + len(columns) <= beacons.max_beacons:
             beacons.columns.append(columns)
             return len(columns)
         is_placed = are_placeable(columns.event_ms, now_ms)
@@ -493,8 +493,7 @@ class Emitter:
 
     def mark(self) -> int:
         """Return a mark for all beacons observed so far, by any thread: see `acknowledged`."""
-        # A drain under way may have missed the newest of them, the next one cannot.
-        return self._flusher.drains + 1 if self._flusher is not None else 0
+        return self._flusher.mark() if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
         """Return True if the broker or the spool has all beacons observed before `mark` was drawn, or counts them as
@@ -505,7 +504,7 @@ class Emitter:
         return self._flusher is None or self._flusher.safe >= mark
 
     def request_flush(self) -> None:
-        """Send the buffered beacons now rather than at the next second; returns at once."""
+        """Send the buffered beacons now rather than at the next flush; returns at once."""
         if self._flusher is not None:
             self._flusher.wake.set()
 

@@ -12,6 +12,7 @@ from lagloss.broker.topics import BEACONS_PARTITIONS
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog, MemoryBacklog
 from lagloss.sdk.buffer import BeaconBuffer
+from lagloss.sdk.cadence import wait_s
 from lagloss.sdk.flush import Drain, Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import BeaconReader, Packer
@@ -20,7 +21,6 @@ from lagloss.wire.format import Progress
 
 log = logging.getLogger("lagloss")
 
-FLUSH_S: Final = 1.0
 TIDY_S: Final = 60.0
 SHARE_FOR_BLOCKS: Final = 0.75
 """Share of the time of `close` after which unacknowledged blocks are dropped, so that the report still counts them."""
@@ -90,9 +90,11 @@ class Flusher:
         self._make_backlog = make_backlog
         self._backlog: Backlog = MemoryBacklog()
         self._partitions: int | None = None
+        self._marked = 0
+        """The newest flush whose number `mark` has returned."""
         self._progress_up_to = 0
         """The newest flush shipped for which progress was read: the extent of the next report."""
-        self._drained_at = self._tidied_at = time.monotonic()
+        self._flushed_at = self._tidied_at = time.monotonic()
         self._was_woken = False
         """A turn was requested while one was under way."""
         self._closing = False
@@ -105,6 +107,12 @@ class Flusher:
     def drains(self) -> int:
         """Flushes begun so far."""
         return self._drain.taken
+
+    def mark(self) -> int:
+        """Return the number of the flush that has all beacons observed so far, from any thread: it is waited for."""
+        mark = self.drains + 1  # a drain under way may have missed the newest of them, the next one cannot
+        self._marked = max(self._marked, mark)
+        return mark
 
     @property
     def sent(self) -> int:
@@ -161,10 +169,16 @@ class Flusher:
         self._notify()
 
     def _pause(self) -> None:
-        if not self._was_woken:
-            self.wake.wait(FLUSH_S)
+        """Wait until the next flush is due, or requested."""
+        while not self._was_woken and (left_s := self._wait_s()) > 0:
+            self._was_woken = self.wake.wait(left_s)
         self._was_woken = False
         self.wake.clear()
+
+    def _wait_s(self) -> float:
+        is_awaited = self._marked > self.drains
+        waited_s = time.monotonic() - self._flushed_at
+        return wait_s(waited_s, len(self._buffer), self._buffer.max_beacons, is_awaited=is_awaited)
 
     def _open_backlog(self) -> None:
         """Open the backlog if it has failed so far; retried once per minute."""
@@ -187,6 +201,7 @@ class Flusher:
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def _turn(self) -> None:
+        self._flushed_at = time.monotonic()
         may_report = self._is_report_wanted or self._shipper.may_report
         partitions = self.outlet.partitions()
         self._partitions = partitions or self._partitions
@@ -218,7 +233,6 @@ class Flusher:
         partitions = self._partitions or self._backlog.presumed_partitions
         if partitions is None:
             return
-        self._drained_at = time.monotonic()
         observed_until_ms = now_ms()  # before progress is read: its claims were observed by then
         sample = self.outlet.sample(self._pipeline)
         flush = self._drain.take(observed_until_ms, read_progress() if read_progress else None, partitions, sample)
@@ -250,10 +264,11 @@ class Flusher:
 
         Progress is not read: that may take seconds while brokers are away.
         """
-        is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
+        is_due = self.wake.is_set() or self._wait_s() <= 0
         if is_due and not self._closing and self._backlog.has_room:
             self._was_woken = self._was_woken or self.wake.is_set()
             self.wake.clear()
+            self._flushed_at = time.monotonic()
             self._take(None)
             self._notify()
 

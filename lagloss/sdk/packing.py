@@ -34,7 +34,7 @@ from lagloss.wire.format import (
     window_start_of,
 )
 from lagloss.wire.positions import pack_positions
-from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss.wire.sketch import bin_keys
 from lagloss.wire.traces import CONTEXT_BYTES, U8, pack_traces, parse_traceparent
 
 STRIDE: Final = 5
@@ -219,20 +219,6 @@ class Observed:
             [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
             self.traces[rows] if self.traces.size else self.traces,
             self.out_of_order[rows] if self.out_of_order.size else self.out_of_order,
-        )
-
-    def cut(self, start: int, end: int) -> Observed:
-        """Return the rows from `start` to before `end`, as views."""
-        return Observed(
-            self.code[start:end],
-            self.id_hash[start:end],
-            self.event_ms[start:end],
-            self.lag_ms[start:end],
-            self.crc[start:end],
-            self.payload_bytes[start:end],
-            self.raw_ids[start:end],
-            self.traces[start:end],
-            self.out_of_order[start:end],
         )
 
     @classmethod
@@ -517,28 +503,24 @@ def _text(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """The amounts that one block adds to its tally. `id_sum` modulo 2^64; `sample` as in the block."""
+    """The amounts that one block adds to its tally. `id_sum` modulo 2^64; `lag_keys`: the bin of each lag (see
+    `bin_keys`), which a tally counts for all of its blocks at once; `sample` as in the block."""
 
     key: TallyKey
     beacons: int
     id_sum: int
-    lag_sketch: Sketch
+    lag_keys: npt.NDArray[np.int32]
     payload_bytes: int
     sample: int = SAMPLE_ALL
 
     @classmethod
-    def of(cls, block: BeaconBlock, payload_bytes: int, lag_sketch: Sketch | None = None) -> Self:
-        """Return the increment of this block.
-
-        Args:
-            payload_bytes: sum of its payloads' sizes.
-            lag_sketch: the sketch of its lags, if known already.
-        """
+    def of(cls, block: BeaconBlock, payload_bytes: int) -> Self:
+        """Return the increment of this block. `payload_bytes`: the sum of its payloads' sizes."""
         return cls(
             TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
             block.count,
             int(np.add.reduce(block.id_hash)),
-            Sketch.of(block.lag_ms) if lag_sketch is None else lag_sketch,
+            bin_keys(block.lag_ms),
             payload_bytes,
             block.sample,
         )
@@ -567,21 +549,14 @@ def apply_sample(observed: Observed, kinds: Sequence[Kind], sample: int) -> tupl
     return observed.at(np.flatnonzero(is_taken)), list(keys)
 
 
-_RADIX_ROWS: Final = 2_000
-"""From so many rows on, one key of 16 bits, which numpy sorts by radix, is faster than three of 64: nine times for
-250,000 rows."""
-
-
-def _stable_order(
-    code: npt.NDArray[np.int64], minute: npt.NDArray[np.int64], partition: npt.NDArray[np.int64]
-) -> npt.NDArray[np.intp]:
-    """Return the rows by code, minute and partition, equal ones as they were."""
-    if code.size < _RADIX_ROWS:
-        return np.lexsort((partition, minute, code))
-    first, minutes, partitions = int(minute.min()), int(np.ptp(minute)) + 1, int(partition.max()) + 1
-    if (int(code.max()) + 1) * minutes * partitions > np.iinfo(np.uint16).max:
-        return np.lexsort((partition, minute, code))
-    return np.argsort(((code * minutes + minute - first) * partitions + partition).astype(np.uint16), kind="stable")
+def _block_numbers(
+    code: npt.NDArray[np.int64], minute: npt.NDArray[np.int64], partition: npt.NDArray[np.int64], partitions: int
+) -> npt.NDArray[np.unsignedinteger]:
+    """Return a number of each row that is its block's alone: it ascends by code, minute and partition. Of 16 bits if
+    possible, which numpy sorts by radix."""
+    first = minute.min()
+    number: npt.NDArray[np.int64] = (code * (minute.max() - first + 1) + minute - first) * partitions + partition
+    return number.astype(np.uint16 if number.max() <= np.iinfo(np.uint16).max else np.uint64)
 
 
 @dataclass(slots=True)
@@ -607,67 +582,75 @@ class Packer:
         """
         if not len(observed):
             return
-        window = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64) * WINDOW_S
+        minute = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64)
         partition = partitions_of(observed.id_hash, partitions)
-        order = _stable_order(observed.code, window // WINDOW_S, partition)
-        ordered, window, partition = observed.at(order), window[order], partition[order]
-        keys = bin_keys(ordered.lag_ms.astype(np.float32))  # as sent; once for all blocks, which may be small
-        edges = (np.diff(ordered.code) != 0) | (np.diff(window) != 0) | (np.diff(partition) != 0)
-        starts = [0, *(np.flatnonzero(edges) + 1).tolist(), len(ordered)]
-        for start, end in itertools.pairwise(starts):
-            kind, step = kinds[int(ordered.code[start])], MAX_BLOCK_BEACONS
-            if self._is_named(kind):
+        number = _block_numbers(observed.code, minute, partition, partitions)
+        order = number.argsort(kind="stable")
+        ordered, number, minute = observed.at(order), number[order], minute[order]
+        lag_ms = ordered.lag_ms.astype(np.float32)
+        lag_keys = bin_keys(lag_ms)
+        starts = list(self._starts(ordered, kinds, np.flatnonzero(number[1:] != number[:-1]) + 1))
+        blocks = zip(
+            starts,
+            [*starts[1:], len(ordered)],
+            ordered.code[starts].tolist(),
+            (minute[starts] * WINDOW_S).tolist(),
+            partition[order[starts]].tolist(),
+            np.add.reduceat(ordered.id_hash, starts).tolist(),
+            np.add.reduceat(ordered.payload_bytes, starts).tolist(),
+            strict=True,
+        )
+        for start, end, code, window_start, at_partition, id_sum, payload_bytes in blocks:
+            kind, rows = kinds[code], slice(start, end)
+            tally = TallyKey(kind.place, kind.replay, window_start)
+            block = self._block(ordered, lag_ms, rows, kind, window_start, partitions, sample)
+            yield PackedBlock(
+                at_partition,
+                block_key(self.pipeline, window_start),
+                encode_block(block),
+                Increment(tally, end - start, id_sum, lag_keys[rows], payload_bytes, sample),
+                block.seq,
+            )
+
+    def _starts(self, ordered: Observed, kinds: Sequence[Kind], edges: npt.NDArray[np.intp]) -> Iterator[int]:
+        """Yield the first row of each block: where another kind, window or partition begins (at 0 and at `edges`), and
+        where a block would hold too much."""
+        for start, end in itertools.pairwise((0, *edges.tolist(), len(ordered))):
+            step = MAX_BLOCK_BEACONS
+            if self._is_named(kinds[ordered.code[start]]):
                 step = min(step, MAX_BLOCK_ID_BYTES // (max(map(len, ordered.raw_ids[start:end])) + 1))
-            for cut in range(start, end, step):
-                upto = min(cut + step, end)
-                yield self._packed(
-                    ordered.cut(cut, upto),
-                    keys[cut:upto],
-                    kind,
-                    window_start=int(window[start]),
-                    partition=int(partition[start]),
-                    partitions=partitions,
-                    sample=sample,
-                )
+            yield from range(start, end, step)
 
     def _is_named(self, kind: Kind) -> bool:
         return self.first and self.names_ids and kind.place == "in"
 
-    def _packed(
+    def _block(
         self,
-        rows: Observed,
-        keys: npt.NDArray[np.int32],
+        ordered: Observed,
+        lag_ms: npt.NDArray[np.float32],
+        rows: slice,
         kind: Kind,
-        *,
         window_start: int,
-        partition: int,
         partitions: int,
         sample: int,
-    ) -> PackedBlock:
-        offsets = rows.event_ms - window_start * 1000 if self.first and kind.place == "in" else None
+    ) -> BeaconBlock:
+        is_first = self.first and kind.place == "in"
         self.seq += 1
-        block = BeaconBlock(
+        return BeaconBlock(
             pipeline=self.pipeline,
             checkpoint=f"{self.node}.{kind.place}",
             emitter=self.emitter,
             seq=self.seq,
             window_start=window_start,
             partitions=partitions,
-            id_hash=rows.id_hash,
-            lag_ms=rows.lag_ms.astype(np.float32),
+            id_hash=ordered.id_hash[rows],
+            lag_ms=lag_ms[rows],
             sample=sample,
             replay=kind.replay,
             reason=kind.reason,
-            event_offset_ms=None if offsets is None else offsets.astype(np.uint16),
-            message_ids=pack_ids(rows.raw_ids) if self._is_named(kind) else None,
-            payload_crc=rows.crc if kind.has_crc else None,
-            traces=pack_traces(rows.traces) if rows.traces.size and offsets is not None else None,
-            out_of_order=pack_positions(rows.out_of_order) if rows.out_of_order.size else None,
-        )
-        return PackedBlock(
-            partition,
-            block_key(self.pipeline, window_start),
-            encode_block(block),
-            Increment.of(block, int(np.add.reduce(rows.payload_bytes)), Sketch.of_keys(keys)),
-            block.seq,
+            event_offset_ms=(ordered.event_ms[rows] - window_start * 1000).astype(np.uint16) if is_first else None,
+            message_ids=pack_ids(ordered.raw_ids[rows]) if self._is_named(kind) else None,
+            payload_crc=ordered.crc[rows] if kind.has_crc else None,
+            traces=pack_traces(ordered.traces[rows]) if is_first and ordered.traces.size else None,
+            out_of_order=pack_positions(ordered.out_of_order[rows]) if ordered.out_of_order.size else None,
         )

@@ -16,9 +16,11 @@ from lagloss.sdk.packing import PackedBlock, TallyKey
 from lagloss.wire.format import EmitterReport, Progress, Tally, encode_report
 
 REPORT_S: Final = 0.9
-"""Seconds between two reports that no caller requested, a little less than a flush so that each flush may report."""
-IDLE_REPORT_S: Final = 10.0
-"""Seconds between reports of an emitter without news."""
+"""Seconds between two reports that no caller requested, a little less than from one flush to the next so that each may
+report."""
+IDLE_REPORT_S: Final = 9.0
+"""Seconds between reports of an emitter without news, a little less than its four flushes take, so that it is 10 s. It
+counts as silent after 60 s, and a silent one's blocks are looked for up to 10 s after its last report."""
 POLL_S: Final = 0.05
 MAX_REPORT_BYTES: Final = 512 * 1024
 
@@ -163,7 +165,7 @@ class Shipper:
 
     @property
     def has_news(self) -> bool:
-        """True if a tally changed, a window became final, or ten seconds have passed."""
+        """True if a tally changed, a window became final, or `IDLE_REPORT_S` have passed."""
         return (
             self.account.has_changed
             or self.account.final_through // 60 != self._final_through // 60

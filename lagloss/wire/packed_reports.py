@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from fastavro import schemaless_reader
 
-from lagloss.wire import varints
+from lagloss.wire.avro import decode_longs
 from lagloss.wire.checks import check_numbers, check_report, read_report
 from lagloss.wire.format import (
     MAX_COUNT,
@@ -227,8 +227,8 @@ def _are_sound(reports: Sequence[PackedReport]) -> bool:
     """Return whether all bins and ranges are certainly in range, and in the order in which a sketch has its bins."""
     tallies = [tally for report in reports for tally in report.tallies]
     try:
-        bins = varints.unpack(b"".join([tally.bins for tally in tallies])).reshape(-1, 2)
-        places = varints.unpack(b"".join([tally.packed_ranges for tally in tallies])).reshape(-1, 3)
+        bins = decode_longs(b"".join([tally.bins for tally in tallies])).reshape(-1, 2)
+        places = decode_longs(b"".join([tally.packed_ranges for tally in tallies])).reshape(-1, 3)
     except ValueError:
         return False
     key, count = bins[:, 0], bins[:, 1]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from lagloss.wire import varints
+from lagloss.wire.avro import decode_longs, encode_longs
 
 RELATIVE_ACCURACY = 0.01
 GAMMA = (1 + RELATIVE_ACCURACY) / (1 - RELATIVE_ACCURACY)
@@ -61,12 +61,19 @@ class Sketch:
     @classmethod
     def of_keys(cls, keys: npt.NDArray[np.int32]) -> Sketch:
         """Return the sketch of the lags in these bins (see `bin_keys`), one key per lag."""
+        return cls().plus(keys)
+
+    def plus(self, keys: npt.NDArray[np.int32]) -> Sketch:
+        """Return the sketch of these lags and of those in these bins, as for `of_keys`."""
         if keys.size == 0:
-            return cls()
-        low = int(keys.min())
-        dense = np.bincount(keys - low)
+            return self
+        low, high = int(keys.min()), int(keys.max())
+        if self.keys.size:
+            low, high = min(low, int(self.keys[0])), max(high, int(self.keys[-1]))
+        dense = np.bincount(keys - low, minlength=high - low + 1)
+        dense[self.keys - low] += self.counts
         filled = np.flatnonzero(dense)
-        return cls((filled + low).astype(np.int32), dense[filled].astype(np.int64))
+        return Sketch((filled + low).astype(np.int32), dense[filled])
 
     @classmethod
     def from_bins(cls, bins: Mapping[int, int]) -> Sketch:
@@ -127,13 +134,13 @@ class Sketch:
         return [self.keys.tolist(), self.counts.tolist()]
 
     def to_bytes(self) -> bytes:
-        """Return key and count of each bin as varints, as a report has them."""
-        return varints.pack(np.column_stack((self.keys, self.counts)).ravel())
+        """Return key and count of each bin, as Avro's encoding of a report has them."""
+        return encode_longs(np.column_stack((self.keys, self.counts)))
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Sketch:
         """Rebuild a sketch from the result of `to_bytes`."""
-        bins = varints.unpack(packed).reshape(-1, 2)
+        bins = decode_longs(packed).reshape(-1, 2)
         return cls(bins[:, 0].astype(np.int32), bins[:, 1].copy())
 
     def bins(self) -> dict[int, int]:

@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from lagloss import Emitter, KafkaLanes, MemoryOutlet
 from lagloss.broker.topics import create_topics
 from lagloss.kafka.lanes import Hook
+from lagloss.sdk.cadence import LONGEST_S
 from lagloss.wire.format import EmitterReport
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.support.kafka_log import consumer_of, newest_tallies, reports_of, wait_for
@@ -344,12 +345,12 @@ def test_an_emitter_reports_the_lanes_it_follows(
         reports = reports_of(kafka_bootstrap, emitter.id)
         assert [(at.checkpoint, at.lane) for at in reports[-1].progress] == [("mid.in", f"{topic}/0")]
         assert reports[-1].progress[0].until >= before
-        # a report of each second names the tallies that changed: here the wait may have been longer than one
+        # a report names the tallies that changed: here the wait may have been longer than from one to the next
         assert sum(tally.beacons for tally in newest_tallies(reports).values()) == 1
 
 
 @pytest.mark.parametrize("kind", ["idle", "busy"])
-def test_reports_come_each_second_and_lanes_are_near_now_while_the_host_waits_in_poll(
+def test_each_flush_reports_and_lanes_are_near_now_while_the_host_waits_in_poll(
     kafka_bootstrap: str, make_topic: MakeTopic, producer: Producer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "idle":  # else each 10 s
@@ -376,7 +377,7 @@ def test_reports_come_each_second_and_lanes_are_near_now_while_the_host_waits_in
             assert emitter.flush()  # the reports topic, just made perhaps, has its leaders
             wait_for(lambda: len(telling()) >= 6, what="six reports")
         told = telling()
-        assert max(after.sent_at - before.sent_at for before, after in pairwise(told)) < 3_000
+        assert max(after.sent_at - before.sent_at for before, after in pairwise(told)) < 1_000 * LONGEST_S + 2_000
         late_ms = [report.sent_at - progress.until for report in told[1:] for progress in report.progress]
         assert max(late_ms) < 2_500
         beacons = max((tally.beacons for report in told for tally in report.tallies), default=0)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from lagloss.sdk.account import FORGET_S, QUIET_S, Account, add_offset
 from lagloss.sdk.packing import Increment, TallyKey
 from lagloss.wire.format import OffsetRange
-from lagloss.wire.sketch import Sketch
+from lagloss.wire.sketch import Sketch, bin_keys
 
 NOW_S = 1_700_000_040
 KEY = TallyKey("in", None, NOW_S // 60 * 60)
 
 
 def increment(key: TallyKey = KEY, *lags_ms: float, id_sum: int = 1) -> Increment:
-    return Increment(key, len(lags_ms), id_sum, Sketch.of(np.array(lags_ms)), 10 * len(lags_ms))
+    return Increment(key, len(lags_ms), id_sum, bin_keys(np.array(lags_ms)), 10 * len(lags_ms))
 
 
 def test_a_tally_is_the_sum_of_its_blocks_and_names_their_offsets() -> None:

@@ -50,7 +50,7 @@ class Life:
         head = Head(self.identity, final)
         self.spool = Spool(self.directory, head, self.account, self.errors.append, segment_bytes=3_000)
         self.shipper = Shipper(self.identity, log, self.account)
-        self.buffer = BeaconBuffer()
+        self.buffer = BeaconBuffer(1_000_000)
         packer = Packer("clicks", "mid", self.identity.emitter, first=False)
         self.drain = Drain(self.buffer, BeaconReader(keep_ids=False), packer, self.errors.append)
         self.now_ms = NOW_MS

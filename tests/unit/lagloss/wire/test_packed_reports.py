@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-import fastavro
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss.wire import packed_reports
+from lagloss.wire.avro import encode_long
 from lagloss.wire.checks import read_report
 from lagloss.wire.format import (
     REPORT_SCHEMA,
@@ -24,7 +23,7 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.packed_reports import PackedReport, PackedTally, read_reports
 from lagloss.wire.sketch import MAX_KEY, Sketch
-from tests.support.odd_records import Keyed, blocks, damaged, reports
+from tests.support.odd_records import Keyed, blocks, damaged, reports, written
 
 START_S = 1_780_000_020
 REPORTS = reports("odd", "src", ["src.in", "src.out"], START_S)
@@ -109,7 +108,7 @@ def test_bins_out_of_order_or_range_are_judged_in_full_and_the_others_are_not_to
     tally = tally_record(Tally("mid.in", START_S, 1, 1, Sketch()))
     tally["lag_sketch"] = [{**record, "key": key, "count": count} for key, count in bins]
     fields = {name: getattr(report(SKETCH), name) for name in EmitterReport.__slots__}
-    odd = REPORT_SCHEMA.newest.encode({**fields, "progress": [], "tallies": [tally]})
+    odd = written(REPORT_SCHEMA.newest, {**fields, "progress": [], "tallies": [tally]})
     assert as_text(read([good, odd, good])) == as_text([said(good), said(odd), said(good)])
 
 
@@ -119,16 +118,10 @@ def test_arrays_in_several_pieces_are_read_too() -> None:
     bins = SKETCH.to_bytes()
     at = whole.index(bins)
     assert whole[at - 1] == 6  # three bins in one piece
-    first = avro_long(-1) + avro_long(len(bins[:4])) + bins[:4]
-    second = avro_long(2) + bins[4:]
+    first = encode_long(-1) + encode_long(len(bins[:4])) + bins[:4]
+    second = encode_long(2) + bins[4:]
     assert len(Sketch.from_bytes(bins[:4]).keys) == 1
     pieces = whole[: at - 1] + first + second + whole[at + len(bins) :]
     (found,) = read_reports([pieces])
     assert isinstance(found, PackedReport)
     assert as_text(read([pieces])[0]) == as_text(said(pieces)) == as_text(said(whole))
-
-
-def avro_long(number: int) -> bytes:
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, "long", number)
-    return out.getvalue()

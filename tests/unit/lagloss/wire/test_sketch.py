@@ -41,6 +41,15 @@ def test_merging_is_sketching_all_at_once(some: list[float], others: list[float]
     assert merged.bins() == Sketch.of(np.array(some + others, np.float32)).bins()
 
 
+@given(st.lists(LAGS, max_size=4))
+def test_lags_counted_batch_by_batch_are_counted_as_all_at_once(batches: list[list[float]]) -> None:
+    counted = Sketch()
+    for batch in batches:
+        counted = counted.plus(bin_keys(np.array(batch, np.float32)))
+    assert counted.bins() == Sketch.of(np.array([lag for batch in batches for lag in batch], np.float32)).bins()
+    assert counted.keys.tolist() == sorted(counted.keys.tolist())
+
+
 def test_percentile_of_no_lags_is_none() -> None:
     assert Sketch().quantile_ms(0.95) is None
 
