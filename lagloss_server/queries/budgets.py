@@ -18,14 +18,12 @@ from lagloss_server.rules.error_budget import (
     targets_within,
 )
 from lagloss_server.rules.freshness import expected_to_s
-from lagloss_server.rules.rollup import Rollup, period_of
+from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
 from lagloss_server.store.store import Store
 
-counts_memory: Final[Remembered[Rollup]] = Remembered(30_000)
-"""Days and hours of some hundred pipelines; under 1 KB each."""
-_targets: Final[Remembered[list[Target]]] = Remembered(1_000)
+_targets: Final[Remembered[list[Target]]] = Remembered(20_000)
 
 Budgets = Mapping[Objective, Budget | None]
 """None where there was no message to judge."""
@@ -38,7 +36,7 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
     names = [stored.name for stored in pipelines]
     targets = {name: targets_within(found, from_s, to_s) for name, found in read_targets(store, pipelines).items()}
     edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
-    stretches = series_of(store, edges, counts_only=True, memory=counts_memory)
+    stretches = series_of(store, edges, counts_only=True)
     first_s = first_known_of(store, names)
     found: dict[str, Budgets] = {}
     for stored in pipelines:

@@ -81,9 +81,8 @@ def series_of(
     however many pipelines there are.
 
     Args:
-        counts_only: totals have verdicts and `rollup.COUNTS`, nothing else. Some 10,000 hours take half a
-            second then.
-        memory: keeps what was read for the next time.
+        counts_only: totals have verdicts and `rollup.COUNTS`, nothing else: PostgreSQL adds them up.
+        memory: keeps what was read for the next time; of no use to counts.
         settled_s: the roll-ups of hours that end by then are taken as they are, marked or not: a page cannot wait
             until thousands of minutes are added up while the closer restates them.
     """
