@@ -17,6 +17,7 @@ from benchmarks import (
     paging,
     panels,
     pipelines,
+    readers,
     sizes,
     span,
     taps,
@@ -37,6 +38,9 @@ ALL = {
     "paging": paging.run,
     "looks": looks.run,
     "overview": overview.run,
+    "overview-many": overview.run_many,
+    "readers": readers.run,
+    "readers-many": readers.run_many,
     "panels": panels.run,
     "blame": blame.run,
 }

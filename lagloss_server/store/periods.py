@@ -99,6 +99,8 @@ def series_of(
 
 def joined(stretches: Sequence[TimeRange]) -> TimeRange:
     """Return neighbouring stretches as one."""
+    if len(stretches) == 1:
+        return stretches[0]
     total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
     return TimeRange(stretches[0].from_s, stretches[-1].to_s, total, cut)
 
