@@ -21,6 +21,7 @@ from benchmarks import (
     sizes,
     span,
     taps,
+    year,
 )
 
 ALL = {
@@ -42,6 +43,7 @@ ALL = {
     "readers": readers.run,
     "readers-many": readers.run_many,
     "panels": panels.run,
+    "year": year.run,
     "blame": blame.run,
 }
 

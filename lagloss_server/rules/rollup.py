@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, Literal
 
+from pydantic_core import from_json
+
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
 from lagloss_server.rules.facts import WindowFacts
@@ -366,7 +368,7 @@ class Rollup:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Rollup:
-        raw = json.loads(zlib.decompress(packed))
+        raw = from_json(zlib.decompress(packed))  # in half of the time of json: two years of days are 70 MB
         checkpoints = {
             name: CheckpointSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("checkpoints").items()

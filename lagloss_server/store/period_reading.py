@@ -10,7 +10,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Protocol
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, cast, func, select, true
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.rules.facts import WindowFacts
@@ -91,16 +91,17 @@ class PeriodReading:
         fresh = _each(ranges, lambda name, some: self._parted(name, _outside(some, passed.get(name, ()))))
         asked = _asked(_each(fresh, lambda name, some: self._whole(name, some, length)))
         columns = [getattr(row, name) for name in (*VERDICT_COLUMNS.values(), *COUNTS)]
-        rows = self.connection.execute(
-            select(
-                asked.c.name,
-                asked.c.from_s,
-                func.array_agg(row.start),
-                *(cast(func.sum(column), BigInteger) for column in columns),
-            )
+        # lateral: each range is looked up by itself, also where thousands are of one pipeline
+        found = (
+            select(func.array_agg(row.start).label("starts"), *(cast(func.sum(each), BigInteger) for each in columns))
             .where(row.pipeline == asked.c.name, row.period == period)
             .where(row.start >= asked.c.from_s, row.start < asked.c.to_s)
-            .group_by(asked.c.name, asked.c.from_s)
+            .lateral("found")
+        )
+        rows = self.connection.execute(
+            select(asked.c.name, asked.c.from_s, found)
+            .select_from(asked.join(found, true()))
+            .where(found.c.starts.is_not(None))
         )
         taken: dict[str, list[Range]] = {}
         for name, from_s, starts, *sums in rows:
