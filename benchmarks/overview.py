@@ -23,7 +23,7 @@ _WAYS: Final = {
     "": "worst first",
     "&offset=5000": "further down",
     "&q=pipeline-007": "filtered",
-    "&state=loss": "in one state",
+    "&state=blind": "in one state",
     "&sort=lag": "sorted",
 }
 

@@ -41,9 +41,10 @@ KEPT_S: Final = 60.0
 _MOST_EXPIRED: Final = 1_000
 """Pipelines that are read anew for their age in one read, so that no reader waits for all of them."""
 _PAUSES: Final = 4
-"""A read is shared for this many times as long as it took: however many pipelines and readers, at most a fifth of the
-time is spent reading."""
+"""A read is shared for this many times as long as it took, within these bounds: of 10,000 pipelines a fifth of the time
+is spent reading, however many readers there are."""
 _MIN_SHARED_S: Final = 1.0
+_MAX_SHARED_S: Final = 5.0
 
 
 @dataclass(frozen=True)
@@ -121,8 +122,9 @@ class OverviewCache:
             if time.monotonic() >= self._shared_to_s:
                 began_s = time.monotonic()
                 self._newest = self.read_anew(store.unscoped, changes, time.time())
-                took_s = time.monotonic() - began_s
-                self._shared_to_s = began_s + took_s + max(_MIN_SHARED_S, _PAUSES * took_s)
+                ended_s = time.monotonic()
+                shared_s = min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
+                self._shared_to_s = ended_s + shared_s
             newest = self._newest
         return newest if store.is_whole else newest.among(frozenset(store.names()))
 
