@@ -45,6 +45,8 @@ _PAUSES: Final = 4
 is spent reading, however many readers there are."""
 _MIN_SHARED_S: Final = 1.0
 _MAX_SHARED_S: Final = 5.0
+_MAX_AGE_S: Final = 10.0
+"""Readers wait for a read only if the one before began longer ago."""
 
 
 @dataclass(frozen=True)
@@ -117,16 +119,24 @@ class OverviewCache:
         self._lock = threading.Lock()
 
     def read(self, store: Store, changes: WindowChanges) -> Overview:
-        """Return how every pipeline stands that whoever asks may see: now, or a moment ago where others asked then."""
-        with self._lock:
-            if time.monotonic() >= self._shared_to_s:
-                began_s = time.monotonic()
-                self._newest = self.read_anew(store.unscoped, changes, time.time())
-                ended_s = time.monotonic()
-                shared_s = min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
-                self._shared_to_s = ended_s + shared_s
-            newest = self._newest
+        """Return how every pipeline stands that whoever asks may see: now, or a moment ago where others asked then. Who
+        asks while another reads is shown what was read before, unless that is too old."""
+        is_old = time.time() - self._newest.now_s > _MAX_AGE_S
+        if time.monotonic() >= self._shared_to_s and self._lock.acquire(blocking=is_old):
+            try:
+                self._refresh(store.unscoped, changes)
+            finally:
+                self._lock.release()
+        newest = self._newest
         return newest if store.is_whole else newest.among(frozenset(store.names()))
+
+    def _refresh(self, store: Store, changes: WindowChanges) -> None:
+        began_s = time.monotonic()
+        if began_s < self._shared_to_s:
+            return  # another one has read it meanwhile
+        self._newest = self.read_anew(store, changes, time.time())
+        ended_s = time.monotonic()
+        self._shared_to_s = ended_s + min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
 
     def read_anew(self, store: Store, changes: WindowChanges, now_s: float) -> Overview:
         """Return how every pipeline that is not deleted stands now."""

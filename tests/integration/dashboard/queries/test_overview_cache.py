@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -111,3 +113,25 @@ def test_what_one_person_had_read_shows_another_only_what_they_may_see(listening
     assert set(verdicts(seen)) == {OURS}
     assert sum(seen.counts.values()) == 1
     assert not asked_by(NO_PERSON, cache.read, scoped, listening).standings
+
+
+def test_who_asks_while_another_reads_is_shown_what_was_read_before(
+    listening: WindowChanges, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("_MIN_SHARED_S", "_MAX_SHARED_S"):
+        monkeypatch.setattr(overview, bound, 0.0)
+    cache, reading, may_end = OverviewCache(), threading.Event(), threading.Event()
+    before, read_anew = cache.read(store, listening), cache.read_anew
+
+    def slowly(*asked: Any) -> Overview:
+        reading.set()
+        assert may_end.wait(20)
+        return read_anew(*asked)
+
+    monkeypatch.setattr(cache, "read_anew", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(cache.read, store, listening)
+        assert reading.wait(20)
+        assert cache.read(store, listening) is before
+        may_end.set()
+        assert other.result(20) is not before
