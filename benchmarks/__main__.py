@@ -17,10 +17,12 @@ from benchmarks import (
     paging,
     panels,
     pipelines,
+    readers,
     reports,
     sizes,
     span,
     taps,
+    year,
 )
 
 ALL = {
@@ -39,7 +41,11 @@ ALL = {
     "paging": paging.run,
     "looks": looks.run,
     "overview": overview.run,
+    "overview-many": overview.run_many,
+    "readers": readers.run,
+    "readers-many": readers.run_many,
     "panels": panels.run,
+    "year": year.run,
     "blame": blame.run,
 }
 

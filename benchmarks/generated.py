@@ -1,7 +1,8 @@
 """A database as the closer and its roll-ups would leave it, filled by COPY.
 
 Windows have one of some shapes, each judged and packed by the aggregator's own functions once; only pipeline and time
-are put in. A shape's facts hold the times of one day, which no reader of many windows looks at.
+are put in. A shape's facts hold the times of one day, which no reader of many windows looks at. Of many pipelines only
+the first `TEMPLATES` are made here, each in another phase; PostgreSQL copies them under the names of the others.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, Table, insert, text
+from sqlalchemy import Connection, Table, text
 
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.definition import Definition
+from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.arithmetic import judge
@@ -34,6 +35,10 @@ SHAPES: Final = 288
 """Kinds of minutes; an hour's begin at another one than the hour's before it."""
 LOSSY: Final = 48
 """One kind in this many loses messages."""
+TEMPLATES: Final = 48
+"""Pipelines that differ from each other; the next ones repeat them."""
+_PHASE: Final = 13
+"""Shapes by which a pipeline is ahead of the one before: of 48 pipelines one loses messages at any time."""
 SAMPLED_LAGS: Final = 500
 HOUR_S: Final = 3_600
 Row = Mapping[str, object]
@@ -63,26 +68,66 @@ def chain(name: str, nodes: int) -> Definition:
     )
 
 
-def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, rollup_days: int) -> int:
-    """Write pipelines with windows and roll-ups of these numbers of days up to now; return the last window's start."""
+def fill(
+    store: Store,
+    names: Sequence[str],
+    nodes: int,
+    minutes_days: float,
+    rollup_days: int,
+    hours_days: int | None = None,
+) -> int:
+    """Write pipelines with windows and roll-ups of these numbers of days up to now, of the hours only the last
+    `hours_days` if given; return the last window's start."""
     last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
     shapes = make_shapes(chain(names[0], nodes), last_s)
-    first_s = last_s - minutes_days * DAY_S + WINDOW_S
-    for name in names:
-        store.apply(chain(name, nodes), 0)
-    windows = tables.table_of(tables.WindowRow)
+    starts_s = range(last_s - int(minutes_days * DAY_S) + WINDOW_S, last_s + 1, WINDOW_S)
+    rollups_from_s = last_s - rollup_days * DAY_S
+    hours_from_s = rollups_from_s if hours_days is None else last_s - hours_days * DAY_S
+    sums = _Sums(shapes)
+    windows, rollups = tables.table_of(tables.WindowRow), tables.table_of(tables.RollupRow)
     with store.engine.begin() as connection:
-        ensure_days(connection, range(first_s, last_s + WINDOW_S, WINDOW_S))
-        for name in names:
-            _copy(connection, windows, _window_rows(name, shapes, range(first_s, last_s + 1, WINDOW_S)))
-        rollups = _rollups(shapes, last_s - rollup_days * DAY_S, last_s)
-        for name in names:
-            _copy(connection, tables.table_of(tables.RollupRow), ({"pipeline": name, **row} for row in rollups))
+        _copy(connection, tables.table_of(tables.PipelineRow), _definitions(names, nodes))
+        ensure_days(connection, starts_s)
+        for number, name in enumerate(names[:TEMPLATES]):
+            phase = number * _PHASE
+            _copy(connection, windows, _window_rows(name, shapes, starts_s, phase))
+            rows = _rollups(sums, rollups_from_s, hours_from_s, last_s, phase)
+            _copy(connection, rollups, ({"pipeline": name, **row} for row in rows))
+        _repeat(connection, names, windows, document="replace(row.document::text, {}, {})::json")
+        _repeat(connection, names, rollups)
         _add_emitters(connection, names, nodes)
         _mark(connection, names, last_s)
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))
     return last_s
+
+
+def _definitions(names: Sequence[str], nodes: int) -> Iterator[Row]:
+    document = as_document(chain(names[0], nodes))
+    for name in names:
+        named = {**document, "metadata": {**document["metadata"], "name": name}}
+        yield {
+            "name": name, "version": 1, "applied_at": 0, "definition": json.dumps(named), "deleted_at": None,
+        }  # fmt: skip
+
+
+def _repeat(connection: Connection, names: Sequence[str], table: Table, **instead: str) -> None:
+    """Copy the rows of the first pipelines under the names of the others. `instead`: expressions for columns, in which
+    braces stand for the old and the new name as JSON."""
+    old, new = (f"""'"pipeline":"' || asked.{column} || '"'""" for column in ("template", "name"))
+    values = {column.name: f"row.{column.name}" for column in table.columns}
+    values |= {"pipeline": "asked.name", **{column: each.format(old, new) for column, each in instead.items()}}
+    asked = "unnest(CAST(:names AS text[]), CAST(:templates AS text[])) AS asked(name, template)"
+    connection.execute(
+        text(
+            f'INSERT INTO "{table.name}" ({", ".join(values)}) SELECT {", ".join(values.values())} '
+            f'FROM {asked} JOIN "{table.name}" row ON row.pipeline = asked.template'
+        ),
+        {
+            "names": list(names[TEMPLATES:]),
+            "templates": [names[at % TEMPLATES] for at in range(TEMPLATES, len(names))],
+        },
+    )
 
 
 def make_shapes(definition: Definition, start_s: int) -> list[Shape]:
@@ -145,12 +190,17 @@ def _evidence(graph: Graph, facts: WindowFacts, start_s: int) -> Evidence:
     )
 
 
-def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range) -> Iterator[Row]:
+def _number(start_s: int, phase: int) -> int:
+    """Return the shape of a pipeline's window."""
+    return (start_s // WINDOW_S + phase) % SHAPES
+
+
+def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range, phase: int) -> Iterator[Row]:
     old_name, new_name = json.dumps(shapes[0].result["pipeline"]), json.dumps(name)
     old_start = json.dumps(shapes[0].result["window_start"])
     documents = [shape.document.replace(old_name, new_name, 1) for shape in shapes]
     for start_s in starts_s:
-        number = start_s // WINDOW_S % SHAPES
+        number = _number(start_s, phase)
         found, closed_ms = shapes[number].result, (start_s + 2 * WINDOW_S) * 1_000
         on_time, on_time_of = on_time_counts(found)
         yield {
@@ -175,72 +225,73 @@ def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range) -> Iterato
         }
 
 
-def _rollups(shapes: Sequence[Shape], from_s: int, last_s: int) -> list[Row]:
-    """Return rows of hours and days, without the pipeline. Equal hours are computed once."""
-    by_number: dict[tuple[int, ...], Rollup] = {}
+class _Sums:
+    """Roll-ups of stretches of windows; those of the same shapes are summed and packed once."""
 
-    def total(starts_s: range) -> Rollup:
-        numbers = tuple(start_s // WINDOW_S % SHAPES for start_s in starts_s)
-        if numbers not in by_number:
-            by_number[numbers] = Rollup.merged(shapes[number].rollup for number in numbers)
-        return by_number[numbers]
+    def __init__(self, shapes: Sequence[Shape]) -> None:
+        self._shapes = shapes
+        self._known: dict[tuple[int, int], tuple[Rollup, Row]] = {}
 
-    rows = []
-    for day_s in range(from_s // DAY_S * DAY_S, last_s + 1, DAY_S):
-        hours = {
-            hour_s: total(range(hour_s, min(hour_s + HOUR_S, last_s + WINDOW_S), WINDOW_S))
-            for hour_s in range(day_s, min(day_s + DAY_S, last_s + 1), HOUR_S)
-        }
-        rows += [_rollup_row("hour", hour_s, hour) for hour_s, hour in hours.items()]
-        rows.append(_rollup_row("day", day_s, Rollup.merged(hours.values())))
-    return rows
+    def of(self, starts_s: range, phase: int) -> tuple[Rollup, Row]:
+        """Return the roll-up, and its columns."""
+        key = _number(starts_s[0], phase), len(starts_s)
+        if key not in self._known:
+            if len(starts_s) <= HOUR_S // WINDOW_S:
+                total = Rollup.merged(self._shapes[_number(start_s, phase)].rollup for start_s in starts_s)
+            else:
+                hours = range(starts_s[0], starts_s[-1] + 1, HOUR_S)
+                ends = (min(hour_s + HOUR_S, starts_s[-1] + WINDOW_S) for hour_s in hours)
+                parts = (range(*ends_of, WINDOW_S) for ends_of in zip(hours, ends, strict=True))
+                total = Rollup.merged(self.of(part, phase)[0] for part in parts)
+            self._known[key] = total, {**total.headline(), "packed": total.pack()}
+        return self._known[key]
 
 
-def _rollup_row(period: Period, start_s: int, rollup: Rollup) -> Row:
-    computed_at = int(time.time() * 1_000)
-    return {
-        "period": period, "start": start_s, **rollup.headline(), "computed_at": computed_at, "packed": rollup.pack()
-    }  # fmt: skip
+def _rollups(sums: _Sums, from_s: int, hours_from_s: int, last_s: int, phase: int) -> Iterator[Row]:
+    """Yield rows of hours and days, without the pipeline."""
+    lengths: dict[Period, int] = {"hour": hours_from_s, "day": from_s}
+    for period, first_s in lengths.items():
+        for start_s in range(period_of(period, first_s), last_s + 1, PERIOD_S[period]):
+            ends_s = min(start_s + PERIOD_S[period], last_s + WINDOW_S)
+            _, columns = sums.of(range(start_s, ends_s, WINDOW_S), phase)
+            yield {"period": period, "start": start_s, "computed_at": ends_s * 1_000, **columns}
 
 
 def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> None:
     now_ms = int(time.time() * 1_000)
-    connection.execute(
-        insert(tables.EmitterRow),
-        [
-            {
-                "pipeline": name, "emitter": _emitter(name, f"node-{number}"), "node": f"node-{number}",
-                "host": "bench", "seq": 1, "started_at": 0, "sent_at": now_ms, "closed": False,
-                "final_through": now_ms // 1_000, "appended_at": now_ms,
-            }
-            for name in names
-            for number in range(nodes)
-        ],
+    rows = (
+        {
+            "pipeline": name, "emitter": _emitter(name, f"node-{number}"), "node": f"node-{number}", "host": "bench",
+            "seq": 1, "started_at": 0, "sent_at": now_ms, "closed": False, "final_through": now_ms // 1_000,
+            "appended_at": now_ms,
+        }
+        for name in names
+        for number in range(nodes)
     )  # fmt: skip
+    _copy(connection, tables.table_of(tables.EmitterRow), rows)
 
 
 def _mark(connection: Connection, names: Sequence[str], last_s: int) -> None:
     """Mark the hour and day of the newest window to be computed anew, as they are while windows are closed."""
     starts = {period: period_of(period, last_s) for period in PERIOD_S}
-    connection.execute(
-        insert(tables.RollupDirtyRow),
-        [
-            {"pipeline": name, "period": period, "start": start, "dirty_since": last_s * 1_000}
-            for name in names
-            for period, start in starts.items()
-        ],
+    rows = (
+        {"pipeline": name, "period": period, "start": start, "dirty_since": last_s * 1_000}
+        for name in names
+        for period, start in starts.items()
     )
+    _copy(connection, tables.table_of(tables.RollupDirtyRow), rows)
 
 
 def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:
-    """Every row has all columns of the table."""
-    columns = table.columns.keys()
+    """Every row has the same columns; the others are left to their defaults."""
+    rows = iter(rows)
+    first = next(rows)
     with (
         connection.connection.cursor() as cursor,
-        cursor.copy(f'COPY "{table.name}" ({", ".join(columns)}) FROM STDIN') as copy,
+        cursor.copy(f'COPY "{table.name}" ({", ".join(first)}) FROM STDIN') as copy,
     ):
-        for row in rows:
-            copy.write_row([row[column] for column in columns])
+        for row in itertools.chain([first], rows):
+            copy.write_row([row[column] for column in first])
 
 
 def _emitter(name: str, node: str) -> bytes:

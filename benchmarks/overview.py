@@ -1,4 +1,5 @@
-"""The overview of 200 pipelines: the API's answer beside a bare read of its rows, the page beside the bare shell."""
+"""The overview of 200 and of 10,000 pipelines: the API's answers beside a bare read of their rows, the page beside the
+bare shell."""
 
 from __future__ import annotations
 
@@ -8,30 +9,56 @@ from typing import Final
 from sqlalchemy import text
 
 from benchmarks.generated import fill
-from benchmarks.serving import measure_answer, measure_pages, serving, verdict
+from benchmarks.serving import Served, measure_answer, measure_pages, serving, verdict
 
 PIPELINES: Final = 200
+MANY: Final = 10_000
 NODES: Final = 3
+ROLLUP_DAYS: Final = 30
+PAGE: Final = 100
 ANSWER_S: Final = 1.0
 USABLE_S: Final = 2.0
+_API: Final = "/api/v1/overview"
+_WAYS: Final = {
+    "": "worst first",
+    "&offset=5000": "further down",
+    "&q=pipeline-007": "filtered",
+    "&state=blind": "in one state",
+    "&sort=lag": "sorted",
+}
 
 
 def run() -> None:
     """Print both, and fail where they are slower than asked for."""
     names = [f"pipeline-{number:03}" for number in range(PIPELINES)]
-    with serving(lambda store: fill(store, names, NODES, minutes_days=1, rollup_days=30)) as served:
+    with serving(lambda store: fill(store, names, NODES, 1, ROLLUP_DAYS)) as served:
+        print(f"{PIPELINES} pipelines of {NODES} nodes, a day of windows and {ROLLUP_DAYS} days of roll-ups each")
+        answer = measure_answer(served, _API, lambda: _read_bare(served), ANSWER_S)
+        verdict([answer, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)])
 
-        def bare() -> None:
-            """Read the newest window of each pipeline, its last day by the hour and its last month by the day."""
-            now_s = int(time.time())
-            with served.store.engine.connect() as connection:
-                newest = 'SELECT DISTINCT ON (pipeline) document FROM "window" WHERE window_start > :since'
-                connection.execute(text(f"{newest} ORDER BY pipeline, window_start DESC"), {"since": now_s - 900}).all()
-                sums = "SELECT pipeline, start, messages, lost_min, on_time, on_time_of, e2e_p95_ms FROM rollup"
-                for period, since in (("hour", now_s - 86_400), ("day", now_s - 30 * 86_400)):
-                    where = {"period": period, "since": since}
-                    connection.execute(text(f"{sums} WHERE period = :period AND start >= :since"), where).all()
 
-        print(f"{PIPELINES} pipelines of {NODES} nodes, a day of windows and 30 days of roll-ups each")
-        answer = measure_answer(served, "/api/v1/overview", bare, ANSWER_S)
-        verdict([answer, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PIPELINES})", USABLE_S)])
+def run_many() -> None:
+    """Print the same of 10,000 pipelines."""
+    names = [f"pipeline-{number:05}" for number in range(MANY)]
+    with serving(lambda store: fill(store, names, NODES, 1 / 24, ROLLUP_DAYS, 1)) as served:
+        print(f"{MANY:,} pipelines of {NODES} nodes, an hour of windows and {ROLLUP_DAYS} days of roll-ups each")
+        problems = []
+        for way, meaning in _WAYS.items():
+            print(f"{meaning}, {PAGE} of them: ", end="")
+            path = f"{_API}?limit={PAGE}{way}"
+            problems.append(measure_answer(served, path, lambda: _read_bare(served), ANSWER_S))
+        print("all of them (without a limit): ", end="")
+        measure_answer(served, _API, lambda: _read_bare(served), ANSWER_S)
+        verdict([*problems, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)])
+
+
+def _read_bare(served: Served) -> None:
+    """Read the newest window of each pipeline, its last day by the hour and its last month by the day."""
+    now_s = int(time.time())
+    with served.store.engine.connect() as connection:
+        newest = 'SELECT DISTINCT ON (pipeline) document FROM "window" WHERE window_start > :since'
+        connection.execute(text(f"{newest} ORDER BY pipeline, window_start DESC"), {"since": now_s - 900}).all()
+        sums = "SELECT pipeline, start, messages, lost_min, on_time, on_time_of, e2e_p95_ms FROM rollup"
+        for period, since in (("hour", now_s - 86_400), ("day", now_s - ROLLUP_DAYS * 86_400)):
+            where = {"period": period, "since": since}
+            connection.execute(text(f"{sums} WHERE period = :period AND start >= :since"), where).all()

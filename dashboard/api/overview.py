@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
-import time
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
+from fastapi.responses import JSONResponse
 
-from dashboard.queries.overview import read_overview
-from dashboard.queries.pipeline_status import State
+from dashboard.queries.pipeline_status import Order, State
 from dashboard.queries.services import Services
 
 _Text = Annotated[str, Query(alias="q", max_length=200, description="part of a name or description, in any case")]
 _State = Annotated[State | None, Query(alias="state", description="only pipelines in this state")]
+_Order = Annotated[Order, Query(alias="sort", description="what they are ordered by, the worst first")]
+_Offset = Annotated[int, Query(ge=0, description="pipelines to pass over, of those that match")]
+_Limit = Annotated[int | None, Query(ge=1, description="pipelines at most; by default all")]
 
 
 def router(services: Services) -> APIRouter:
     routes = APIRouter(tags=["overview"])
 
-    @routes.get("/overview", summary="How every pipeline stands, worst first")
-    async def overview(text: _Text = "", state: _State = None) -> dict[str, Any]:
-        found = await services.threads.read(read_overview, services.store, time.time())
-        return found.document(text, state)
+    @routes.get("/overview", summary="How every pipeline stands, worst first", response_model=dict)
+    async def overview(
+        text: _Text = "", state: _State = None, order: _Order = Order.WORST, offset: _Offset = 0, limit: _Limit = None
+    ) -> Response:
+        def answer() -> Response:
+            found = services.overview()
+            # as JSON at once: FastAPI would look into each of thousands of rows
+            return JSONResponse(found.document(found.chosen(text, state, order), offset, limit))
+
+        return await services.threads.read(answer)
 
     return routes

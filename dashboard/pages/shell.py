@@ -102,6 +102,7 @@ def _pipeline_select() -> Part:
         placeholder="go to a pipeline",
         allowDeselect=False,
         searchable=True,
+        limit=50,
         size="xs",
         w={"base": 170, "sm": 240},
         **aria(label="pipeline"),

@@ -1,21 +1,31 @@
-"""The overview: how every pipeline stands, read in a few statements for all of them together."""
+"""The overview: how every pipeline stands, read in a few statements for all of them together.
+
+What closed windows come to is kept of each pipeline until one of them changes. Which is the newest, who reports and
+which incidents are open is read each time.
+"""
 
 from __future__ import annotations
 
+import threading
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from heapq import nsmallest
 from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Row, Select, select, true
 
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
-from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
+from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
+from dashboard.queries.window_changes import WindowChanges
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import open_by_severity
-from lagloss_server.model.definition import Definition
+from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.queries.budgets import Budgets, read_budgets
+from lagloss_server.queries.budgets import Spending, read_spending
+from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
 from lagloss_server.store.schema import core as tables
@@ -26,87 +36,178 @@ HOURS: Final = 24
 """The hours of a sparkline, the one that is running among them."""
 LOOKED_BACK_S: Final = 6 * 3_600
 """How far back the beginning of a verdict is looked for. Of 200 pipelines that is up to 72,000 rows of an index."""
+KEPT_S: Final = 60.0
+"""After this time a pipeline is read anew although no notice came: hours begin, and roll-ups follow their windows."""
+_MOST_EXPIRED: Final = 1_000
+"""Pipelines that are read anew for their age in one read, so that no reader waits for all of them."""
+_PAUSES: Final = 4
+"""A read is shared for this many times as long as it took, within these bounds: of 10,000 pipelines a fifth of the time
+is spent reading, however many readers there are."""
+_MIN_SHARED_S: Final = 1.0
+_MAX_SHARED_S: Final = 5.0
+_MAX_AGE_S: Final = 10.0
+"""Readers wait for a read only if the one before began longer ago."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Overview:
     """Every pipeline, worst first, as of `now_s` (epoch s)."""
 
     now_s: float
     standings: tuple[PipelineStatus, ...]
 
-    @property
+    @cached_property
     def counts(self) -> dict[State, int]:
         """How many pipelines are in each state, worst first; states that none is in are left out."""
         counted = Counter(standing.state for standing in self.standings)
         return {state: counted[state] for state in State if counted[state]}
 
-    def chosen(self, text: str = "", state: State | None = None) -> tuple[PipelineStatus, ...]:
+    def among(self, names: frozenset[str]) -> Overview:
+        """Return the overview of these pipelines alone."""
+        return Overview(self.now_s, tuple(standing for standing in self.standings if standing.pipeline in names))
+
+    def chosen(
+        self, text: str = "", state: State | None = None, order: Order = Order.WORST
+    ) -> Sequence[PipelineStatus]:
         """Return those whose name or description holds this text (in any case), and that are in this state."""
         wanted = text.strip().casefold()
-        return tuple(
+        found = [
             standing
             for standing in self.standings
             if (state is None or standing.state is state)
             and (wanted in standing.pipeline.casefold() or wanted in standing.description.casefold())
-        )
+        ]
+        return found if order is Order.WORST else sorted(found, key=order.key)
 
-    def document(self, text: str = "", state: State | None = None) -> dict[str, Any]:
+    def document(self, chosen: Sequence[PipelineStatus], offset: int = 0, limit: int | None = None) -> dict[str, Any]:
+        """Return the overview as the API prints it: of the chosen pipelines at most `limit`, from `offset` on."""
+        shown = chosen[offset : None if limit is None else offset + limit]
         return {
             "as_of": rfc3339(int(self.now_s)),
             "total": len(self.standings),
+            "matching": len(chosen),
             "states": dict(self.counts),
-            "pipelines": [standing.document() for standing in self.chosen(text, state)],
+            "pipelines": [standing.document() for standing in shown],
         }
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What the closed windows of a pipeline come to, by its newest definition. `stamp`: of their changes."""
+
+    stored: StoredPipeline
+    newest: Minute | None
+    spending: Spending
+    hours: tuple[Hour, ...]
+    stamp: Hashable
+    read_at_s: float
+
+    def is_newest(self, fresh: Freshness) -> bool:
+        """Return whether its newest closed window is still that, with the same verdict."""
+        if self.newest is None:
+            return fresh.newest_s is None
+        return (self.newest.start_s, self.newest.verdict) == (fresh.newest_s, fresh.verdict)
+
+
+class OverviewCache:
+    """The overview of all pipelines, shared by all readers: pipelines are read anew whose windows have changed."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, _Kept] = {}
+        self._newest = Overview(0.0, ())
+        self._shared_to_s = 0.0
+        self._lock = threading.Lock()
+
+    def read(self, store: Store, changes: WindowChanges) -> Overview:
+        """Return how every pipeline stands that whoever asks may see: now, or a moment ago where others asked then. Who
+        asks while another reads is shown what was read before, unless that is too old."""
+        is_old = time.time() - self._newest.now_s > _MAX_AGE_S
+        if time.monotonic() >= self._shared_to_s and self._lock.acquire(blocking=is_old):
+            try:
+                self._refresh(store.unscoped, changes)
+            finally:
+                self._lock.release()
+        newest = self._newest
+        return newest if store.is_whole else newest.among(frozenset(store.names()))
+
+    def _refresh(self, store: Store, changes: WindowChanges) -> None:
+        began_s = time.monotonic()
+        if began_s < self._shared_to_s:
+            return  # another one has read it meanwhile
+        self._newest = self.read_anew(store, changes, time.time())
+        ended_s = time.monotonic()
+        self._shared_to_s = ended_s + min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
+
+    def read_anew(self, store: Store, changes: WindowChanges, now_s: float) -> Overview:
+        """Return how every pipeline that is not deleted stands now."""
+        versions = store.newest_versions()
+        names = list(versions)
+        stamps = {name: changes.stamp(name) for name in names}
+        fresh = read_freshness_of(store, names, now_s)
+        known = {
+            name: kept
+            for name in names
+            if (kept := self._kept.get(name)) is not None and kept.stored.version == versions[name]
+        }
+        same = {name for name, kept in known.items() if kept.stamp == stamps[name] and kept.is_newest(fresh[name])}
+        changed = [name for name in names if name not in same]
+        expired = [name for name in same if now_s - known[name].read_at_s > KEPT_S]
+        expired = nsmallest(_MOST_EXPIRED, expired, key=lambda name: known[name].read_at_s)
+        self._kept = known | _read_closed(store, [*changed, *expired], known, stamps, now_s)
+        incidents = open_by_severity(store, names)
+        found = (
+            _standing(kept, fresh[name], incidents.get(name, {}), now_s)
+            for name in names
+            if (kept := self._kept.get(name)) is not None
+        )
+        return Overview(now_s, tuple(worst_first(found)))
+
+
 def read_overview(store: Store, now_s: float) -> Overview:
-    """Return how every pipeline that is not deleted stands now."""
-    pipelines = store.pipelines()
-    definitions = {stored.name: stored.definition for stored in pipelines}
-    names = list(definitions)
-    fresh = read_freshness_of(store, names, now_s)
-    newest = _read_newest(store, names)
-    budgets, hours = read_budgets(store, pipelines, now_s), _read_hours(store, names, now_s)
-    incidents = open_by_severity(store, names)
-    return Overview(
-        now_s,
-        tuple(
-            worst_first(
-                _standing(
-                    definition,
-                    fresh[name],
-                    newest.get(name),
-                    budgets[name],
-                    _hours(hours.get(name, ()), now_s),
-                    incidents.get(name, {}),
-                    now_s,
-                )
-                for name, definition in definitions.items()
-            )
-        ),
-    )
+    """Return how every pipeline that is not deleted stands now, of which nothing is kept."""
+    return OverviewCache().read_anew(store, WindowChanges(), now_s)
 
 
-def _standing(
-    definition: Definition,
-    fresh: Freshness,
-    newest: _Found | None,
-    budgets: Budgets,
-    hours: tuple[Hour, ...],
-    incidents: Mapping[str, int],
+def _read_closed(
+    store: Store,
+    names: Sequence[str],
+    known: Mapping[str, _Kept],
+    stamps: Mapping[str, Hashable],
     now_s: float,
-) -> PipelineStatus:
-    sla = definition.spec.sla
+) -> dict[str, _Kept]:
+    """Read what the closed windows of these pipelines come to; definitions that are known are not read again."""
+    if not names:
+        return {}
+    new = store.pipelines([name for name in names if name not in known])
+    pipelines = [*(known[name].stored for name in names if name in known), *new]
+    there = [stored.name for stored in pipelines]
+    newest, hours = _read_newest(store, there), _read_hours(store, there, now_s)
+    spending = read_spending(store, pipelines, now_s)
+    return {
+        stored.name: _Kept(
+            stored,
+            None if (row := newest.get(stored.name)) is None else _minute(row, stored.definition),
+            spending[stored.name],
+            _hours(hours.get(stored.name, ()), now_s),
+            stamps[stored.name],
+            now_s,
+        )
+        for stored in pipelines
+    }
+
+
+def _standing(kept: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s: float) -> PipelineStatus:
+    definition = kept.stored.definition
+    sla, grace = definition.spec.sla, definition.spec.grace
     return PipelineStatus(
         pipeline=definition.name,
         description=definition.metadata.description,
-        condition=condition(fresh, definition.spec.grace, now_s, has_windows=newest is not None),
+        condition=condition(fresh, grace, now_s, has_windows=kept.newest is not None),
         fresh=fresh,
         targets=Targets(sla.loss.max, sla.lag.percentile, sla.lag.target),
-        newest=None if newest is None else _minute(newest, definition),
-        budgets=budgets,
-        hours=hours,
+        newest=kept.newest,
+        budgets=kept.spending.budgets(expected_to_s(now_s, grace)),
+        hours=kept.hours,
         critical=incidents.get("critical", 0),
         warning=incidents.get("warning", 0),
     )

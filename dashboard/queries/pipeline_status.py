@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from dashboard.queries.condition import Condition, Freshness
@@ -94,7 +95,7 @@ class Targets:
     lag_ms: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PipelineStatus:
     """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages."""
 
@@ -119,7 +120,7 @@ class PipelineStatus:
         """Of the error budget that has least left: at most, then at least."""
         return min((_left(one) for one in self.budgets.values() if one is not None), default=(math.inf, math.inf))
 
-    @property
+    @cached_property
     def state(self) -> State:
         """The first of `State` that is true of it."""
         verdict = self.newest.verdict if self.newest is not None and self.is_current else None
@@ -156,6 +157,37 @@ class PipelineStatus:
         }
 
 
+class Order(StrEnum):
+    """Orders of pipelines. Of all but names the worst first; equal ones are in the order of `worst_first`."""
+
+    WORST = "worst"
+    NAME = "name"
+    LOSS = "loss"
+    LAG = "lag"
+    BUDGET = "budget"
+    INCIDENTS = "incidents"
+    NEWEST = "newest"
+
+    def key(self, standing: PipelineStatus) -> tuple[float | str, ...]:
+        """Return what pipelines that are in the order of `worst_first` are sorted by."""
+        newest = standing.newest
+        match self:
+            case Order.WORST:
+                return _rank(standing)
+            case Order.NAME:
+                return (standing.pipeline,)
+            case Order.LOSS:
+                return (-_loss(newest),)
+            case Order.LAG:
+                return (-(newest.lag_ms or 0.0) if newest is not None else 0.0,)
+            case Order.BUDGET:
+                return standing.least_budget
+            case Order.INCIDENTS:
+                return -standing.critical, -standing.warning
+            case Order.NEWEST:
+                return (-math.inf if newest is None else newest.start_s,)
+
+
 def worst_first(standings: Iterable[PipelineStatus]) -> list[PipelineStatus]:
     return sorted(standings, key=_rank)
 
@@ -167,8 +199,12 @@ def _left(budget: Budget) -> tuple[float, float]:
     return left["max"], left["min"]
 
 
+def _loss(newest: Minute | None) -> float:
+    return 0.0 if newest is None else newest.loss_ratio["min"] or 0.0
+
+
 def _rank(standing: PipelineStatus) -> tuple[float | str, ...]:
     newest = standing.newest
-    loss = 0.0 if newest is None else newest.loss_ratio["min"] or 0.0
+    loss = _loss(newest)
     lag = 0.0 if newest is None else (newest.lag_ms or 0.0) / max(standing.targets.lag_ms, 1.0)
     return _RANKS[standing.state], -standing.critical, -loss, -lag, *standing.least_budget, standing.pipeline

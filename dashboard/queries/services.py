@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
 from dashboard.access.scoped_store import ScopedStore
+from dashboard.queries.overview import Overview, OverviewCache
+from dashboard.queries.shared_reads import SharedReads
 from dashboard.queries.window_cache import LoggedWindows
+from dashboard.queries.window_changes import WindowChanges
 from dashboard.request.threads import Threads
 from lagloss.broker.errors import kafka_error, unreachable
 from lagloss.broker.topics import BEACONS
@@ -19,21 +23,32 @@ from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from lagloss_server.trace_links import TraceLinks
 
+_MAX_DRAWN: Final = 200
+"""Pages as they were last drawn, some 100 KB each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
-    `logged`: the windows last read from the log. What answers people has those of `scoped`."""
+    `logged`: the windows last read from the log; `changes`: of windows, from when the server starts; `overviews` and
+    `drawn`: what readers share. What answers people has those of `scoped`."""
 
     store: Store
     settings: Settings
     threads: Threads = field(default_factory=Threads)
     logged: LoggedWindows = field(default_factory=LoggedWindows)
+    changes: WindowChanges = field(default_factory=WindowChanges)
+    overviews: OverviewCache = field(default_factory=OverviewCache)
+    drawn: SharedReads[Any] = field(default_factory=lambda: SharedReads(_MAX_DRAWN))
 
     @property
     def trace_links(self) -> TraceLinks:
         """Where traces are shown."""
         return TraceLinks(self.settings.trace_url)
+
+    def overview(self) -> Overview:
+        """Return how the pipelines stand that whoever asks may see."""
+        return self.overviews.read(self.store, self.changes)
 
     def scoped(self) -> Services:
         """Return the same services with a store that reads only what the person who asks may see."""

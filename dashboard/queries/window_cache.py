@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, TypeAlias
 
 from sqlalchemy import func, select
 
+from dashboard.queries.shared_reads import SharedReads
 from lagloss.errors import KafkaUnreachable
 from lagloss_server.errors import NotConfigured, NotEnoughData, WindowTooLarge
 from lagloss_server.model.window_result import rfc3339
@@ -43,10 +41,8 @@ class LoggedWindows:
     it."""
 
     def __init__(self, kept_beacons: int = MAX_BEACONS, max_beacons: int = MAX_BEACONS) -> None:
-        self._kept_beacons, self._max_beacons = kept_beacons, max_beacons
-        self._windows: OrderedDict[tuple[str, int], tuple[Stamp, Presence]] = OrderedDict()
-        self._reading: dict[tuple[str, int, Stamp], Future[Presence]] = {}
-        self._lock = threading.Lock()
+        self._max_beacons = max_beacons
+        self._windows = SharedReads[Presence](kept_beacons, lambda presence: presence.found.count)
 
     def read(
         self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int, look: Look = "ids.window"
@@ -66,41 +62,12 @@ class LoggedWindows:
                 pipeline=pipeline, start=rfc3339(window_start_s), beacons=stamp.beacons, most=self._max_beacons
             )
         is_sealed = store.is_sealed(pipeline, window_start_s)
-        with self._lock:
-            known = self._windows.get((pipeline, window_start_s))
-            if known is not None and known[0] == stamp and not is_sealed:
-                self._windows.move_to_end((pipeline, window_start_s))
-                return known[1]
-            whose = pipeline, window_start_s, stamp
-            is_first = whose not in self._reading
-            reading = self._reading.setdefault(whose, Future())
-        if is_first:
-            self._read(reading, store, open_log, whose)
-        return reading.result()
 
-    def _read(self, reading: Future[Presence], store: Store, open_log: OpenLog, whose: tuple[str, int, Stamp]) -> None:
-        pipeline, window_start_s, stamp = whose
-        try:
+        def read() -> Presence:
             with open_log() as log:
-                found = Presence(read_window(store, log, pipeline, window_start_s))
-        except BaseException as error:
-            with self._lock:
-                del self._reading[whose]
-            reading.set_exception(error)  # raised for every request that waits
-            return
-        with self._lock:
-            del self._reading[whose]
-            self._keep(pipeline, window_start_s, stamp, found)
-        reading.set_result(found)
+                return Presence(read_window(store, log, pipeline, window_start_s))
 
-    def _keep(self, pipeline: str, window_start_s: int, stamp: Stamp, found: Presence) -> None:
-        self._windows[pipeline, window_start_s] = stamp, found
-        self._windows.move_to_end((pipeline, window_start_s))
-        while len(self._windows) > 1 and self._beacons() > self._kept_beacons:
-            self._windows.popitem(last=False)
-
-    def _beacons(self) -> int:
-        return sum(presence.found.count for _, presence in self._windows.values())
+        return self._windows.read((pipeline, window_start_s), stamp, read, anew=is_sealed)
 
 
 def _read_stamp(store: Store, pipeline: str, window_start_s: int) -> Stamp:

@@ -16,7 +16,7 @@ from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import StoredPipeline, matching
 from lagloss_server.model.matchers import MatcherList
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.queries.budgets import counts_memory, read_targets
+from lagloss_server.queries.budgets import read_targets
 from lagloss_server.rules.error_budget import Objective, Status, Target, targets_within
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S
@@ -143,7 +143,7 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_
         name: sorted({before.from_s, *starts, span.to_s, *(target.from_s for target in _within(found, before, span))})
         for name, found in targets.items()
     }
-    parts = series_of(store, edges, counts_only=True, memory=counts_memory) if edges else {}
+    parts = series_of(store, edges, counts_only=True) if edges else {}
     incidents = open_by_severity(store, names)
 
     def line(of: StoredPipeline) -> PortfolioLine:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -41,6 +42,11 @@ _asking: ContextVar[Person] = ContextVar("asking", default=NO_PERSON)
 def asking() -> Person:
     """Return the person whose request is being answered, in its handlers and the threads they wait for."""
     return _asking.get()
+
+
+def sight() -> Hashable:
+    """Return all that decides what the person who asks is shown: those for whom it is the same may share an answer."""
+    return asking().role, asking().grants
 
 
 def answer_for(person: Person) -> None:

@@ -50,7 +50,9 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
         # uvicorn ends by the signal that it got: what stands behind its `run` is not reached
         if scheduler is not None:
             scheduler.start()
+        services.changes.start(services.store)
         yield
+        await asyncio.to_thread(services.changes.stop)
         if scheduler is not None:
             await asyncio.to_thread(scheduler.stop)
         services.threads.close()

@@ -18,36 +18,55 @@ from lagloss_server.rules.error_budget import (
     targets_within,
 )
 from lagloss_server.rules.freshness import expected_to_s
-from lagloss_server.rules.rollup import Rollup, period_of
+from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
+from lagloss_server.store.periods import TimeRange, coverage, first_known_of, joined, series_of
 from lagloss_server.store.store import Store
 
-counts_memory: Final[Remembered[Rollup]] = Remembered(30_000)
-"""Days and hours of some hundred pipelines; under 1 KB each."""
-_targets: Final[Remembered[list[Target]]] = Remembered(1_000)
+_targets: Final[Remembered[list[Target]]] = Remembered(20_000)
 
 Budgets = Mapping[Objective, Budget | None]
 """None where there was no message to judge."""
 
 
+class Spending:
+    """What the windows of a pipeline come to in the days of its error budgets, in stretches with one target each;
+    `first_s`: where what is known begins."""
+
+    def __init__(self, stretches: Sequence[TimeRange], targets: Sequence[Target], first_s: int | None) -> None:
+        self._totals = [(part.total, target) for part, target in zip(stretches, targets, strict=True)]
+        self._whole, self._first_s = joined(stretches), first_s
+        self._judged: tuple[int, Budgets] | None = None
+
+    def budgets(self, expected_to_s: float) -> Budgets:
+        """Return the remaining budgets, where windows up to then should have a result; judged anew only where other
+        minutes are missing than before."""
+        missing = coverage(self._whole, self._first_s, expected_to_s).missing
+        if self._judged is None or self._judged[0] != missing:
+            judged = [judge(objective, self._totals, missing) for objective in OBJECTIVES]
+            self._judged = missing, {one.objective: one.budget for one in judged}
+        return self._judged[1]
+
+
 def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float) -> dict[str, Budgets]:
     """Return the remaining error budgets of these pipelines, given by their newest versions."""
+    spending = read_spending(store, pipelines, now_s)
+    return {
+        stored.name: spending[stored.name].budgets(expected_to_s(now_s, stored.definition.spec.grace))
+        for stored in pipelines
+    }
+
+
+def read_spending(store: Store, pipelines: Sequence[StoredPipeline], now_s: float) -> dict[str, Spending]:
+    """Return what these pipelines, given by their newest versions, have spent of their error budgets up to now."""
     to_s = period_of("day", int(now_s)) + DAY_S
     from_s = to_s - BUDGET_DAYS * DAY_S
     names = [stored.name for stored in pipelines]
     targets = {name: targets_within(found, from_s, to_s) for name, found in read_targets(store, pipelines).items()}
     edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
-    stretches = series_of(store, edges, counts_only=True, memory=counts_memory)
+    stretches = series_of(store, edges, counts_only=True)
     first_s = first_known_of(store, names)
-    found: dict[str, Budgets] = {}
-    for stored in pipelines:
-        parts = stretches[stored.name]
-        totals = [(part.total, target) for part, target in zip(parts, targets[stored.name], strict=True)]
-        known = coverage(joined(parts), first_s.get(stored.name), expected_to_s(now_s, stored.definition.spec.grace))
-        judged = [judge(objective, totals, known.missing) for objective in OBJECTIVES]
-        found[stored.name] = {one.objective: one.budget for one in judged}
-    return found
+    return {name: Spending(stretches[name], targets[name], first_s.get(name)) for name in names}
 
 
 def read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:

@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, Literal
 
+from pydantic_core import from_json
+
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
 from lagloss_server.rules.facts import WindowFacts
@@ -338,9 +340,9 @@ class Rollup:
     def headline(self) -> dict[str, Any]:
         """Return the columns of the table `rollup`, to be read for many pipelines at once."""
         return {
-            **{name: getattr(self, name) for name in ("windows", "messages", "lost_min", "lost_max")},
-            "on_time": self.on_time,
-            "on_time_of": self.on_time_of,
+            "windows": self.windows,
+            **{column: self.verdicts.get(verdict, 0) for verdict, column in VERDICT_COLUMNS.items()},
+            **{name: getattr(self, name) for name in COUNTS},
             "e2e_p95_ms": self.e2e_lags.quantile_ms(0.95),
         }
 
@@ -366,7 +368,7 @@ class Rollup:
 
     @classmethod
     def unpack(cls, packed: bytes) -> Rollup:
-        raw = json.loads(zlib.decompress(packed))
+        raw = from_json(zlib.decompress(packed))  # in half of the time of json: two years of days are 70 MB
         checkpoints = {
             name: CheckpointSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("checkpoints").items()
@@ -425,7 +427,9 @@ def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
 
 
 COUNTS: Final = ("messages", "delivered", "pending", "lost_min", "lost_max", "on_time", "on_time_of")
-"""Counts by which objectives are judged, besides the windows by verdict; columns of the table `window`, too."""
+"""Counts by which objectives are judged, besides the windows by verdict; columns of tables `window` and `rollup`."""
+VERDICT_COLUMNS: Final = {verdict: f"{verdict}_windows" for verdict in ("idle", "loss", "ok", "unknown")}
+"""Columns of the table `rollup`: windows by verdict."""
 COUNTS_BYTES: Final = 1_024
 """Length of the packed prefix that holds all counts, however large: they come first, in some 400 bytes of text."""
 _COUNTS_TEXT: Final = 1_024

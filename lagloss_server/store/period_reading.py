@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from operator import itemgetter
 from typing import Protocol
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, func, select
+from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, cast, func, select, true
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.rollup import COUNTS, COUNTS_BYTES, PERIOD_S, Period, Rollup, period_of
+from lagloss_server.rules.rollup import COUNTS, PERIOD_S, VERDICT_COLUMNS, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
 
 Range = tuple[int, int]
@@ -66,8 +66,9 @@ class PeriodReading:
         # where the minutes of a marked hour are gone, its roll-up is all there is
         as_is_s = max(pruned_s, self.settled_s - PERIOD_S["hour"] + 1)
         left: Ranges = {name: [(edges[0], edges[-1])] for name, edges in self.edges.items()}
-        left = self._take("day", left, lambda name, start: (name, start) not in days)
-        left = self._take("hour", left, lambda name, start: (name, start) not in hours or start < as_is_s)
+        take = self._count if self.counts_only else self._take
+        left = take("day", left, days)
+        left = take("hour", left, {(name, start) for name, start in hours if start >= as_is_s})
         forever_s = max((edges[-1] for edges in self.edges.values()), default=0)
         kept = _each(left, lambda _, ranges: _clipped(ranges, pruned_s, forever_s))
         if self.counts_only:
@@ -80,8 +81,39 @@ class PeriodReading:
             for name, found in self._found.items()
         }
 
-    def _take(self, period: Period, ranges: Ranges, usable: Callable[[str, int], bool]) -> Ranges:
-        """Take the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
+    def _count(self, period: Period, ranges: Ranges, stale: Set[Place]) -> Ranges:
+        """Add up, where they are stored, the counts of the roll-ups that `_take` would take; what is left of the
+        ranges."""
+        length, row = PERIOD_S[period], tables.RollupRow
+        passed: dict[str, list[Range]] = {}
+        for name, start in sorted(stale):
+            passed.setdefault(name, []).append((start, start + length))
+        fresh = _each(ranges, lambda name, some: self._parted(name, _outside(some, passed.get(name, ()))))
+        asked = _asked(_each(fresh, lambda name, some: self._whole(name, some, length)))
+        columns = [getattr(row, name) for name in (*VERDICT_COLUMNS.values(), *COUNTS)]
+        # lateral: each range is looked up by itself, also where thousands are of one pipeline
+        found = (
+            select(func.array_agg(row.start).label("starts"), *(cast(func.sum(each), BigInteger) for each in columns))
+            .where(row.pipeline == asked.c.name, row.period == period)
+            .where(row.start >= asked.c.from_s, row.start < asked.c.to_s)
+            .lateral("found")
+        )
+        rows = self.connection.execute(
+            select(asked.c.name, asked.c.from_s, found)
+            .select_from(asked.join(found, true()))
+            .where(found.c.starts.is_not(None))
+        )
+        taken: dict[str, list[Range]] = {}
+        for name, from_s, starts, *sums in rows:
+            verdicts = {verdict: number for verdict, number in zip(VERDICT_COLUMNS, sums, strict=False) if number}
+            counts = dict(zip(COUNTS, sums[len(VERDICT_COLUMNS) :], strict=True))
+            self._add(name, from_s, Rollup.of_counts(verdicts, counts))
+            taken.setdefault(name, []).extend((start, start + length) for start in starts)
+        return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
+
+    def _take(self, period: Period, ranges: Ranges, stale: Set[Place]) -> Ranges:
+        """Take the roll-ups that lie in one stretch and in one of these ranges, without the stale ones; what is left
+        of the ranges."""
         length, row = PERIOD_S[period], tables.RollupRow
         asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
         within = (row.pipeline == asked.c.name, row.start >= asked.c.from_s, row.start < asked.c.to_s)
@@ -91,7 +123,7 @@ class PeriodReading:
         versions = {
             (name, start): computed_at
             for name, start, computed_at in rows
-            if usable(name, start) and self._stretch(name, start) == self._stretch(name, start + length - 1)
+            if (name, start) not in stale and self._stretch(name, start) == self._stretch(name, start + length - 1)
         }
         taken: dict[str, list[Range]] = {}
         for (name, start), found in self._read(period, versions, partial(self._rollups, period)):
@@ -117,7 +149,7 @@ class PeriodReading:
         if self.memory is None:
             yield from read(versions)
             return
-        of = str(self.connection.engine.url), kind, self.counts_only
+        of = str(self.connection.engine.url), kind
         missing = []
         for place, version in versions.items():
             known = self.memory.get((of, place, version))
@@ -131,11 +163,9 @@ class PeriodReading:
 
     def _rollups(self, period: Period, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
         row, asked = tables.RollupRow, _asked_places(places)
-        packed = func.substring(row.packed, 1, COUNTS_BYTES) if self.counts_only else row.packed
-        unpack = Rollup.unpack_counts if self.counts_only else Rollup.unpack
         here = (row.pipeline == asked.c.name, row.period == period, row.start == asked.c.start)
-        for name, start, found in self.connection.execute(select(row.pipeline, row.start, packed).where(*here)):
-            yield (name, start), unpack(found)
+        for name, start, packed in self.connection.execute(select(row.pipeline, row.start, row.packed).where(*here)):
+            yield (name, start), Rollup.unpack(packed)
 
     def _take_minutes(self, ranges: Ranges) -> None:
         window, asked = tables.WindowRow, _asked(ranges)
@@ -261,6 +291,13 @@ def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
         if from_s < to_s:
             left.append((from_s, to_s))
     return left
+
+
+def _outside(ranges: Iterable[Range], passed: Sequence[Range]) -> list[Range]:
+    """Return what of the ranges lies outside of `passed`, which may reach beyond them; all ascending."""
+    ranges = list(ranges)
+    within = [part for from_s, to_s in passed for part in _clipped(ranges, from_s, to_s)]
+    return _without(ranges, within)
 
 
 def _clipped(ranges: Iterable[Range], from_s: int, to_s: int) -> list[Range]:

@@ -81,9 +81,8 @@ def series_of(
     however many pipelines there are.
 
     Args:
-        counts_only: totals have verdicts and `rollup.COUNTS`, nothing else. Some 10,000 hours take half a
-            second then.
-        memory: keeps what was read for the next time.
+        counts_only: totals have verdicts and `rollup.COUNTS`, nothing else: PostgreSQL adds them up.
+        memory: keeps what was read for the next time; of no use to counts.
         settled_s: the roll-ups of hours that end by then are taken as they are, marked or not: a page cannot wait
             until thousands of minutes are added up while the closer restates them.
     """
@@ -100,6 +99,8 @@ def series_of(
 
 def joined(stretches: Sequence[TimeRange]) -> TimeRange:
     """Return neighbouring stretches as one."""
+    if len(stretches) == 1:
+        return stretches[0]
     total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
     return TimeRange(stretches[0].from_s, stretches[-1].to_s, total, cut)
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
+    ColumnElement,
     Connection,
     Engine,
     Row,
     Select,
+    Table,
     Text,
     exists,
     func,
@@ -156,13 +158,21 @@ class Store:
             connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
             audit.note(connection, "definition.delete", name, [name])
 
-    def pipelines(self) -> list[StoredPipeline]:
-        """Return the newest version of every pipeline that is not deleted, by name."""
-        table, later = tables.table_of(tables.PipelineRow), aliased(tables.table_of(tables.PipelineRow))
-        is_newest = ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
-        asked = select(table).where(table.c.deleted_at.is_(None), is_newest).order_by(table.c.name)
+    def pipelines(self, names: Collection[str] | None = None) -> list[StoredPipeline]:
+        """Return the newest version of every pipeline that is not deleted, or of those of these names, by name."""
+        table = tables.table_of(tables.PipelineRow)
+        asked = select(table).where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
+        if names is not None:
+            asked = asked.where(tables.is_any(table.c.name, names))
         with self.engine.connect() as connection:
             return [_stored(row) for row in connection.execute(asked)]
+
+    def newest_versions(self) -> dict[str, int]:
+        """Return the number of the newest version of every pipeline that is not deleted, by name."""
+        table = tables.table_of(tables.PipelineRow)
+        asked = select(table.c.name, table.c.version).where(table.c.deleted_at.is_(None), _is_newest(table))
+        with self.engine.connect() as connection:
+            return {row.name: row.version for row in connection.execute(asked.order_by(table.c.name))}
 
     def versions_of(self, name: str) -> list[StoredPipeline]:
         """Return every version of one pipeline, oldest first.
@@ -355,6 +365,11 @@ def names_not_deleted() -> Select[str]:
     row, later = tables.PipelineRow, aliased(tables.PipelineRow)
     is_newest = ~exists().where(later.name == row.name, later.version > row.version)
     return select(row.name).where(row.deleted_at.is_(None), is_newest)
+
+
+def _is_newest(table: Table) -> ColumnElement[bool]:
+    later = aliased(tables.table_of(tables.PipelineRow))
+    return ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:

@@ -7,7 +7,8 @@ import time
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, dcc, html, no_update
+from dash import State as Given
 
 from dashboard.pages import fast_html as light
 from dashboard.pages import notices, shell
@@ -15,20 +16,21 @@ from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.overview import parts as overview_parts
 from dashboard.pages.shell import Shell
-from dashboard.queries import pipeline_status as standing
-from dashboard.queries.overview import read_overview
+from dashboard.queries.overview import Overview
+from dashboard.queries.pipeline_status import Order, State
 from dashboard.queries.services import Services
 from dashboard.request import links
-from dashboard.request.current_user import asking
+from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
-from lagloss_server.store.store import Store
 
 _TITLE: Final = "overview-title"
 _NOTICE: Final = "overview-notice"
 _FIND: Final = "overview-find"
 _STATES: Final = "overview-states"
 _ROWS: Final = "overview-rows"
+_PAGER: Final = "overview-pager"
 _DRAWN: Final = "overview-drawn"
+_MAX_DIGITS: Final = 8
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -48,33 +50,53 @@ def layout(of: dict[str, str], here: Address) -> Part:
             live(_NOTICE),
             dmc.Group([find, html.Div(id=_STATES)], align="end", gap="md", my="sm"),
             html.Div(id=_ROWS),
+            html.Div(id=_PAGER),
             dcc.Store(id=_DRAWN),
         ]
     )
 
 
-def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
-    """Totals, notice, filters and rows, as the address asks for them."""
-    found = read_overview(store, now_s)
+def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
+    """Totals, notice, filters, rows and the way to the other ones, as the address asks for them. Readers of the same
+    rows share them."""
+    found = services.overview()
     if not found.standings:
-        return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}
+        return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}, None
+    return services.drawn.read((here.href, sight()), found.now_s, lambda: _drawn(found, here, now_s))  # type: ignore[no-any-return]
+
+
+def _drawn(found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
     text, state = here.query.get("q", ""), chosen_state(here)
-    chosen = found.chosen(text, state)
+    chosen = found.chosen(text, state, chosen_order(here))
     notice = None if chosen else overview_parts.nothing_matches(here, text, state)
-    rows = overview_parts.table(chosen, here, now_s) if chosen else None
-    filters = overview_parts.state_filter(found, here, state)
-    return overview_parts.totals(found), notice, filters, {"into": _ROWS, "tree": rows}
+    page = overview_parts.PageOf(chosen_page(here), len(chosen))
+    rows = overview_parts.table(page.rows(chosen), here, now_s, chosen_order(here)) if chosen else None
+    filters = [overview_parts.state_filter(found, here, state), overview_parts.shown(page)]
+    tree = {"into": _ROWS, "tree": rows}
+    return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here)
 
 
 def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
-    totals, notice, filters, rows = draw(services.store, here, now_s)
-    return [html.H1("Pipelines"), html.P(totals), notice, filters, rows["tree"]]
+    totals, notice, filters, rows, pager = draw(services, here, now_s)
+    return [html.H1("Pipelines"), html.P(totals), notice, filters, rows["tree"], pager]
 
 
-def chosen_state(here: Address) -> standing.State | None:
+def chosen_state(here: Address) -> State | None:
     """Return the state that the address asks for; one that is none is passed over."""
     asked = here.query.get("state", "")
-    return standing.State(asked) if asked in set(standing.State) else None
+    return State(asked) if asked in set(State) else None
+
+
+def chosen_order(here: Address) -> Order:
+    """Return the order that the address asks for; the worst first where it is none."""
+    asked = here.query.get("sort", "")
+    return Order(asked) if asked in set(Order) else Order.WORST
+
+
+def chosen_page(here: Address) -> int:
+    """Return the page that the address asks for, counted from 1."""
+    asked = here.query.get("page", "")
+    return int(asked) if asked.isdecimal() and len(asked) < _MAX_DIGITS else 1
 
 
 def register(app: Dash, services: Services) -> None:
@@ -85,6 +107,7 @@ def register(app: Dash, services: Services) -> None:
         Output(_NOTICE, "children"),
         Output(_STATES, "children"),
         Output(_DRAWN, "data"),
+        Output(_PAGER, "children"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),
@@ -93,12 +116,12 @@ def register(app: Dash, services: Services) -> None:
     async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, ...]:
         here, _ = PAGE.asked(pathname, search)
         now_s = time.time()
-        drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
+        drawn = await services.threads.read(notices.attempt, draw, services, here, now_s)
         if isinstance(drawn, Failed):
-            return no_update, notices.query_failed(drawn, here.zone, now_s), no_update, no_update
+            return no_update, notices.query_failed(drawn, here.zone, now_s), no_update, no_update, no_update
         return drawn
 
-    @app.callback(Output(_FIND, "value"), Input(Shell.URL, "search"), State(Shell.URL, "pathname"))
+    @app.callback(Output(_FIND, "value"), Input(Shell.URL, "search"), Given(Shell.URL, "pathname"))
     def fill(search: str | None, pathname: str | None) -> str:
         here, _ = PAGE.asked(pathname, search)
         return here.query.get("q", "")
@@ -106,13 +129,13 @@ def register(app: Dash, services: Services) -> None:
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
         Input(_FIND, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
+        Given(Shell.URL, "pathname"),
+        Given(Shell.URL, "search"),
         prevent_initial_call=True,
     )
     def find(text: str | None, pathname: str | None, search: str | None) -> Any:
         here, _ = PAGE.asked(pathname, search)
-        return step(here, here.asking(q=(text or "").strip() or None))
+        return step(here, here.asking(q=(text or "").strip() or None, page=None))
 
 
 PAGE: Final = Page(

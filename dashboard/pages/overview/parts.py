@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -14,7 +15,7 @@ from dashboard.pages.base import Part, alert, aria
 from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
-from dashboard.queries.pipeline_status import Minute, PipelineStatus, State
+from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
 from dashboard.reports.wording import left
 from dashboard.request import links
 from dashboard.request.links import Address
@@ -56,7 +57,37 @@ _OF_CONDITION: Final[Mapping[Condition, State]] = {
     Condition.STALE: State.STALE,
     Condition.NOT_CLOSED: State.NOT_CLOSED,
 }
-_COLUMNS: Final = ("Pipeline", "Now", "Loss", "E2E lag", "Error budget left", "24 hours", "Open incidents", "Newest")
+_COLUMNS: Final[Mapping[str, Order | None]] = {
+    "Pipeline": Order.NAME,
+    "Now": Order.WORST,
+    "Loss": Order.LOSS,
+    "E2E lag": Order.LAG,
+    "Error budget left": Order.BUDGET,
+    "24 hours": None,
+    "Open incidents": Order.INCIDENTS,
+    "Newest": Order.NEWEST,
+}
+"""And what their heads order by."""
+PAGE_SIZE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PageOf:
+    """A page of `PAGE_SIZE` of the `matching` pipelines; beyond the last one, that."""
+
+    asked: int
+    matching: int
+
+    @property
+    def last(self) -> int:
+        return max(1, -(-self.matching // PAGE_SIZE))
+
+    @property
+    def number(self) -> int:
+        return min(max(self.asked, 1), self.last)
+
+    def rows(self, chosen: Sequence[PipelineStatus]) -> Sequence[PipelineStatus]:
+        return chosen[(self.number - 1) * PAGE_SIZE : self.number * PAGE_SIZE]
 
 
 def totals(overview: Overview) -> str:
@@ -71,10 +102,12 @@ def totals(overview: Overview) -> str:
 
 def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
     """Return a link for each state that some pipeline is in: the same page, showing those only."""
-    items = [_state_link(f"All {len(overview.standings)}", here.asking(state=None), chosen is None)]
+    everything = here.asking(state=None, page=None)
+    items = [_state_link(f"All {fmt.count(len(overview.standings))}", everything, chosen is None)]
     for state, number in overview.counts.items():
         word, sign, _ = _LOOKS[state]
-        items.append(_state_link(f"{sign} {word} {number}", here.asking(state=state), chosen is state))
+        to = here.asking(state=state, page=None)
+        items.append(_state_link(f"{sign} {word} {fmt.count(number)}", to, chosen is state))
     return html.Nav(dmc.Group(items, gap=4), **aria(label="pipelines by state"))
 
 
@@ -86,14 +119,45 @@ def _state_link(text: str, to: Address, is_current: bool) -> Part:
 def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
     wanted = [f"whose name or description holds “{text}”"] if text else []
     wanted += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
-    everything = here.asking(q=None, state=None).href
+    everything = here.asking(q=None, state=None, page=None).href
     summary = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
     return alert("Nothing matches", summary, "blue", "∅")
 
 
-def table(standings: Sequence[PipelineStatus], here: Address, now_s: float) -> Light:
+def pager(page: PageOf, here: Address) -> Part:
+    """Return which of the matching pipelines are shown, and links to the other pages; None where all are."""
+    if page.last == 1:
+        return None
+    ways = {"first": 1, "previous": page.number - 1, "next": page.number + 1, "last": page.last}
+    links_ = [
+        dmc.Anchor(way, href=here.asking(page=str(number) if number > 1 else None).href, size="sm")
+        for way, number in ways.items()
+        if 1 <= number <= page.last and number != page.number
+    ]
+    return html.Nav(dmc.Group([shown(page), *links_], gap="sm", mt="sm"), **aria(label="pages of pipelines"))
+
+
+def shown(page: PageOf) -> Part:
+    """Return which of the matching pipelines are shown: `1–100 of 10,000 pipelines`; None where all are."""
+    if page.last == 1:
+        return None
+    first = (page.number - 1) * PAGE_SIZE
+    rows = f"{fmt.count(first + 1)}–{fmt.count(min(first + PAGE_SIZE, page.matching))}"
+    return dmc.Text(f"{rows} of {fmt.counted(page.matching, 'pipeline')}", size="sm")
+
+
+def _head(name: str, by: Order | None, here: Address, order: Order) -> Light:
+    """Return the head of a column: a link that orders by it, where that is of use."""
+    if by is None:
+        return element("th", name, role="columnheader", scope="col")
+    to = here.asking(sort=None if by is Order.WORST else by, page=None).href
+    ordered = {"aria_sort": "ascending" if by is Order.NAME else "descending"} if by is order else {}
+    return element("th", link(name, to), role="columnheader", scope="col", **ordered)
+
+
+def table(standings: Sequence[PipelineStatus], here: Address, now_s: float, order: Order = Order.WORST) -> Light:
     """Return a row each, in the order given; on narrow screens the rows are cards (overview.css)."""
-    names = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
+    names = [_head(name, by, here, order) for name, by in _COLUMNS.items()]
     head = element("thead", element("tr", *names, role="row"), role="rowgroup")
     rows = [_row(standing, here, now_s) for standing in standings]
     return element("table", head, element("tbody", *rows, role="rowgroup"), role="table", class_="overview")

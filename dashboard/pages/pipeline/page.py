@@ -29,7 +29,7 @@ from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.services import Services
-from dashboard.request.current_user import asking
+from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
 from dashboard.request.span import shown_span
 from lagloss_server.errors import UnknownPipeline
@@ -50,6 +50,9 @@ _BLANK: Final[Any] = {
     },
 }
 """Chart before it is drawn; by default plotly draws axes, on white."""
+
+_LIVE_S: Final = 2
+"""Readers share a drawing for so long at most: of reports and open windows there is no notice."""
 
 
 class PipelineId(StrEnum):
@@ -183,6 +186,14 @@ def _figure(id_: str, named_by: str, height: int | None) -> Part:
     style = {} if height is None else {"height": height}
     graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style, clear_on_unhover=id_ == PipelineId.FLOW)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
+
+
+def _draw_shared(services: Services, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
+    """Return what `_draw` does, for readers of the same address once per change."""
+    stamp = services.changes.stamp(name), now_s // _LIVE_S
+    return services.drawn.read(  # type: ignore[no-any-return]
+        (here.href, dark, seen, sight()), stamp, lambda: _draw(services.store, name, here, dark, now_s, seen)
+    )
 
 
 def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
@@ -332,7 +343,9 @@ def _register_drawing(app: Dash, services: Services) -> None:
         now_s, dark, name = time.time(), scheme == "dark", of["pipeline"]
         # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
         kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
-        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, dark, now_s, bool(seen))
+        found = await services.threads.read(
+            notices.attempt, _draw_shared, services, name, here, dark, now_s, bool(seen)
+        )
         nothing = dict.fromkeys(_OUTPUTS, no_update)
         if isinstance(found, Failed):
             return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}

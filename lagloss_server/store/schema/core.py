@@ -288,6 +288,9 @@ class ConsumerGroupRow(Base):
     protocol: Mapped[str] = mapped_column(comment="classic, or consumer: KIP-848")
 
 
+_OF_WINDOWS = "of windows, with this verdict"
+
+
 class RollupRow(Base):
     __tablename__ = "rollup"
     __table_args__ = (
@@ -299,7 +302,13 @@ class RollupRow(Base):
     period: Mapped[str] = mapped_column(primary_key=True, comment="hour or day")
     start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s, UTC")
     windows: Mapped[int] = mapped_column(Integer, comment="minutes of it that are closed")
+    ok_windows: Mapped[int] = mapped_column(Integer, server_default="0", comment=_OF_WINDOWS)
+    loss_windows: Mapped[int] = mapped_column(Integer, server_default="0", comment=_OF_WINDOWS)
+    unknown_windows: Mapped[int] = mapped_column(Integer, server_default="0", comment=_OF_WINDOWS)
+    idle_windows: Mapped[int] = mapped_column(Integer, server_default="0", comment=_OF_WINDOWS)
     messages: Mapped[int]
+    delivered: Mapped[int] = mapped_column(server_default="0")
+    pending: Mapped[int] = mapped_column(server_default="0")
     lost_min: Mapped[int]
     lost_max: Mapped[int]
     on_time: Mapped[int] = mapped_column(server_default="0", comment="as in window")

@@ -177,7 +177,11 @@ def test_the_api_prints_what_the_page_shows(world: World) -> None:
     assert found["states"] == {"loss": 1, "critical": 1, "blind": 1, "ok": 1, "idle": 1}
     chosen = httpx2.get(f"{world.url}/api/v1/overview", params={"q": "BOLD", "state": "ok"}).json()
     assert ([one["pipeline"] for one in chosen["pipelines"]], chosen["total"]) == (["calm"], 5)
-    assert httpx2.get(f"{world.url}/api/v1/overview", params={"state": "bad"}).status_code == 422
+    part = httpx2.get(f"{world.url}/api/v1/overview", params={"sort": "name", "offset": 1, "limit": 2}).json()
+    assert [one["pipeline"] for one in part["pipelines"]] == ["chain", "paged"]
+    assert (part["matching"], part["total"]) == (5, 5)
+    for wrong in ({"state": "bad"}, {"sort": "bad"}, {"limit": 0}, {"offset": -1}):
+        assert httpx2.get(f"{world.url}/api/v1/overview", params=wrong).status_code == 422
 
 
 def shown(page: Page) -> list[str]:
@@ -214,6 +218,18 @@ def test_what_is_chosen_stands_in_the_address_and_back_undoes_it(world: World, b
         page.go_back()
         until(lambda: len(shown(page)) == 5, "all")
         expect(find).to_have_value("")
+
+
+def test_heads_of_columns_order_the_rows_and_the_order_stands_in_the_address(world: World, browser: Browser) -> None:
+    with Watched(browser) as page:
+        opened(page, world)
+        page.get_by_role("columnheader", name="Pipeline").get_by_role("link").focus()
+        page.keyboard.press("Enter")
+        until(lambda: shown(page) == ["calm", "chain", "paged", "quiet", "silent"], "their names in order")
+        assert "sort=name" in address(page)
+        assert page.locator("th[aria-sort=ascending]").inner_text() == "Pipeline"
+        page.get_by_role("columnheader", name="Now").get_by_role("link").click()
+        until(lambda: shown(page)[0] == "chain" and "sort" not in address(page), "the worst first")
 
 
 def test_nothing_that_matches_is_said_and_leads_to_all(world: World, browser: Browser) -> None:
@@ -268,12 +284,12 @@ def test_a_query_that_fails_is_said_over_what_was_read_before(world: World, brow
         opened(page, world)
         try:
             with world.store.engine.begin() as connection:
-                connection.execute(text("ALTER TABLE rollup RENAME TO rollup_away"))
+                connection.execute(text("ALTER TABLE emitter RENAME TO emitter_away"))
             expect(page.get_by_text("Query failed")).to_be_visible(timeout=WAIT_S * 1_000)
             assert len(shown(page)) == 5
         finally:
             with world.store.engine.begin() as connection:
-                connection.execute(text("ALTER TABLE rollup_away RENAME TO rollup"))
+                connection.execute(text("ALTER TABLE emitter_away RENAME TO emitter"))
         expect(page.get_by_text("Query failed")).to_be_hidden(timeout=WAIT_S * 1_000)
 
 

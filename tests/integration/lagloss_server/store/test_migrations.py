@@ -105,7 +105,8 @@ def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: s
 
 def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(database_url: str, store: Store) -> None:
     lags = Sketch.of(np.array([100.0] * 95 + [900.0] * 5))
-    before = Rollup(windows=60, messages=100, on_time=90, on_time_of=95, e2e_lags=lags)
+    counts = {"windows": 60, "messages": 100, "delivered": 93, "pending": 2, "on_time": 90, "on_time_of": 95}
+    before = Rollup(verdicts={"loss": 1, "ok": 57, "unknown": 2}, **counts, e2e_lags=lags)
     alembic.command.downgrade(config(database_url), "0008")
     insert = text(
         "INSERT INTO rollup (pipeline, period, start, windows, messages, lost_min, lost_max, computed_at, packed) "

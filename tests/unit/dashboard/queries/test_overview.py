@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.pages import fast_html as light
-from dashboard.pages.overview.parts import table, totals
+from dashboard.pages.overview.parts import PAGE_SIZE, PageOf, pager, table, totals
+from dashboard.pages.static_html import html_of
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.queries.condition import condition as condition_of
 from dashboard.queries.overview import Overview
-from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
+from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Interval
@@ -134,6 +135,52 @@ def test_the_order_is_total_whatever_order_pipelines_are_read_in(
     assert worst_first(chance.sample(found, len(found))) == ordered
     ranks = [list(State).index(standing.state) for standing in ordered]
     assert ranks == sorted(ranks)
+
+
+@given(standings(), st.sampled_from(Order), st.randoms(use_true_random=False))
+def test_every_order_shows_the_same_whatever_order_pipelines_are_read_in(
+    found: list[PipelineStatus], order: Order, chance: random.Random
+) -> None:
+    shown = Overview(0.0, tuple(worst_first(found))).chosen(order=order)
+    again = Overview(0.0, tuple(worst_first(chance.sample(found, len(found))))).chosen(order=order)
+    assert list(shown) == list(again)
+    assert worst_first(shown) == worst_first(found)
+
+
+def test_columns_are_ordered_by_their_worst() -> None:
+    lossy, late = replace(MINUTE, lost_min=9, lost_max=9), replace(MINUTE, lag_ms=900.0)
+    spent = {"loss": budget(900), "on-time": budget(500)}
+    named = {"b": {"newest": lossy}, "a": {"newest": late}, "d": {"budgets": spent}, "c": {"critical": 1}}
+    found = Overview(0.0, tuple(worst_first(replace(WELL, pipeline=name, **more) for name, more in named.items())))
+    first = {order: found.chosen(order=order)[0].pipeline for order in Order if order is not Order.NEWEST}
+    assert first == {
+        Order.WORST: "c",
+        Order.NAME: "a",
+        Order.LOSS: "b",
+        Order.LAG: "a",
+        Order.BUDGET: "d",
+        Order.INCIDENTS: "c",
+    }
+
+
+@given(st.integers(0, 1_000), st.integers(0, 20))
+def test_pages_show_each_matching_pipeline_once(matching: int, asked: int) -> None:
+    chosen = [replace(WELL, pipeline=str(number)) for number in range(matching)]
+    last = PageOf(1, matching).last
+    shown = [one for number in range(1, last + 1) for one in PageOf(number, matching).rows(chosen)]
+    assert shown == chosen
+    assert (
+        list(PageOf(asked, matching).rows(chosen)) == chosen[(min(max(asked, 1), last) - 1) * PAGE_SIZE :][:PAGE_SIZE]
+    )
+
+
+def test_the_way_to_other_pages_keeps_what_is_chosen_and_says_how_many_there_are() -> None:
+    here = Address("/", {"q": "p", "page": "2"})
+    drawn = html_of(pager(PageOf(2, 10_000), here))
+    assert "101–200 of 10,000 pipelines" in drawn
+    links = ["/?q=p", "/?q=p", "/?q=p&amp;page=3", "/?q=p&amp;page=100"]
+    assert [part.partition('"')[0] for part in drawn.split('href="')[1:]] == links
+    assert pager(PageOf(1, PAGE_SIZE), here) is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,203 @@
+"""A hundred readers of pages that refresh while windows close: how long a refresh takes, beside a static file of the
+same server, and how often PostgreSQL is read for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx2
+import numpy as np
+from playwright.sync_api import Request, sync_playwright
+from sqlalchemy import Connection, text
+
+from benchmarks.generated import fill
+from benchmarks.serving import Served, serving
+from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.engine import WINDOWS_CHANNEL
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+PIPELINES: Final = 200
+MANY: Final = 10_000
+NODES: Final = 3
+READERS: Final = 100
+LASTS_S: Final = 60
+EVERY_S: Final = 5.0
+ANSWER_S: Final = 1.0
+_WATCHED: Final = 5
+"""Pipelines whose pages are open."""
+_OVERVIEWS: Final = ("/", "/?sort=lag", "/?q=9", "/?state=ok&page=2")
+_STATIC: Final = "/assets/lagloss.js"
+_CALLBACK: Final = "/_dash-update-component"
+_WINDOW: Final = tables.table_of(tables.WindowRow)
+
+
+def run() -> None:
+    """Print what a refresh takes, and fail where that is longer than asked for."""
+    _measure([f"pipeline-{number:03}" for number in range(PIPELINES)], minutes_days=0.25, hours_days=None)
+
+
+def run_many() -> None:
+    """Print the same of 10,000 pipelines."""
+    _measure([f"pipeline-{number:05}" for number in range(MANY)], minutes_days=1 / 24, hours_days=1)
+
+
+def _measure(names: Sequence[str], minutes_days: float, hours_days: int | None) -> None:
+    last_s = 0
+
+    def generate(store: Store) -> None:
+        nonlocal last_s
+        last_s = fill(store, names, NODES, minutes_days, 30, hours_days)
+
+    with serving(generate) as served:
+        refreshes = _recorded(served, [*_OVERVIEWS, *(f"/pipelines/{name}?range=1h" for name in names[:_WATCHED])])
+        with _closing(served.store, names, last_s) as closed:
+            # the first read of all pipelines is not asked for
+            asyncio.run(_read(served.url, refreshes, EVERY_S, _Took()))
+            took, began_s = _Took(), time.monotonic()
+            before = _transactions(served.store), closed["transactions"], closed["windows"]
+            asyncio.run(_read(served.url, refreshes, LASTS_S, took))
+            after = _transactions(served.store), closed["transactions"], closed["windows"]
+            lasted_s = time.monotonic() - began_s
+    every, written, windows = (late - early for early, late in zip(before, after, strict=True))
+    read = every - written
+    print(f"{len(names):,} pipelines, {READERS} readers for {lasted_s:.0f} s, {windows:,} windows closed")
+    slow = []
+    for kind, seconds in took.refreshes.items():
+        p50, p95 = np.quantile(seconds, [0.5, 0.95])
+        print(f"{kind}: {len(seconds)} refreshes, p50 {p50 * 1_000:.0f} ms, p95 {p95 * 1_000:.0f} ms")
+        slow += [kind] if p95 >= ANSWER_S else []
+    p50, p95 = np.quantile(took.static, [0.5, 0.95])
+    print(f"{_STATIC}, in turns: p50 {p50 * 1_000:.0f} ms, p95 {p95 * 1_000:.0f} ms (asked for: {ANSWER_S:g} s)")
+    refreshed = sum(map(len, took.refreshes.values()))
+    print(f"{read:,} reads of PostgreSQL: {read / refreshed:.2f} per refresh, {read / lasted_s:.1f} per second")
+    if slow:
+        raise SystemExit(f"p95 of {', '.join(slow)} is above {ANSWER_S:g} s")
+
+
+@dataclass
+class _Took:
+    """Seconds, by kind of page and of the static file."""
+
+    refreshes: dict[str, list[float]] = field(default_factory=dict)
+    static: list[float] = field(default_factory=list)
+
+
+def _recorded(served: Served, paths: Sequence[str]) -> dict[str, list[dict[str, Any]]]:
+    """Return what each page sends at its clock's tick, as a browser does."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+        for path in paths:
+            page, sent = browser.new_page(), list[dict[str, Any]]()
+
+            def note(request: Request, sent: list[dict[str, Any]] = sent) -> None:
+                if _CALLBACK in request.url and "tick.n_intervals" in (request.post_data or ""):
+                    body = request.post_data_json
+                    if body["changedPropIds"] == ["tick.n_intervals"]:
+                        sent.append(body)
+
+            page.on("request", note)
+            page.goto(f"{served.url}{path}")
+            ends = time.monotonic() + 60
+            while not sent and time.monotonic() < ends:
+                page.wait_for_timeout(200)
+            found[path] = list({body["output"]: body for body in sent}.values())
+            page.close()
+        browser.close()
+    return found
+
+
+async def _read(url: str, refreshes: dict[str, list[dict[str, Any]]], lasts_s: float, took: _Took) -> None:
+    """Half of the readers look at the overview, the others at pipelines."""
+    kinds = [_OVERVIEWS, [path for path in refreshes if path not in _OVERVIEWS]]
+    limits = httpx2.Limits(max_connections=READERS)
+    async with httpx2.AsyncClient(base_url=url, timeout=60, limits=limits) as client:
+
+        async def reader(number: int) -> None:
+            paths = kinds[number % 2]
+            path = paths[number // 2 % len(paths)]
+            kind = "overview" if path in _OVERVIEWS else "pipeline"
+            next_s = time.monotonic() + EVERY_S * number / READERS
+            ends_s = time.monotonic() + lasts_s
+            while next_s < ends_s:
+                await asyncio.sleep(max(0.0, next_s - time.monotonic()))
+                began = time.perf_counter()
+                (await client.get(_STATIC)).raise_for_status()
+                took.static.append(time.perf_counter() - began)
+                began = time.perf_counter()
+                for answer in await asyncio.gather(*(client.post(_CALLBACK, json=each) for each in refreshes[path])):
+                    answer.raise_for_status()
+                took.refreshes.setdefault(kind, []).append(time.perf_counter() - began)
+                next_s += EVERY_S
+
+        await asyncio.gather(*map(reader, range(READERS)))
+
+
+@contextmanager
+def _closing(store: Store, names: Sequence[str], last_s: int) -> Iterator[Counter[str]]:
+    """Close a window of each pipeline within each minute, evenly spread, while its emitters report each second."""
+    done, counted = threading.Event(), Counter[str]()
+
+    def close() -> None:
+        at, start_s, began = 0, last_s, time.monotonic()
+        while not done.is_set():
+            due = int((time.monotonic() - began) / WINDOW_S * len(names))
+            with store.engine.begin() as connection:
+                while at < due:
+                    round_, first = divmod(at, len(names))
+                    some = names[first : first + due - at]
+                    _close(connection, some, start_s + round_ * WINDOW_S)
+                    at += len(some)
+                    counted["windows"] += len(some)
+                connection.execute(text("UPDATE emitter SET appended_at = :now"), {"now": int(time.time() * 1_000)})
+            counted["transactions"] += 1
+            done.wait(1.0)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    try:
+        yield counted
+    finally:
+        done.set()
+        thread.join()
+
+
+def _close(connection: Connection, names: Sequence[str], after_s: int) -> None:
+    """Close the window after this one: the same result a minute later."""
+    instead = {
+        "window_start": f"window_start + {WINDOW_S}",
+        "closed_at": "CAST(:now AS bigint)",
+        "document": "replace(document::text, :old, :new)::json",
+    }
+    columns = [column.name for column in _WINDOW.columns]
+    connection.execute(
+        text(
+            f'INSERT INTO "window" ({", ".join(columns)}) SELECT {", ".join(instead.get(one, one) for one in columns)} '
+            'FROM "window" WHERE pipeline = ANY(:names) AND window_start = :after'
+        ),
+        {
+            "names": list(names), "after": after_s, "now": int(time.time() * 1_000),
+            "old": rfc3339(after_s), "new": rfc3339(after_s + WINDOW_S),
+        },
+    )  # fmt: skip
+    connection.execute(
+        text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) payload"),
+        {"channel": WINDOWS_CHANNEL, "payloads": [f"{name}/{after_s + WINDOW_S}" for name in names]},
+    )
+
+
+def _transactions(store: Store) -> int:
+    with store.engine.connect() as connection:
+        connection.execute(text("SELECT pg_stat_clear_snapshot()"))
+        counted = text("SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()")
+        return int(connection.execute(counted).scalar_one())

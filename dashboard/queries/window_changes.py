@@ -1,0 +1,69 @@
+"""Which windows change, as PostgreSQL notifies: what was read of a pipeline's closed windows holds until then."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Hashable
+from typing import Final
+
+import psycopg
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from lagloss_server.store.engine import ALERTS_CHANNEL, WINDOWS_CHANNEL
+from lagloss_server.store.store import Store
+
+_WAIT_S: Final = 1.0
+"""Time until a call to stop is noticed, and between attempts to listen."""
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+class WindowChanges:
+    """Counts the changes of each pipeline's windows, and of incidents by people, from `start` to `stop`."""
+
+    def __init__(self) -> None:
+        self._changes: Counter[str] = Counter()
+        self._session: object | None = None
+        self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def stamp(self, pipeline: str) -> Hashable:
+        """Return what is the same until a window of the pipeline changes; something new each time while PostgreSQL is
+        not listened to."""
+        session = self._session
+        return object() if session is None else (session, self._changes[pipeline], self._changes[""])
+
+    def start(self, store: Store) -> None:
+        self._thread = threading.Thread(target=self._run, args=(store.unscoped,), name="window changes", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self, store: Store) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._listen(store)
+            except (SQLAlchemyError, psycopg.Error) as error:
+                _log.warning("not_listening", error=type(error).__name__)
+            finally:
+                self._session = None
+            self._stopped.wait(_WAIT_S)
+
+    def _listen(self, store: Store) -> None:
+        with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
+                connection.exec_driver_sql(f"LISTEN {channel}")
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            self._session = object()
+            try:
+                while not self._stopped.is_set():
+                    for notice in driver.notifies(timeout=_WAIT_S, stop_after=1_000):
+                        name = notice.payload.rpartition("/")[0] if notice.channel == WINDOWS_CHANNEL else ""
+                        self._changes[name] += 1
+            finally:
+                connection.invalidate()  # it goes on listening
