@@ -10,6 +10,7 @@ on any other, but three minutes say nothing about three days.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -91,6 +92,9 @@ class BurnRate:
             return known
         knows: Flags = (stretch.windows.column("on_time_of") > 0) | (stretch.windows.column("messages") == 0)
         return knows
+
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return loss_places(breached) if self.objective == "loss" else lag_places(breached)

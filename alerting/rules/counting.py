@@ -29,7 +29,8 @@ class WindowRun:
 
     @classmethod
     def of(cls, view: PipelineView, n: int) -> WindowRun:
-        seen = view.windows.first_at(view.seen_from_s)
+        news = view.windows.first_at(view.news_from_s) - (n - 1)  # what is later may make up a breach with these
+        seen = max(view.windows.first_at(view.seen_from_s), news)
         first = max(0, seen - n + 1)
         return cls(view.windows.since(first), first, seen - first)
 
