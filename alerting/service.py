@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -126,20 +126,39 @@ class Alerter:
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()
+        self._evaluator.unsettle()
         rounds = Rounds()
         while not self._stop.is_set():
             lead.heartbeat()
             if rounds.is_due(time.monotonic()):
-                rounds.begin(self._catalogue.names(), time.monotonic())
+                rounds.begin(self._evaluator.find_due(self._catalogue.names()), time.monotonic())
             heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
             if "" in heard:  # an acknowledgement, a silence, or a request for a test
                 self._wake()
             rounds.hear(heard)
-            name = rounds.take()
+            if heard and rounds.is_behind():
+                rounds.put_first(self._evaluator.find_lossy(heard))
+            name = rounds.take_one()
             if name is not None:
                 self._watch(lead, name, lambda name=name: self._evaluate(name))  # type: ignore[misc]
+            elif taken := rounds.take():
+                wanted = self._glance(lead, taken)
+                rounds.put_first(name for name in wanted if taken[name])
+                rounds.put_later(name for name in wanted if not taken[name])
             if rounds.ends():
                 self._watch(lead, "", self._end_round)
+
+    def _glance(self, lead: Leadership, closed: Mapping[str, Collection[int]]) -> Collection[str]:
+        """Return the pipelines that need an evaluation: all, where they cannot be looked at together."""
+        try:
+            current = self._catalogue.current(closed)
+            wanted = self._evaluator.glance(current, closed)
+        except Exception as error:
+            if isinstance(error, AWAY):
+                lead.confirm()
+            _log.exception("glance_failed", pipelines=len(closed))
+            return closed
+        return [*(closed.keys() - {pipeline.name for pipeline in current}), *wanted]
 
     def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
         """Run one step; log and count a failure so that other pipelines are still evaluated. Raise only when leadership

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, Table, insert, text
+from sqlalchemy import Connection, Table, insert, text, update
 
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
@@ -63,11 +63,12 @@ def chain(name: str, nodes: int) -> Definition:
     )
 
 
-def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, rollup_days: int) -> int:
-    """Write pipelines with windows and roll-ups of these numbers of days up to now; return the last window's start."""
+def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: float, rollup_days: int) -> int:
+    """Write pipelines with windows and roll-ups of these numbers of days up to now, no roll-up at all of 0 days; return
+    the last window's start."""
     last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
     shapes = make_shapes(chain(names[0], nodes), last_s)
-    first_s = last_s - minutes_days * DAY_S + WINDOW_S
+    first_s = last_s - round(minutes_days * DAY_S) // WINDOW_S * WINDOW_S + WINDOW_S
     for name in names:
         store.apply(chain(name, nodes), 0)
     windows = tables.table_of(tables.WindowRow)
@@ -75,7 +76,7 @@ def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, roll
         ensure_days(connection, range(first_s, last_s + WINDOW_S, WINDOW_S))
         for name in names:
             _copy(connection, windows, _window_rows(name, shapes, range(first_s, last_s + 1, WINDOW_S)))
-        rollups = _rollups(shapes, last_s - rollup_days * DAY_S, last_s)
+        rollups = _rollups(shapes, last_s - rollup_days * DAY_S, last_s) if rollup_days else []
         for name in names:
             _copy(connection, tables.table_of(tables.RollupRow), ({"pipeline": name, **row} for row in rollups))
         _add_emitters(connection, names, nodes)
@@ -83,6 +84,16 @@ def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, roll
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))
     return last_s
+
+
+def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int) -> None:
+    """Write a window of each pipeline that starts then, as if all nodes had just reported."""
+    shapes = make_shapes(chain(names[0], nodes), start_s)
+    with store.engine.begin() as connection:
+        ensure_days(connection, [start_s])
+        rows = (row for name in names for row in _window_rows(name, shapes, range(start_s, start_s + 1, WINDOW_S)))
+        _copy(connection, tables.table_of(tables.WindowRow), rows)
+        connection.execute(update(tables.EmitterRow).values(appended_at=int(time.time() * 1_000)))
 
 
 def make_shapes(definition: Definition, start_s: int) -> list[Shape]:
