@@ -68,10 +68,10 @@ class ViewCache:
         self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]], now_s: float
     ) -> Iterator[tuple[StoredPipeline, PipelineView]]:
         """Yield views of pipelines that have been read, out of one snapshot of the database, each with what is new of
-        these `closed` windows. They have neither nodes' reports nor runs or partitions: see `WatchList`."""
+        these `closed` windows. They know of messages what `refresh_minutes` read, and neither nodes' reports
+        nor runs or partitions: see `watch_list`."""
         with self._engine.begin() as connection:
             rows = read_named(connection, {one.name: closed[one.name] for one in pipelines if one.name in closed})
-            self._minutes.refresh(connection, now_s)
             for pipeline in pipelines:
                 kept = self._of(pipeline)
                 from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)

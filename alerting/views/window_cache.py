@@ -97,9 +97,10 @@ class StoredWindows:
         The connection is in a REPEATABLE READ transaction."""
         from_s = first_s(seen_from_s)
         self._drop_before(from_s)
-        found = _numbers(connection.execute(select(*_DIGEST).where(self._within(from_s))).one())
-        if self.has_read and found == tuple(map(sum, zip(_NONE, *self._digests.values(), strict=True))):
-            return
+        if self.has_read:
+            found = _numbers(connection.execute(select(*_DIGEST).where(self._within(from_s))).one())
+            if found == tuple(map(sum, zip(_NONE, *self._digests.values(), strict=True))):
+                return
         self.has_read = True
         by_hour = select(_HOUR, *_DIGEST).where(self._within(from_s)).group_by(_HOUR)
         digests = {int(row[0]): _numbers(row[1:]) for row in connection.execute(by_hour)}
