@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.store.schema.core import PipelineRow, is_any, table_of
-from lagloss_server.store.store import Store
+from lagloss_server.store.store import Store, names_not_deleted
 
 
 class Catalogue:
@@ -19,9 +19,12 @@ class Catalogue:
         self._store = store
         self._known: dict[str, StoredPipeline] = {}
 
-    def names(self) -> list[str]:
-        """Return the names of all pipelines that are not deleted, including those with unreadable definitions."""
-        return self._store.names()
+    def versions(self) -> dict[str, int]:
+        """Return the newest versions of all pipelines that are not deleted, by name, including those with unreadable
+        definitions."""
+        newest = names_not_deleted().add_columns(PipelineRow.version).order_by(PipelineRow.name)
+        with self._store.engine.connect() as connection:
+            return {row.name: row.version for row in connection.execute(newest)}
 
     def current(self, names: Iterable[str]) -> list[StoredPipeline]:
         """Return those of these pipelines whose newest version has been found before."""

@@ -7,7 +7,7 @@ import math
 import time
 import uuid
 import zlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -153,8 +153,9 @@ class Evaluator:
         """Forget which pipelines are settled: closings went by unheard, or another alerter led."""
         self._settled.clear()
 
-    def find_due(self, names: Iterable[str]) -> list[str]:
-        """Return those of these pipelines that have to be looked at, though nothing was heard of them."""
+    def find_due(self, versions: Mapping[str, int]) -> list[str]:
+        """Return those of these pipelines, given with their newest versions, that have to be looked at, though nothing
+        was heard of them."""
         with self.store.engine.connect() as connection:
             now_s = incidents.clock(connection).timestamp()
             with_groups = [name for name, settled in self._settled.items() if settled.has_groups]
@@ -164,9 +165,9 @@ class Evaluator:
             if (settled := self._settled.get(name)) is not None:
                 settled.due_s = min(settled.due_s, came_s + settled.awaited_s)
         found = []
-        for name in names:
+        for name, version in versions.items():
             settled = self._settled.get(name)
-            if settled is None or settled.read_again_s <= now_s:
+            if settled is None or settled.version != version or settled.read_again_s <= now_s:
                 self._settled.pop(name, None)
                 found.append(name)
             elif settled.due_s <= now_s:

@@ -67,8 +67,13 @@ class World:
                 for start in self._closed(name):
                     self._close(connection, name, start)
                     closed.setdefault(name, set()).add(start)
-        if self.chance.random() < 0.03:
-            self.store.apply(defined(self.chance.choice(NAMES), f"runbook: 'https://r/{self.chance.random()}'"))
+        if self.chance.random() < 0.1:
+            self.store.apply(
+                defined(
+                    self.chance.choice(NAMES),
+                    f"onTime: {{breaches: 1, of: {self.chance.randrange(1, 9)}, minMessages: 1}}",
+                )
+            )
         if self.chance.random() < 0.02:
             name = self.chance.choice(NAMES)
             self.store.delete(name)
@@ -170,7 +175,8 @@ def test_what_a_glance_leaves_out_an_evaluation_that_reads_everything_anew_would
     for _ in range(60):
         closed = world.move()
         pipelines = {one.name: one for one in store.pipelines()}
-        looked_at = [pipelines[name] for name in {*closed, *watching.find_due(pipelines)}]
+        versions = {name: one.version for name, one in pipelines.items()}
+        looked_at = [pipelines[name] for name in {*closed, *watching.find_due(versions)}]
         wanted = watching.glance(looked_at, closed)
         for name in wanted:
             changes += len(watching.evaluate(pipelines[name]))
