@@ -63,11 +63,13 @@ def chain(name: str, nodes: int) -> Definition:
     )
 
 
-def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: float, rollup_days: int) -> int:
+def fill(
+    store: Store, names: Sequence[str], nodes: int, minutes_days: float, rollup_days: int, *, lossy: int = LOSSY
+) -> int:
     """Write pipelines with windows and roll-ups of these numbers of days up to now, no roll-up at all of 0 days; return
-    the last window's start."""
+    the last window's start. `lossy`: one window in so many loses messages; 0: none does."""
     last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
-    shapes = make_shapes(chain(names[0], nodes), last_s)
+    shapes = make_shapes(chain(names[0], nodes), last_s, lossy)
     first_s = last_s - round(minutes_days * DAY_S) // WINDOW_S * WINDOW_S + WINDOW_S
     for name in names:
         store.apply(chain(name, nodes), 0)
@@ -87,8 +89,8 @@ def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: float, ro
 
 
 def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int) -> None:
-    """Write a window of each pipeline that starts then, as if all nodes had just reported."""
-    shapes = make_shapes(chain(names[0], nodes), start_s)
+    """Write a window of each pipeline that starts then and loses nothing, as if all nodes had just reported."""
+    shapes = make_shapes(chain(names[0], nodes), start_s, lossy=0)
     with store.engine.begin() as connection:
         ensure_days(connection, [start_s])
         rows = (row for name in names for row in _window_rows(name, shapes, range(start_s, start_s + 1, WINDOW_S)))
@@ -96,16 +98,18 @@ def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int) -> 
         connection.execute(update(tables.EmitterRow).values(appended_at=int(time.time() * 1_000)))
 
 
-def make_shapes(definition: Definition, start_s: int) -> list[Shape]:
+def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> list[Shape]:
     """All kinds of windows of a pipeline; every result is the closer's judgement of its facts."""
     graph, rng = Graph(definition), np.random.default_rng(1)
-    return [_shape(graph, number, start_s, rng) for number in range(SHAPES)]
+    return [
+        _shape(graph, number, start_s, rng, is_lossy=bool(lossy) and number % lossy == 0) for number in range(SHAPES)
+    ]
 
 
-def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator) -> Shape:
+def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *, is_lossy: bool) -> Shape:
     factor = 2 + number % 7
     messages = factor * SAMPLED_LAGS
-    lost = messages // 50 if number % LOSSY == 0 else 0
+    lost = messages // 50 if is_lossy else 0
     path = [name for name in graph.checkpoints if name.endswith((".in", ".out"))]
     break_at = len(path) // 2
     lag_ms = np.zeros(SAMPLED_LAGS)

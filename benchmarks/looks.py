@@ -31,7 +31,7 @@ WEEK: Final = 4
 """Pipelines with minutes of as many days as there are roll-ups."""
 ALL: Final = 10_000
 ALL_MINUTES: Final = 15
-"""Windows of each of these: what a look costs does not hang on how many there are."""
+"""Windows of each of these, none lossy: all are settled. What a look costs hardly hangs on how many there are."""
 PART: Final = 1_000
 """Pipelines that are filled and looked at for the first time together."""
 ROLLUP_DAYS: Final = 8
@@ -103,7 +103,7 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
             read, first = Spent(), Spent()
             for at in range(0, pipelines, PART):  # within a minute or two, else nodes have fallen silent
                 part = names[at : at + PART]
-                fill(store, part, NODES, minutes_days, rollup_days)
+                fill(store, part, NODES, minutes_days, rollup_days, lossy=LOSSY if rollup_days else 0)
                 stored |= {name: store.pipeline(name) for name in part}
                 with _spending(servers) as spent:
                     for name in part:
@@ -133,12 +133,10 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
 
 
 def _minutes(count: int) -> Iterator[int]:
-    """Yield the newest minutes that are no lossy ones, oldest first; wait for those that are not over."""
+    """Yield the newest minutes that are over, oldest first; wait for those that are not."""
     newest_s = int(time.time()) // WINDOW_S * WINDOW_S - 2 * WINDOW_S
     for _ in range(count):
-        while newest_s // WINDOW_S % LOSSY == 0 or newest_s > time.time() - 2 * WINDOW_S:
-            newest_s += WINDOW_S if newest_s // WINDOW_S % LOSSY == 0 else 0
-            time.sleep(0.1)
+        time.sleep(max(0.0, newest_s + 2 * WINDOW_S - time.time()))
         yield newest_s
         newest_s += WINDOW_S
 
