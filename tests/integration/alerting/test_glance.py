@@ -88,9 +88,9 @@ class World:
             yield self.next_s[name] - 60 * self.chance.randrange(1, 40)
 
     def _close(self, connection: Connection, name: str, start: int) -> None:
-        self.quiet[name] ^= self.chance.random() < (0.01 if self.quiet[name] else 0.15)
+        self.quiet[name] ^= self.chance.random() < (0.02 if self.quiet[name] else 0.15)
         revision = self.revisions[name, start] = self.revisions.get((name, start), 0) + 1
-        bad = 0.002 if self.quiet[name] else 0.5
+        bad = 0.005 if self.quiet[name] else 0.5
 
         def strikes() -> bool:
             return self.chance.random() < bad
@@ -172,7 +172,7 @@ def test_what_a_glance_leaves_out_an_evaluation_that_reads_everything_anew_would
     notifier = Notifier([ReceiverRoute(matchers=(), receivers=("hook",))])
     watching = Evaluator(store, notifier)
     left_out = changes = 0
-    for _ in range(60):
+    for _ in range(90):
         closed = world.move()
         pipelines = {one.name: one for one in store.pipelines()}
         versions = {name: one.version for name, one in pipelines.items()}
