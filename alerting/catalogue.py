@@ -3,11 +3,13 @@ keeps no other from being watched."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import select
 
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.store.schema.core import PipelineRow, table_of
-from lagloss_server.store.store import Store
+from lagloss_server.store.schema.core import PipelineRow, is_any, table_of
+from lagloss_server.store.store import Store, names_not_deleted
 
 
 class Catalogue:
@@ -17,9 +19,26 @@ class Catalogue:
         self._store = store
         self._known: dict[str, StoredPipeline] = {}
 
-    def names(self) -> list[str]:
-        """Return the names of all pipelines that are not deleted, including those with unreadable definitions."""
-        return self._store.names()
+    def versions(self) -> dict[str, int]:
+        """Return the newest versions of all pipelines that are not deleted, by name, including those with unreadable
+        definitions."""
+        newest = names_not_deleted().add_columns(PipelineRow.version).order_by(PipelineRow.name)
+        with self._store.engine.connect() as connection:
+            return {row.name: row.version for row in connection.execute(newest)}
+
+    def current(self, names: Iterable[str]) -> list[StoredPipeline]:
+        """Return those of these pipelines whose newest version has been found before."""
+        table = table_of(PipelineRow)
+        newest = (
+            select(table.c.name, table.c.version, table.c.deleted_at)
+            .distinct(table.c.name)
+            .where(is_any(table.c.name, names))
+            .order_by(table.c.name, table.c.version.desc())
+        )
+        with self._store.engine.connect() as connection:
+            rows = connection.execute(newest).all()
+        known = [(self._known.get(row.name), row) for row in rows if row.deleted_at is None]
+        return [one for one, row in known if one is not None and one.version == row.version]
 
     def find(self, name: str) -> StoredPipeline | None:
         """Return a pipeline as it is now; None if it is deleted.

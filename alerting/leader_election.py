@@ -67,15 +67,17 @@ class Leadership:
         self._heartbeat_s = float("-inf")
         self.heartbeat()
 
-    def heard(self, timeout_s: float) -> set[str]:
-        """Wait for PostgreSQL's notifications, at most this long; return names of pipelines that have a new result, and
-        "" for an action of a person."""
+    def heard(self, timeout_s: float) -> dict[str, set[int]]:
+        """Wait for PostgreSQL's notifications, at most this long; return the starts of windows with a new result, by
+        pipeline, and "" for an action of a person."""
         notices = self.connection.notifies(timeout=timeout_s, stop_after=1)
         first = [*notices]
         rest = [*self.connection.notifies(timeout=0)] if first else []
-        return {
-            notice.payload.rpartition("/")[0] if notice.channel == WINDOWS_CHANNEL else "" for notice in [*first, *rest]
-        }
+        found: dict[str, set[int]] = {}
+        for notice in [*first, *rest]:
+            name, _, start = notice.payload.rpartition("/") if notice.channel == WINDOWS_CHANNEL else ("", "", "")
+            found.setdefault(name, set()).update([int(start)] if start.isdecimal() else [])
+        return found
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -102,7 +102,7 @@ class Alerter:
         Raise when the database goes away."""
         self.trouble = None
         until_s = time.monotonic() + READ_ALONG_S
-        for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
+        for name in sorted(self._catalogue.versions(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
             now_s = time.monotonic()
             if now_s > until_s or now_s - self._read_at_s.get(name, float("-inf")) < READ_AGAIN_S:
                 return
@@ -126,20 +126,62 @@ class Alerter:
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()
+        self._evaluator.unsettle()
         rounds = Rounds()
         while not self._stop.is_set():
             lead.heartbeat()
             if rounds.is_due(time.monotonic()):
-                rounds.begin(self._catalogue.names(), time.monotonic())
+                rounds.begin(self._find_due(), time.monotonic())
             heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
             if "" in heard:  # an acknowledgement, a silence, or a request for a test
                 self._wake()
             rounds.hear(heard)
-            name = rounds.take()
+            if heard and rounds.is_behind():
+                rounds.put_first(self._find_lossy(heard))
+            name = rounds.take_one()
             if name is not None:
                 self._watch(lead, name, lambda name=name: self._evaluate(name))  # type: ignore[misc]
+            elif taken := rounds.take():
+                wanted = self._glance(lead, taken)
+                rounds.put_first(name for name in wanted if taken[name])
+                rounds.put_later(name for name in wanted if not taken[name])
             if rounds.ends():
                 self._watch(lead, "", self._end_round)
+
+    def _find_due(self) -> Collection[str]:
+        """Return the pipelines that are due in a round: all, where that cannot be found out."""
+        versions = self._catalogue.versions()
+        try:
+            return self._evaluator.find_due(versions)
+        except AWAY:
+            raise
+        except Exception:
+            _log.exception("due_not_found")
+            self._evaluator.unsettle()
+            return versions
+
+    def _find_lossy(self, closed: Mapping[str, Collection[int]]) -> Collection[str]:
+        """Return the pipelines with a lossy window: none, where that cannot be found out, so that they have their
+        turn."""
+        try:
+            return self._evaluator.find_lossy({name: starts for name, starts in closed.items() if name})
+        except AWAY:
+            raise
+        except Exception:
+            _log.exception("lossy_not_found")
+            return ()
+
+    def _glance(self, lead: Leadership, closed: Mapping[str, Collection[int]]) -> Collection[str]:
+        """Return the pipelines that need an evaluation: all, where they cannot be looked at together."""
+        try:
+            current = self._catalogue.current(closed)
+            wanted = self._evaluator.glance(current, closed)
+        except Exception as error:
+            if isinstance(error, AWAY):
+                lead.confirm()
+            _log.exception("glance_failed", pipelines=len(closed))
+            return closed
+        return [*(closed.keys() - {pipeline.name for pipeline in current}), *wanted]
 
     def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
         """Run one step; log and count a failure so that other pipelines are still evaluated. Raise only when leadership

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-from sqlalchemy import Connection, Table, text
+from sqlalchemy import Connection, Table, text, update
 
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
@@ -75,12 +75,15 @@ def fill(
     minutes_days: float,
     rollup_days: int,
     hours_days: int | None = None,
+    *,
+    lossy: int = LOSSY,
 ) -> int:
     """Write pipelines with windows and roll-ups of these numbers of days up to now, of the hours only the last
-    `hours_days` if given; return the last window's start."""
+    `hours_days` if given, no roll-up at all of 0 days; return the last window's start. `lossy`: one window in so many
+    loses messages; 0: none does."""
     last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
-    shapes = make_shapes(chain(names[0], nodes), last_s)
-    starts_s = range(last_s - int(minutes_days * DAY_S) + WINDOW_S, last_s + 1, WINDOW_S)
+    shapes = make_shapes(chain(names[0], nodes), last_s, lossy)
+    starts_s = range(last_s - round(minutes_days * DAY_S) // WINDOW_S * WINDOW_S + WINDOW_S, last_s + 1, WINDOW_S)
     rollups_from_s = last_s - rollup_days * DAY_S
     hours_from_s = rollups_from_s if hours_days is None else last_s - hours_days * DAY_S
     sums = _Sums(shapes)
@@ -91,7 +94,7 @@ def fill(
         for number, name in enumerate(names[:TEMPLATES]):
             phase = number * _PHASE
             _copy(connection, windows, _window_rows(name, shapes, starts_s, phase))
-            rows = _rollups(sums, rollups_from_s, hours_from_s, last_s, phase)
+            rows = _rollups(sums, rollups_from_s, hours_from_s, last_s, phase) if rollup_days else ()
             _copy(connection, rollups, ({"pipeline": name, **row} for row in rows))
         _repeat(connection, names, windows, document="replace(row.document::text, {}, {})::json")
         _repeat(connection, names, rollups)
@@ -130,16 +133,29 @@ def _repeat(connection: Connection, names: Sequence[str], table: Table, **instea
     )
 
 
-def make_shapes(definition: Definition, start_s: int) -> list[Shape]:
+def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int) -> None:
+    """Write a window of each pipeline that starts then and loses nothing, as if all nodes had just reported."""
+    shapes = make_shapes(chain(names[0], nodes), start_s, lossy=0)
+    starts_s = range(start_s, start_s + 1, WINDOW_S)
+    with store.engine.begin() as connection:
+        ensure_days(connection, starts_s)
+        rows = (row for name in names for row in _window_rows(name, shapes, starts_s, phase=0))
+        _copy(connection, tables.table_of(tables.WindowRow), rows)
+        connection.execute(update(tables.EmitterRow).values(appended_at=int(time.time() * 1_000)))
+
+
+def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> list[Shape]:
     """All kinds of windows of a pipeline; every result is the closer's judgement of its facts."""
     graph, rng = Graph(definition), np.random.default_rng(1)
-    return [_shape(graph, number, start_s, rng) for number in range(SHAPES)]
+    return [
+        _shape(graph, number, start_s, rng, is_lossy=bool(lossy) and number % lossy == 0) for number in range(SHAPES)
+    ]
 
 
-def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator) -> Shape:
+def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *, is_lossy: bool) -> Shape:
     factor = 2 + number % 7
     messages = factor * SAMPLED_LAGS
-    lost = messages // 50 if number % LOSSY == 0 else 0
+    lost = messages // 50 if is_lossy else 0
     path = [name for name in graph.checkpoints if name.endswith((".in", ".out"))]
     break_at = len(path) // 2
     lag_ms = np.zeros(SAMPLED_LAGS)

@@ -82,7 +82,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
         return []
     ensure_days(connection, {closing.result.window_start_s for closing in found})
     before = _lock(connection, [closing.window for closing in found])
-    rows, made, replaced = [], [], []
+    rows, made, replaced, named = [], [], [], []
     for closing in found:
         old, document = before.get(closing.window), closing.result.document()
         if old is not None and (
@@ -94,6 +94,8 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
         rows.append(_row(closing, document, revision, closing.judged_at if old is None or changed else old.closed_at))
         if changed:
             made.append((closing, revision))
+        if old is None or changed or old.history != closing.history:
+            named.append(closing.window)
         if old is not None and changed:
             replaced.append(old)
     if rows:
@@ -117,12 +119,10 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
         rollup_marks.put_hours(
             connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made)
         )
+    if named:
         connection.execute(
             text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
-            {
-                "channel": WINDOWS_CHANNEL,
-                "payloads": ["{}/{}".format(*closing.window) for closing, _ in made],
-            },
+            {"channel": WINDOWS_CHANNEL, "payloads": [f"{pipeline}/{start}" for pipeline, start in named]},
         )
     return made
 

@@ -3,9 +3,11 @@ changes, and notifications for their receivers."""
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -19,10 +21,13 @@ from alerting.incidents import repository as incidents
 from alerting.incidents.body import BLAMED, MAX_EXAMPLES, MAX_NOTES, IncidentEvidence, suffering
 from alerting.incidents.lifecycle import Transition, judge, text_of
 from alerting.incidents.notifier import Notifier
+from alerting.incidents.watch_list import read_watched
 from alerting.rules import Rule
 from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, BreachPlace, PendingBreach
+from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView
 from alerting.views.view_cache import ViewCache
+from alerting.views.window_cache import read_lossy
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
@@ -54,9 +59,33 @@ NOTIFY_LATE_S: Final = 3_600
 _log = structlog.get_logger("lagloss.alerting")
 
 
+READ_AGAIN_S: Final = 3_600.0
+"""A settled pipeline is evaluated at least this long after it was, or a little later, whatever was closed or not."""
+
+
+@dataclass(slots=True)
+class _Settled:
+    """A pipeline of which the last evaluation left no incident open and no breach pending, as long as nothing is new.
+
+    `handled`: breaches of resolved incidents, by rule. `due_s`: when a rule may find a breach by the clock, and
+    `awaited_s`: how long after messages came in. `read_again_s`: when to evaluate it in any case. `has_groups`: whether
+    a rule goes by consumer groups.
+    """
+
+    version: int
+    handled: Mapping[str, Set[int]]
+    due_s: float
+    awaited_s: float
+    read_again_s: float
+    has_groups: bool
+
+
 @dataclass(slots=True)
 class Evaluator:
-    """Evaluator of pipelines, used by one thread. `dashboard_url`: base of the links in messages."""
+    """Evaluator of pipelines, used by one thread. `dashboard_url`: base of the links in messages.
+
+    Most pipelines are settled, and a glance at what is new of many of them says which need an evaluation.
+    """
 
     store: Store
     notifier: Notifier
@@ -65,6 +94,7 @@ class Evaluator:
     """Called with the pipeline's name when one of its rules raises, or its end: all others are judged all the same."""
     trace_links: TraceLinks = NO_LINKS
     _views: ViewCache = field(init=False)
+    _settled: dict[str, _Settled] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._views = ViewCache(self.store)
@@ -72,6 +102,7 @@ class Evaluator:
     def evaluate(self, pipeline: StoredPipeline) -> list[str]:
         """Evaluate the pipeline's windows and update its incidents. Return the changes made, in order, as `RULE
         CHANGE`."""
+        self._settled.pop(pipeline.name, None)
         rules = self._views.rules(pipeline)
         if not self._views.has_read(pipeline):
             self.read_along(pipeline)  # a day of windows, before others have to wait for our lock
@@ -82,10 +113,12 @@ class Evaluator:
             known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S, runbooks)
             applied_s, links = pipeline.applied_at_ms / 1_000, self.trace_links
             work = _Work(connection, self.store, pipeline.name, now, known, applied_s, runbooks, links)
+            has_failed = False
             for rule in rules.values():
                 assessment = self._assess(rule, view)
                 if assessment is not None:
                     work.judge(rule, assessment)
+                has_failed |= assessment is None
             for incident in work.open():
                 if incident.rule not in rules:
                     work.end(incident, "rule removed")
@@ -93,7 +126,74 @@ class Evaluator:
             tells_of = {incident.rule: incident.severity for incident in work.open()}
             for known in work.stages():
                 self.notifier.notify(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
+        if not (has_failed or work.open() or work.pending()):
+            self._settle(pipeline, view, work.known)
         return work.changes
+
+    def _settle(self, pipeline: StoredPipeline, view: PipelineView, resolved: Sequence[Incident]) -> None:
+        handled: dict[str, set[int]] = {}
+        for incident in resolved:
+            handled.setdefault(incident.rule, set()).update(incidents.known(incident).breaches)
+        rules, due_s = self._views.rules(pipeline).values(), self._due_s(pipeline, view)
+        if due_s > view.now_s:
+            self._settled[pipeline.name] = _Settled(
+                version=pipeline.version,
+                handled=handled,
+                due_s=due_s,
+                awaited_s=min((rule.target for rule in rules if rule.watches), default=math.inf),
+                read_again_s=view.now_s + READ_AGAIN_S * (1 + zlib.crc32(pipeline.name.encode()) / 2**32),  # in turn
+                has_groups=any(isinstance(rule, TimeToLoss) for rule in rules),
+            )
+
+    def _due_s(self, pipeline: StoredPipeline, view: PipelineView) -> float:
+        by_rules = (rule.due_s(view) for rule in self._views.rules(pipeline).values())
+        return min([self._views.habits_due_s(pipeline), *by_rules])
+
+    def unsettle(self) -> None:
+        """Forget which pipelines are settled: closings went by unheard, or another alerter led."""
+        self._settled.clear()
+
+    def find_due(self, versions: Mapping[str, int]) -> list[str]:
+        """Return those of these pipelines, given with their newest versions, that have to be looked at, though nothing
+        was heard of them."""
+        with self.store.engine.connect() as connection:
+            now_s = incidents.clock(connection).timestamp()
+            with_groups = [name for name, settled in self._settled.items() if settled.has_groups]
+            for name in read_watched(connection, now_s, with_groups):
+                self._settled.pop(name, None)
+        for name, came_s in self._views.refresh_minutes(now_s).items():
+            if (settled := self._settled.get(name)) is not None:
+                settled.due_s = min(settled.due_s, came_s + settled.awaited_s)
+        found = []
+        for name, version in versions.items():
+            settled = self._settled.get(name)
+            if settled is None or settled.version != version or settled.read_again_s <= now_s:
+                self._settled.pop(name, None)
+                found.append(name)
+            elif settled.due_s <= now_s:
+                found.append(name)
+        return found
+
+    def glance(self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]]) -> list[str]:
+        """Return those of these pipelines that need an evaluation, with `closed` the starts of windows that were closed
+        since their last one: evaluated, the others would stay as they are."""
+        settled = {one.name: self._settled.pop(one.name, None) for one in pipelines}
+        known = [one for one in pipelines if (at := settled[one.name]) is not None and at.version == one.version]
+        with self.store.engine.connect() as connection:
+            now_s = incidents.clock(connection).timestamp()
+        for pipeline, view in self._views.glance(known, closed, now_s):
+            before = settled[pipeline.name]
+            rules = self._views.rules(pipeline).values()
+            if before is not None and all(_finds_nothing(rule, view, before) for rule in rules):
+                before.due_s = self._due_s(pipeline, view)
+                if before.due_s > view.now_s:
+                    self._settled[pipeline.name] = before
+        return [one.name for one in pipelines if one.name not in self._settled]
+
+    def find_lossy(self, closed: Mapping[str, Collection[int]]) -> list[str]:
+        """Return the pipelines of which one of these windows is lossy."""
+        with self.store.engine.connect() as connection:
+            return read_lossy(connection, closed)
 
     def read_along(self, pipeline: StoredPipeline) -> None:
         """Read the view ahead of an evaluation, so that the next one has less to read."""
@@ -114,6 +214,7 @@ class Evaluator:
                 _log.exception("ending_failed", pipeline=name)
                 self.rule_failed(name)
         self._views.forget(names)
+        self._settled = {name: settled for name, settled in self._settled.items() if name in names}
         return changes
 
     def _end_incidents_of(self, name: str) -> list[str]:
@@ -134,6 +235,19 @@ class Evaluator:
             _log.exception("rule_failed", pipeline=view.definition.name, rule=rule.name)
             self.rule_failed(view.definition.name)
             return None
+
+
+_NONE: Final[Set[int]] = frozenset()
+
+
+def _finds_nothing(rule: Rule, view: PipelineView, settled: _Settled) -> bool:
+    """Return whether the rule finds no breach but those that are handled; a rule that fails is left to the
+    evaluation."""
+    try:
+        found = rule.assess(view)
+    except Exception:
+        return False
+    return found.begun is None and found.breaches.keys() <= settled.handled.get(rule.name, _NONE)
 
 
 @dataclass(slots=True)
@@ -262,12 +376,7 @@ class _Work:
         """Collect evidence of the newest breached windows: places (`places`, if the rule has found them), and the
         newest losses."""
         starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
-        wanted = {rfc3339(start) for start in starts}
-        documents = [
-            document
-            for document in self.store.windows(self.pipeline, starts[0], starts[-1] + WINDOW_S)
-            if document["lost"] is not None and document["window_start"] in wanted
-        ]
+        documents = self.store.closed_windows(self.pipeline, starts)
         newest = documents[-1] if documents else None
         return IncidentEvidence(
             where=places or rule.where(documents),

@@ -31,6 +31,11 @@ def lock(connection: Connection, pipeline: str) -> datetime:
     turns and see each other's rows. Return the database's time after that, which all writers share."""
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
     take_turn(connection, pipeline)
+    return clock(connection)
+
+
+def clock(connection: Connection) -> datetime:
+    """Return the database's time."""
     now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
     return now.astimezone(UTC)
 

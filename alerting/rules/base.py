@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol
@@ -49,6 +50,11 @@ class Rule(Protocol):
         """Assess the pipeline as it is now."""
         ...
 
+    def due_s(self, view: PipelineView) -> float:
+        """Return the earliest moment (epoch s) at which the rule may find a breach that it does not find in this view,
+        though no window is closed and no report comes; inf if it goes by windows alone."""
+        ...
+
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         """Return the places of the breach, worst first. `breached`: documents of the newest breached windows, oldest
         first."""
@@ -71,6 +77,9 @@ class PlacedRule:
     place: RulePlace | None = None
     watches: tuple[str, ...] = ()
     inhibited_by: tuple[str, ...] = ()
+
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ can close.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -54,6 +55,9 @@ class Reporting:
         counted = np.minimum(np.arange(len(blind)) + 1, self.out_of.of)
         return self.out_of.assess(stretch, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
 
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf
+
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         windows: dict[str, int] = {}
         for window in breached:
@@ -94,6 +98,9 @@ class ClosingHealth:
         is_breach = since_s is not None and min(since_s, view.watched_s) > self.target
         return by_the_clock(view, since_s, is_breach)
 
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf if view.newest_end_s is None else max(view.newest_end_s, view.watched_since_s) + self.target
+
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
@@ -129,6 +136,9 @@ class ReportsHealth:
         texts = [(node, f"no report for {fmt.duration_s(-silence)}") for silence, node in too_long]
         places = tuple(BreachPlace("node", node, None, text) for node, text in texts)
         return by_the_clock(view, max(silent_s.values(), default=0.0), bool(too_long), places)
+
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf  # nodes that fall silent are found for all pipelines at once: see `watch_list`
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []

@@ -10,6 +10,7 @@ on any other, but three minutes say nothing about three days.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
@@ -71,10 +72,12 @@ class BurnRate:
         if not len(stretch.windows):
             return Assessment((), {}, ())
         long = self._burn_rates(view, self.spans.long_s, stretch.first)
-        short = self._burn_rates(view, self.spans.short_s, stretch.first)
-        many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
-        history_s = stretch.windows.starts + WINDOW_S - view.windows.starts[0]
-        burning = (long > self.target) & (short > self.target) & many & (history_s >= self.spans.short_s)
+        burning: Flags = long > self.target
+        if burning.any():
+            short = self._burn_rates(view, self.spans.short_s, stretch.first)
+            many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
+            history_s = stretch.windows.starts + WINDOW_S - view.windows.starts[0]
+            burning &= (short > self.target) & many & (history_s >= self.spans.short_s)
         return stretch.assessment(burning, long, ~burning & self._known(stretch), self.resolve_after)
 
     def _burn_rates(self, view: PipelineView, span_s: int, first: int) -> Floats:
@@ -91,6 +94,9 @@ class BurnRate:
             return known
         knows: Flags = (stretch.windows.column("on_time_of") > 0) | (stretch.windows.column("messages") == 0)
         return knows
+
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return loss_places(breached) if self.objective == "loss" else lag_places(breached)

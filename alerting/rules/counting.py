@@ -29,7 +29,8 @@ class WindowRun:
 
     @classmethod
     def of(cls, view: PipelineView, n: int) -> WindowRun:
-        seen = view.windows.first_at(view.seen_from_s)
+        news = view.windows.first_at(view.news_from_s) - (n - 1)  # what is later may make up a breach with these
+        seen = max(view.windows.first_at(view.seen_from_s), news)
         first = max(0, seen - n + 1)
         return cls(view.windows.since(first), first, seen - first)
 
@@ -62,12 +63,15 @@ class WindowRun:
 def of_last(n: int, counts: Ints | Flags) -> Ints:
     """Return, for each window, the sum over the n windows that end with it."""
     sums = _prefix_sums(counts)
-    at = np.arange(1, len(sums))
-    return sums[at] - sums[np.maximum(at - n, 0)]
+    of = sums[1:].copy()
+    of[n:] -= sums[1 : max(len(counts) - n, 0) + 1]
+    return of
 
 
 def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
     """Return the breaching windows that are among the n windows which end at one where a breach is."""
+    if not breach_at.any():
+        return breach_at
     sums = _prefix_sums(breach_at)
     at = np.arange(len(breach_at))
     return breaching & (sums[np.minimum(at + n, len(breach_at))] - sums[at] > 0)
@@ -75,7 +79,7 @@ def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
 
 def _prefix_sums(counts: Ints | Flags) -> Ints:
     sums = np.zeros(len(counts) + 1, np.int64)
-    np.cumsum(counts, out=sums[1:])
+    counts.cumsum(out=sums[1:])
     return sums
 
 

@@ -42,10 +42,19 @@ class HabitSeries:
 
     step_s: int
     values: Mapping[int, float] = field(default_factory=dict)
+    _usual: dict[int, tuple[float, float, float]] = field(default_factory=dict, repr=False, compare=False)
+    """Median, spread and value a week before of each stretch that was asked for."""
 
     def usual_at(self, moments_s: Ints) -> UsualValues:
         """Return what is usual at these moments, each judged by its own stretch of the day."""
-        starts, where = np.unique(np.asarray(moments_s) // self.step_s * self.step_s, return_inverse=True)
+        starts = (np.asarray(moments_s) // self.step_s * self.step_s).tolist()
+        new = [start for start in dict.fromkeys(starts) if start not in self._usual]
+        if new:
+            self._usual.update(zip(new, self._usual_of(new), strict=True))
+        found = np.array([self._usual[start] for start in starts], np.float64).reshape(len(starts), 3)
+        return UsualValues(found[:, 0], found[:, 1], found[:, 2])
+
+    def _usual_of(self, starts: list[int]) -> list[tuple[float, float, float]]:
         days = self._days(starts)
         known = (~np.isnan(days)).sum(axis=1) >= LEAST_DAYS
         median, spread = np.full(len(starts), np.nan), np.full(len(starts), np.nan)
@@ -53,7 +62,7 @@ class HabitSeries:
             median[known] = np.nanmedian(days[known], axis=1)
             apart = np.abs(days[known] - median[known][:, np.newaxis])
             spread[known] = SIGMA_OF_MAD * np.nanmedian(apart, axis=1)
-        return UsualValues(median[where], spread[where], days[:, DAYS - 1][where])
+        return list(zip(median.tolist(), spread.tolist(), days[:, DAYS - 1].tolist(), strict=True))
 
     def lowest_around(self, moments_s: Ints) -> UsualValues:
         """Return what is usual at these moments at the least: in their stretch, the one before and the one after, so
@@ -68,11 +77,9 @@ class HabitSeries:
             week_ago = np.fmin(week_ago, other.week_ago)
         return UsualValues(median, spread, week_ago)
 
-    def _days(self, starts: Ints) -> Floats:
+    def _days(self, starts: list[int]) -> Floats:
         """Return the values of the days before these starts, a row each, yesterday first."""
-        rows = [
-            [self.values.get(start - day * DAY_S, np.nan) for day in range(1, DAYS + 1)] for start in starts.tolist()
-        ]
+        rows = [[self.values.get(start - day * DAY_S, np.nan) for day in range(1, DAYS + 1)] for start in starts]
         return np.array(rows, np.float64).reshape(len(starts), DAYS)
 
 

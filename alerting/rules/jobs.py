@@ -48,6 +48,9 @@ class _JobRule:
     target: float
     inhibited_by: tuple[str, ...] = ()
 
+    def due_s(self, view: PipelineView) -> float:
+        return view.now_s  # runs are reported at any time
+
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 

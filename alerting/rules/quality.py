@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -70,6 +71,9 @@ class PendingAge(PlacedRule):
         waiting = [each for each in view.waiting if self._concerns(each)]
         age_s = max((view.now_s - each.since_s for each in waiting), default=0.0)
         return by_the_clock(view, age_s, age_s > self.target, _places(waiting))
+
+    def due_s(self, view: PipelineView) -> float:
+        return min((each.since_s for each in view.waiting if self._concerns(each)), default=math.inf) + self.target
 
     def _concerns(self, waiting: WaitingMessages) -> bool:
         return self.place is None or any(_place_of(label) == self.place for label in waiting.places)

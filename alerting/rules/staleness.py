@@ -8,6 +8,7 @@ loss. A checkpoint that no message ever reached has no staleness.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -58,6 +59,17 @@ class Staleness(PlacedRule):
         )
         value = late[0][0] if late else max(stale.values(), default=None)
         return by_the_clock(view, value, bool(late), places)
+
+    def due_s(self, view: PipelineView) -> float:
+        """Messages that come in after this view are waited for since then: see `Minutes.take_came`."""
+        return min((self._due_at_s(view, name, newest) for name, newest in self._newest(view)), default=math.inf)
+
+    def _due_at_s(self, view: PipelineView, checkpoint: str, newest_s: int) -> float:
+        fresh_to_s = newest_s + WINDOW_S + self.target
+        if fresh_to_s >= view.now_s:
+            return fresh_to_s
+        awaited_s = self._awaited_s(view, checkpoint, newest_s)
+        return view.now_s + max(0.0, self.target - awaited_s) if awaited_s else math.inf
 
     def _newest(self, view: PipelineView) -> Iterator[tuple[str, int]]:
         """Return the newest minute (epoch s) at each checkpoint that has one."""

@@ -6,6 +6,7 @@ first message that is deleted unread within the target, or one that was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -49,6 +50,9 @@ class TimeToLoss(PlacedRule):
         return Assessment(
             found.seen, found.breaches, found.good, places=places, texts={view.this_minute_s: "; ".join(texts)}
         )
+
+    def due_s(self, view: PipelineView) -> float:
+        return math.inf  # partitions at risk are found for all pipelines at once: see `watch_list`
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -34,7 +35,9 @@ class PipelineView:
     `came_from_s`: by source, of minutes with messages at its `in`, when the first of these came in, both by tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
     `waiting`: pending messages. `runs`: of its jobs, of the last week. `partitions`: those that its consumer groups
-    read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. Moments in epoch s.
+    read. `watched_since_s`: start of the alerter's observation. `habits`: what is usual. `news_from_s`: of windows
+    before, only those are assessed again whose findings may depend on later ones; all are if it is -inf. Moments in
+    epoch s.
     """
 
     definition: Definition
@@ -51,6 +54,7 @@ class PipelineView:
     partitions: Sequence[PartitionNow] = ()
     watched_since_s: float = 0.0
     habits: Habits = NO_HABITS
+    news_from_s: float = -math.inf
 
     def came_s(self, sources: Iterable[str]) -> dict[int, float]:
         """Return the minutes with messages at any of these sources, and when the first of these came in."""

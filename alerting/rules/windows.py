@@ -76,19 +76,19 @@ class Windows:
 
     def first_at(self, moment_s: float) -> int:
         """Position of the first window that starts at that moment or later."""
-        return int(np.searchsorted(self.starts, moment_s))
+        return int(self.starts.searchsorted(moment_s))
 
     def sums_over(self, name: str, span_s: int, first: int) -> Ints:
         """Return, for each window from position `first` on, the sum of a column over the span that ends with it."""
         sums = self._prefix_sums(name)
-        begins = np.searchsorted(self.starts, self.starts[first:] + WINDOW_S - span_s)
+        begins = self.starts.searchsorted(self.starts[first:] + WINDOW_S - span_s)
         return sums[first + 1 :] - sums[begins]
 
     def _prefix_sums(self, name: str) -> Ints:
         """Return sums of a column up to each window, which is not in it; one more than there are windows."""
         if name not in self._sums:
             sums = np.zeros(len(self.rows) + 1, np.int64)
-            np.cumsum(self.rows[name], out=sums[1:])
+            self.rows[name].cumsum(out=sums[1:])
             self._sums[name] = sums
         return self._sums[name]
 

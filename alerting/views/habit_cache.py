@@ -7,6 +7,8 @@ breaches of yesterday.
 
 from __future__ import annotations
 
+import math
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -17,7 +19,7 @@ from alerting.rules.habits import DAY_S, DAYS, HOUR_S, NO_HABITS, QUARTER_S, Hab
 from alerting.rules.measures import Measure
 from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.rules.rollup import counts_document
+from lagloss_server.rules.rollup import COUNTS_BYTES, counts_document, counts_of
 from lagloss_server.store.schema.core import RollupRow, WindowRow, table_of
 
 KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
@@ -56,11 +58,19 @@ class HabitCache:
         self._quarters: dict[int, float] = {}
         self._hours: dict[str, dict[int, float]] = {name: {} for name in self._shares}
         self._hour: int | None = None
+        self._begins_s = zlib.crc32(pipeline.encode()) % HOUR_S
         self._habits = NO_HABITS
+
+    @property
+    def due_s(self) -> float:
+        """When they are read on (epoch s): once an hour, those of many pipelines one after the other."""
+        if not self._shares and not self._needs_volume:
+            return math.inf
+        return -math.inf if self._hour is None else (self._hour + 1) * HOUR_S + self._begins_s
 
     def refreshed(self, connection: Connection, now_s: float) -> Habits:
         """Return the habits as of now; read what is new once an hour, with at most one statement for each source."""
-        hour = int(now_s) // HOUR_S
+        hour = int(now_s - self._begins_s) // HOUR_S
         if hour != self._hour:
             to_s = (hour - SETTLED_H) * HOUR_S
             from_s = to_s - KEPT_S if self._hour is None else max(to_s - KEPT_S, (self._hour - SETTLED_H) * HOUR_S)
@@ -103,7 +113,9 @@ def read_shares(
 ) -> dict[str, dict[int, float]]:
     """Read each share of each hour with from <= start < to that has messages enough."""
     row = _ROLLUP.c
-    asked = select(row.start, row.packed).where(
+    is_placed = any(measure.place is not None for pair in shares.values() for measure in pair)
+    packed = row.packed if is_placed else func.substring(row.packed, 1, COUNTS_BYTES)
+    asked = select(row.start, packed).where(
         row.pipeline == pipeline,
         row.period == "hour",
         row.start >= from_s,
@@ -111,8 +123,8 @@ def read_shares(
         row.windows >= int(LEAST_OF * HOUR_S / WINDOW_S),
     )
     found: dict[str, dict[int, float]] = {name: {} for name in shares}
-    for start, packed in connection.execute(asked):
-        document = counts_document(packed)
+    for start, packed_counts in connection.execute(asked):
+        document = counts_document(packed_counts) if is_placed else counts_of(packed_counts)
         for name, (what, of) in shares.items():
             value = share_in(document, what, of)
             if value is not None:

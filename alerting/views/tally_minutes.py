@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
@@ -24,6 +25,7 @@ class Minutes:
     def __init__(self) -> None:
         self._basis = -1
         self._minutes: dict[tuple[str, str], dict[int, float]] = {}
+        self._came: dict[str, float] = {}
 
     def refresh(self, connection: Connection, now_s: float) -> None:
         """Read the tallies that the report consumer has committed since. The connection is in a REPEATABLE READ
@@ -45,12 +47,20 @@ class Minutes:
         )
         found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
         for pipeline, checkpoint, start, changed_ms in rows:
-            found[pipeline, checkpoint][start] = changed_ms / 1_000
+            at_s = found[pipeline, checkpoint][start] = changed_ms / 1_000
+            if at_s < self._came.get(pipeline, math.inf):
+                self._came[pipeline] = at_s
         for key, minutes in found.items():
             minutes |= self._minutes.get(key, {})  # what was read first was known first
             oldest = max(minutes) - _KEPT_S
             self._minutes[key] = {start: at for start, at in minutes.items() if start >= oldest}
         self._basis = basis
+
+    def take_came(self) -> dict[str, float]:
+        """Return the pipelines of which messages came in since the last call, each with the moment at which the first
+        was known."""
+        came, self._came = self._came, {}
+        return came
 
     def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
         """Return the newest minute of each of these checkpoints that has one."""

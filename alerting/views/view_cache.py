@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.jobs import MAX_RUNS, RUNS_S
@@ -12,16 +14,15 @@ from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
 from alerting.views.habit_cache import HabitCache
+from alerting.views.silent_nodes import read_expected, read_reported_s
 from alerting.views.tally_minutes import Minutes
-from alerting.views.window_cache import StoredWindows
+from alerting.views.window_cache import StoredWindows, read_named
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.freshness import STALE_AFTER_S
 from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.store.group_progress import read_partitions
-from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.schema.core import EmitterRow, MissingMessageRow, TallyRow
+from lagloss_server.store.schema.core import MissingMessageRow
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import read_runs_by
 
@@ -49,33 +50,67 @@ class ViewCache:
 
     def view(self, pipeline: StoredPipeline, now_s: float) -> PipelineView:
         """Return the view of a pipeline as of one moment, out of one snapshot of the database."""
-        self._since_s = now_s if self._since_s is None else self._since_s
         name, kept, jobs = pipeline.name, self._of(pipeline), pipeline.definition.spec.jobs
-        seen_from_s = int(now_s) - HORIZON_S
         with self._engine.begin() as connection:
-            kept.stored.refresh(connection, seen_from_s)
+            kept.stored.refresh(connection, int(now_s) - HORIZON_S)
             self._minutes.refresh(connection, now_s)
-            newest_s = kept.stored.newest_s
-            return PipelineView(
-                definition=pipeline.definition,
-                now_s=now_s,
-                windows=kept.stored.windows,
-                seen_from_s=seen_from_s,
-                newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
-                newest_s=self._minutes.newest_s(name, kept.watched),
-                came_from_s={source: self._minutes.came_s(name, f"{source}.in") for source in kept.graph.sources},
-                reported_s=_reported_s(connection, name),
-                expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
-                waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
+            return self._view(
+                connection,
+                pipeline,
+                now_s,
+                reported_s=read_reported_s(connection, [name]).get(name, {}),
+                expected=read_expected(connection, [name], now_s).get(name, frozenset()) & frozenset(kept.graph.nodes),
                 runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
                 partitions=_partitions(connection, name, kept.rules.values(), now_s),
-                watched_since_s=self._since_s,
-                habits=kept.habits.refreshed(connection, now_s),
             )
+
+    def glance(
+        self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]], now_s: float
+    ) -> Iterator[tuple[StoredPipeline, PipelineView]]:
+        """Yield views of pipelines that have been read, out of one snapshot of the database, each with what is new of
+        these `closed` windows. They know of messages what `refresh_minutes` read, and neither nodes' reports
+        nor runs or partitions: see `watch_list`."""
+        with self._engine.begin() as connection:
+            rows = read_named(connection, {one.name: closed[one.name] for one in pipelines if one.name in closed})
+            for pipeline in pipelines:
+                kept = self._of(pipeline)
+                from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
+                are_new = kept.habits.due_s <= now_s  # of all windows
+                news_from_s = -math.inf if are_new else math.inf if from_s is None else from_s
+                yield pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)
+
+    def _view(self, connection: Connection, pipeline: StoredPipeline, now_s: float, **more: Any) -> PipelineView:
+        self._since_s = now_s if self._since_s is None else self._since_s
+        kept, seen_from_s = self._of(pipeline), int(now_s) - HORIZON_S
+        newest_s = kept.stored.newest_s
+        return PipelineView(
+            definition=pipeline.definition,
+            now_s=now_s,
+            windows=kept.stored.windows,
+            seen_from_s=seen_from_s,
+            newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
+            newest_s=self._minutes.newest_s(pipeline.name, kept.watched),
+            came_from_s={source: self._minutes.came_s(pipeline.name, f"{source}.in") for source in kept.graph.sources},
+            waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
+            watched_since_s=self._since_s,
+            habits=kept.habits.refreshed(connection, now_s),
+            **more,
+        )
+
+    def refresh_minutes(self, now_s: float) -> Mapping[str, float]:
+        """Read what came in since; return the pipelines of which it is, each with the moment at which the first was
+        known."""
+        with self._engine.begin() as connection:
+            self._minutes.refresh(connection, now_s)
+        return self._minutes.take_came()
 
     def rules(self, pipeline: StoredPipeline) -> Mapping[str, Rule]:
         """Return the rules of this version of a pipeline by name."""
         return self._of(pipeline).rules
+
+    def habits_due_s(self, pipeline: StoredPipeline) -> float:
+        """Return when the pipeline's habits are to be read on (epoch s)."""
+        return self._of(pipeline).habits.due_s
 
     def _of(self, pipeline: StoredPipeline) -> _Kept:
         kept = self._kept.get(pipeline.name)
@@ -99,32 +134,6 @@ def _partitions(connection: Connection, pipeline: str, rules: Iterable[Rule], no
     return read_partitions(connection, pipeline, now_s) if any(isinstance(rule, TimeToLoss) for rule in rules) else ()
 
 
-def _reported_s(connection: Connection, pipeline: str) -> dict[str, float]:
-    """Return when the last report of each node was appended."""
-    last = func.max(EmitterRow.appended_at)
-    rows = connection.execute(
-        select(EmitterRow.node, last).where(EmitterRow.pipeline == pipeline).group_by(EmitterRow.node)
-    )
-    return {node: appended_at / 1_000 for node, appended_at in rows}
-
-
-def _expected(connection: Connection, pipeline: str, now_s: float) -> frozenset[str]:
-    """Return the nodes that reported yesterday, both at this time and as long before as a node may be silent: a job
-    that starts a moment later than it did yesterday is not missed."""
-    then_s = now_s - DAY_S
-    before_s = then_s - STALE_AFTER_S
-    ran = and_(EmitterRow.started_at <= before_s * 1_000, EmitterRow.appended_at >= then_s * 1_000)
-    running = select(EmitterRow.node).where(EmitterRow.pipeline == pipeline, ran).distinct()
-    minutes = {int(moment) // WINDOW_S * WINDOW_S for moment in (before_s, then_s)}
-    reported = (
-        select(TallyRow.node)
-        .where(TallyRow.pipeline == pipeline, TallyRow.window_start.in_(minutes))
-        .group_by(TallyRow.node)
-        .having(func.count(TallyRow.window_start.distinct()) == len(minutes))
-    )
-    return frozenset(connection.execute(running.union(reported)).scalars())
-
-
 def _waiting(
     connection: Connection, definition: Definition, windows: Windows, seen_from_s: int
 ) -> tuple[WaitingMessages, ...]:
@@ -133,6 +142,8 @@ def _waiting(
         return ()
     pending = windows.since(windows.first_at(seen_from_s))
     starts = pending.starts[pending.column("pending") > 0].tolist()
+    if not starts:
+        return ()
     row = MissingMessageRow
     found = connection.execute(
         select(row.places, func.count(), func.min(row.last_seen_ms))

@@ -233,6 +233,17 @@ class Store:
         documents = sorted(closed + opened, key=lambda document: str(document["window_start"]))
         return documents[-limit:] if limit else documents
 
+    def closed_windows(self, pipeline: str, starts_s: Collection[int]) -> list[dict[str, Any]]:
+        """Return documents of those of these windows that are closed, oldest first, as `windows` does."""
+        window = tables.table_of(tables.WindowRow)
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(window)
+                .where(window.c.pipeline == pipeline, window.c.window_start.in_(starts_s))
+                .order_by(window.c.window_start)
+            )
+            return [closed_document(row) for row in rows]
+
     def missing(
         self, pipeline: str, window_start_s: int, limit: int = 1000, kinds: Sequence[str] = MISSING_KINDS
     ) -> list[MissingMessage]:

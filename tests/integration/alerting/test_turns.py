@@ -70,11 +70,11 @@ class ReadMeanwhile(Store):
 
     meanwhile: Meanwhile | None = None
 
-    def windows(self, *given: Any, **more: Any) -> Any:
+    def closed_windows(self, *given: Any, **more: Any) -> Any:
         if self.meanwhile is not None:
             begun, self.meanwhile = self.meanwhile, None
             begun.begin()
-        return super().windows(*given, **more)
+        return super().closed_windows(*given, **more)
 
 
 def test_of_two_evaluations_at_once_one_opens_the_incident_and_the_other_finds_it(store: Store) -> None:

@@ -1,0 +1,190 @@
+"""Glances at many pipelines, compared with an evaluation of each that reads everything anew, whatever happens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert, select, update
+
+from alerting.incidents import repository
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.routing import ReceiverRoute
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.store.partitions import DAY_S, ensure_days
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow, PendingBreachRow
+from lagloss_server.store.schema.core import EmitterRow, ReportsPositionRow, TallyRow, WindowRow, table_of
+from lagloss_server.store.store import Store
+from tests.support.window_documents import CHAIN, document, store_missing, store_window
+
+BEGAN_S = 1_795_000_020 // 3_600 * 3_600
+NAMES = tuple(f"chain-{number}" for number in range(3))
+NODES = ("src", "mid", "snk")
+ALERTS = {
+    "chain-1": "pendingAge: {max: 5m}, duplicates: on, negativeLag: on",
+    "chain-2": "blind: {breaches: 2, of: 3}, staleness: {max: 3m}",
+    "chain-3": "volume: off, lag: [{}, {checkpoint: mid.in, target: 1s}]",
+}
+
+
+def defined(name: str, more: str = "") -> Definition:
+    alerts = ", ".join(part for part in (ALERTS.get(name), more) if part)
+    return parse_definition(CHAIN.replace("name: chain", f"name: {name}") + f"  alerts: {{{alerts}}}\n")
+
+
+class World:
+    """What the aggregator commits, on a clock of its own."""
+
+    def __init__(self, store: Store, seed: int) -> None:
+        self.store, self.chance = store, random.Random(seed)
+        self.now_s = float(BEGAN_S + 5)
+        self.next_s = dict.fromkeys(NAMES, BEGAN_S - 180)
+        self.revisions: dict[tuple[str, int], int] = {}
+        self.quiet = {name: self.chance.random() < 0.8 for name in NAMES}
+        self.basis = 0
+        with store.engine.begin() as connection:
+            ensure_days(connection, [BEGAN_S + days * DAY_S for days in (-1, 0, 1)])
+            connection.execute(insert(ReportsPositionRow).values(topic_partition=0, next_offset=0, topic_id="t"))
+            connection.execute(
+                insert(EmitterRow), [emitter(name, node, self.now_s) for name in NAMES for node in NODES]
+            )
+        for name in NAMES:
+            store.apply(defined(name), 0)
+
+    def move(self) -> dict[str, set[int]]:
+        """Let time go on and something happen; return the windows that were closed, as notifications name them."""
+        self.now_s += self.chance.choice([3.0, 10.0, 20.0, 60.0, 60.0, 200.0])
+        if self.chance.random() < 0.04:
+            self.now_s += self.chance.choice([1_800, 7_000])
+        closed: dict[str, set[int]] = {}
+        with self.store.engine.begin() as connection:
+            for name in NAMES:
+                self._report(connection, name)
+                for start in self._closed(name):
+                    self._close(connection, name, start)
+                    closed.setdefault(name, set()).add(start)
+        if self.chance.random() < 0.1:
+            self.store.apply(
+                defined(
+                    self.chance.choice(NAMES),
+                    f"onTime: {{breaches: 1, of: {self.chance.randrange(1, 9)}, minMessages: 1}}",
+                )
+            )
+        if self.chance.random() < 0.02:
+            name = self.chance.choice(NAMES)
+            self.store.delete(name)
+            self.store.apply(defined(name))
+        return closed
+
+    def _closed(self, name: str) -> Iterator[int]:
+        while self.next_s[name] < self.now_s - 120 and self.chance.random() < 0.9:
+            yield self.next_s[name]
+            self.next_s[name] += 60
+        if self.chance.random() < 0.1:
+            yield self.next_s[name] - 60 * self.chance.randrange(1, 40)
+
+    def _close(self, connection: Connection, name: str, start: int) -> None:
+        self.quiet[name] ^= self.chance.random() < (0.02 if self.quiet[name] else 0.15)
+        revision = self.revisions[name, start] = self.revisions.get((name, start), 0) + 1
+        bad = 0.005 if self.quiet[name] else 0.5
+
+        def strikes() -> bool:
+            return self.chance.random() < bad
+
+        verdict = self.chance.choice(["loss", "unknown", "idle"]) if strikes() else "ok"
+        messages = 0 if verdict == "idle" else self.chance.choice([40, 700])
+        lags = {
+            "src.in": 10.0,
+            "mid.in": 2_000.0 if strikes() else -3_000.0 if strikes() else 100.0,
+            "snk.out": 9_000.0 if strikes() else 400.0,
+        }
+        pending = 3 if verdict == "unknown" and messages else 0
+        found = document(
+            defined(name),
+            start,
+            verdict=verdict,
+            messages=messages,
+            lags_ms=lags if messages else {},
+            lost={"mid": (messages // 5, messages // 2)} if verdict == "loss" else None,
+            pending=pending,
+            reasons=("evidence:mid",) if verdict == "unknown" else (),
+            history=strikes() and strikes(),
+            revision=revision,
+        )
+        store_window(connection, found, start, notify=False)
+        closed_ms = int(self.now_s * 1_000)
+        is_this = (WindowRow.pipeline == name) & (WindowRow.window_start == start)
+        connection.execute(update(WindowRow).where(is_this).values(closed_at=closed_ms))
+        if pending and revision == 1:
+            store_missing(connection, name, start, f"{start}", kind="pending", place="link src->mid", last="src.out")
+
+    def _report(self, connection: Connection, name: str) -> None:
+        """Let nodes report, but for one that is silent for now."""
+        now_ms = int(self.now_s * 1_000)
+        for node in NODES:
+            if self.chance.random() < (0.97 if node != "mid" or self.quiet[name] else 0.4):
+                is_this = (EmitterRow.pipeline == name) & (EmitterRow.node == node)
+                connection.execute(update(EmitterRow).where(is_this).values(appended_at=now_ms))
+                if node != "mid":
+                    self._tally(connection, name, node, int(self.now_s) // 60 * 60)
+
+    def _tally(self, connection: Connection, name: str, node: str, start: int) -> None:
+        self.basis += 1
+        checkpoint = "src.in" if node == "src" else "snk.out"
+        key = (TallyRow.pipeline == name) & (TallyRow.window_start == start) & (TallyRow.checkpoint == checkpoint)
+        values = {"changed_at": int(self.now_s * 1_000), "changed_basis": self.basis, "beacons": 5}
+        if not connection.execute(update(TallyRow).where(key).values(**values)).rowcount:
+            more: dict[str, Any] = dict.fromkeys(("seq", "sample", "payload_bytes", "id_sum", "dropped"), 0)
+            row = {"pipeline": name, "window_start": start, "emitter": node.encode(), "checkpoint": checkpoint}
+            connection.execute(
+                insert(TallyRow).values(**row, replay="", node=node, sketch=[], ranges=[], **more, **values)
+            )
+        connection.execute(update(ReportsPositionRow).values(next_offset=self.basis))
+
+
+def emitter(name: str, node: str, now_s: float) -> dict[str, Any]:
+    """An emitter that has run since before yesterday."""
+    started_ms = int((now_s - 2 * DAY_S) * 1_000)
+    return {
+        "pipeline": name, "emitter": node.encode(), "node": node, "host": "h", "seq": 1, "started_at": started_ms,
+        "sent_at": 0, "closed": False, "final_through": 0, "appended_at": int(now_s * 1_000),
+    }  # fmt: skip
+
+
+def everything(store: Store) -> list[list[Any]]:
+    with store.engine.connect() as connection:
+        return [
+            list(connection.execute(select(table_of(table)).order_by(*table_of(table).primary_key)))
+            for table in (IncidentRow, IncidentChangeRow, OutboxMessageRow, PendingBreachRow)
+        ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_a_glance_leaves_out_an_evaluation_that_reads_everything_anew_would_leave_as_it_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    world = World(store, seed)
+    monkeypatch.setattr(repository, "clock", lambda _: datetime.fromtimestamp(world.now_s, UTC))
+    notifier = Notifier([ReceiverRoute(matchers=(), receivers=("hook",))])
+    watching = Evaluator(store, notifier)
+    left_out = changes = 0
+    for _ in range(90):
+        closed = world.move()
+        pipelines = {one.name: one for one in store.pipelines()}
+        versions = {name: one.version for name, one in pipelines.items()}
+        looked_at = [pipelines[name] for name in {*closed, *watching.find_due(versions)}]
+        wanted = watching.glance(looked_at, closed)
+        for name in wanted:
+            changes += len(watching.evaluate(pipelines[name]))
+        before = everything(store)
+        fresh = Evaluator(store, notifier)
+        fresh._views._since_s = watching._views._since_s  # both have watched as long
+        for name in pipelines.keys() - set(wanted):
+            assert fresh.evaluate(pipelines[name]) == [], name
+            left_out += 1
+        assert everything(store) == before
+    assert (left_out > 50, changes > 3) == (True, True), (left_out, changes)
