@@ -49,9 +49,8 @@ _AWAY_IN_SPARK: Final = re.compile(
     r"|java\.(?:net|nio\.channels)\.\w+Exception|java\.util\.concurrent\.TimeoutException"
     r"|No space left on device|ExecutorLostFailure|SparkContext (?:was|has been) shut ?down|SparkContext was stopped"
     r"|stopped SparkContext"
-    r"|psycopg\.(?:Operational|Interface)Error|sqlalchemy\.exc\.(?:Operational|Interface)Error|DatabaseRestored"
 )
-"""What a message of Spark's holds where a server or a machine is away, and the read or the batch is not to blame."""
+"""What a message of Spark's holds where a server or a machine is away, and the read is not to blame."""
 
 
 def is_outage(error: BaseException) -> bool:
@@ -72,8 +71,8 @@ def _is_outage_of_postgresql(error: BaseException | None) -> bool:
     return state[:2] in _SERVER_STATES or state in _SERVER_CODES
 
 
-_CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.[\w.]+: [^\n]*")
-"""First cause, in the traces of Python and Java that Spark puts into one message."""
+_CAUSE: Final = re.compile(r"org\.apache\.kafka\.[\w.]+: [^\n]*")
+"""First cause, in the traces that Spark puts into one message."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +92,12 @@ class Outage:
 
 
 def outage_of(error: BaseException, now_s: float) -> Outage:
-    """Attribute an error to a server. Spark passes on the errors of its tasks and of its stream of reports."""
+    """Attribute an error to a server. Spark passes on the errors of its tasks."""
     message = kafka_error(error).str() if isinstance(error, KafkaException) else str(error)
     if isinstance(error, LeaseHeld):
         return Outage("lease", message, now_s)
     server: Server = "spark" if is_outage(error) or isinstance(error, PySparkException | Py4JError) else "aggregator"
-    if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in message or "DatabaseRestored" in message:
+    if isinstance(error, DBAPIError | psycopg.Error | DatabaseRestored):
         server = "postgresql"
     elif isinstance(error, KafkaException | TopicRecreated) or "org.apache.kafka" in message:
         server = "kafka"

@@ -28,7 +28,8 @@ from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import LeaseHeld, Outage, TopicRecreated, is_outage, outage_of
 from aggregator.reports.catchup import Catchup
-from aggregator.reports.consumer import ReportConsumer, following
+from aggregator.reports.consumer import ReportConsumer
+from aggregator.reports.feed import ReportFeed
 from aggregator.reports.topic_recreation import notice_recreated_topics
 from aggregator.results.newest import read_newest
 from aggregator.results.otlp import pushing
@@ -146,7 +147,7 @@ class Aggregator:
         return self.trouble
 
     def _note_outage(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        """Record the outage before anything is closed: stopping a stream takes up to a call's time-out to a broker."""
+        """Record the outage before anything is closed: ending what uses a broker takes up to a call's time-out."""
         if error is not None and is_outage(error):
             self._wait_for(error)
 
@@ -187,17 +188,14 @@ class Aggregator:
             )
             lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics, failures)
             stack.enter_context(closing(lag_watch)).start()
-            stream = stack.enter_context(
-                following(spark, bootstrap, follower, reports.partitions(), lambda: watch.checkpoints)
-            )
+            feed = stack.enter_context(ReportFeed(bootstrap, follower, lambda: watch.checkpoints))
             stack.push(self._note_outage)
             while not stop.is_set():
                 self._turned_at = time.monotonic()
                 lease.check()
                 if reports.topic_id() != reports_id:
                     raise TopicRecreated(f"{self._reports} was created anew")
-                if not stream.isActive:
-                    raise stream.exception() or ConnectionError("the stream of reports ended")
+                feed.check()
                 now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)

@@ -19,7 +19,8 @@ import numpy as np
 from sqlalchemy import Engine
 
 from aggregator.reports.batch import Checkpoints, ReportRecord
-from aggregator.reports.consumer import ReportConsumer, without_collections
+from aggregator.reports.consumer import ReportConsumer
+from aggregator.reports.feed import without_collections
 from benchmarks.cpu import cpu_s
 from lagloss.broker.topics import REPORTS
 from lagloss.wire.format import REPORT_SCHEMA, WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report

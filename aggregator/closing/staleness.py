@@ -143,13 +143,13 @@ def _read_minutes(
     lasts = [max(starts) for starts in windows.values()]
     rows = connection.execute(
         text(
-            "SELECT t.pipeline, t.checkpoint, window_start, min(CAST(sketch->0->>0 AS int)) AS lowest"
+            "SELECT t.pipeline, t.checkpoint, window_start, min(lowest_bin) AS lowest"
             " FROM unnest(CAST(:pipelines AS text[]), CAST(:checkpoints AS text[]), CAST(:firsts AS bigint[]),"
             " CAST(:lasts AS bigint[])) asked(pipeline, checkpoint, first, last)"
             " JOIN tally t ON t.pipeline = asked.pipeline AND t.checkpoint = asked.checkpoint"
             " AND window_start > first AND window_start < last AND replay = '' AND beacons > 0"
             " AND window_start > :low AND window_start < :high"  # for the planner, which then leaves other days out
-            " GROUP BY t.pipeline, t.checkpoint, window_start HAVING min(CAST(sketch->0->>0 AS int)) IS NOT NULL"
+            " GROUP BY t.pipeline, t.checkpoint, window_start HAVING min(lowest_bin) IS NOT NULL"
         ),
         {
             "pipelines": [pipeline for pipeline, _ in windows],

@@ -1,22 +1,12 @@
-"""Following reports: a stream from `lagloss.reports` that keeps the newest state of emitters, lanes and tallies.
-
-The position lives in PostgreSQL, in the same transaction as what was followed, so the stream's own checkpoint need not
-survive: at start it begins where the database says.
-"""
+"""Following reports: the newest state of emitters, lanes and tallies, kept with the position up to which they are
+followed."""
 
 from __future__ import annotations
 
-import gc
-import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
-from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, Engine, text
 from sqlalchemy.dialects.postgresql import insert
 
@@ -27,25 +17,13 @@ from aggregator.reports import deferral, report_tables
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
 from aggregator.reports.report_tables import FollowingMemory
 from aggregator.set_aside import isolate
-from lagloss.broker.connection import KafkaConnection
 from lagloss.wire.format import pipeline_of_report
-from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import read_basis
 
 log = structlog.get_logger()
-
-TRIGGER = "2 seconds"
-"""The newest of an emitter's reports in a batch is written, so the longer the cheaper; numbers of open windows are that
-much older."""
-REPORTS_PER_BATCH = 40_000
-"""A batch is held in memory: 40 MB of usual reports."""
-
-
-PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
-"""Time that the stream waits for a broker, during which it cannot be stopped; Kafka's default is a minute."""
 
 
 def hold_follower(connection: Connection) -> None:
@@ -54,19 +32,6 @@ def hold_follower(connection: Connection) -> None:
     A lock of the table, since there may be no row to lock yet; a follower that lost its lease may work still.
     """
     connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """Make no garbage collections while the block lasts: they would take half of the time of a batch, whose many
-    objects have no cycles."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 class ReportConsumer:
@@ -232,46 +197,3 @@ def _failed(record: ReportRecord, error: Exception) -> ReportBatch:
     failed = ReportBatch()
     failed.quarantine(record, "failed")
     return failed
-
-
-@contextmanager
-def following(
-    spark: SparkSession,
-    bootstrap: str,
-    follower: ReportConsumer,
-    partitions: Iterable[int],
-    checkpoints: Callable[[], Checkpoints],
-) -> Iterator[StreamingQuery]:
-    """Consume the reports topic from the database's position, while the block lasts; `checkpoints()` returns those of
-    the current pipelines."""
-    known = follower.positions()
-    starts = {str(partition): known.get(partition, -2) for partition in partitions}
-    reports = (
-        spark.readStream.format("kafka")
-        .options(**java_options(KafkaConnection.of(bootstrap)))
-        .option("subscribe", follower.topic)
-        .option("startingOffsets", json.dumps({follower.topic: starts}))
-        .option("failOnDataLoss", "false")
-        .options(**PATIENCE)
-        .option("maxOffsetsPerTrigger", str(REPORTS_PER_BATCH))
-        .load()
-        .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
-    )
-
-    def take(batch: DataFrame, _number: int) -> None:
-        with without_collections():
-            columns = batch.toArrow().to_pydict().values()
-            follower.follow([ReportRecord(*row) for row in zip(*columns, strict=True)], checkpoints())
-
-    with tempfile.TemporaryDirectory(prefix="lagloss-stream-", ignore_cleanup_errors=True) as scratch:
-        stream = (
-            reports.writeStream.queryName("follow reports")
-            .foreachBatch(take)
-            .option("checkpointLocation", scratch)
-            .trigger(processingTime=TRIGGER)
-            .start()
-        )
-        try:
-            yield stream
-        finally:
-            stream.stop()

@@ -181,6 +181,7 @@ def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> 
             found.tally.dropped,
             found.tally.bins,
             found.tally.packed_ranges,
+            found.tally.lowest_bin,
             found.changed_at,
             basis,
         )
@@ -188,7 +189,7 @@ def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> 
     )
     table = tables.table_of(tables.TallyRow)
     keys = ("pipeline", "window_start", "emitter", "checkpoint", "replay")
-    content = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
+    content = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges", "lowest_bin")
     upsert = stage(connection, table, (*keys, "node", "seq", *content, "changed_at", "changed_basis"), rows)
     found = upsert.excluded
 

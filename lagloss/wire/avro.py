@@ -53,6 +53,17 @@ def encode_longs(values: npt.NDArray[np.int64]) -> bytes:
     return encoded[is_sent].tobytes()
 
 
+def decode_long(data: bytes) -> int:
+    """Return the number that `data` begins with."""
+    rest = shift = 0
+    for byte in data:
+        rest |= (byte & _LOW_BITS) << shift
+        if byte < _GOES_ON:
+            break
+        shift += 7
+    return (rest >> 1) ^ -(rest & 1)
+
+
 def decode_longs(data: bytes) -> npt.NDArray[np.int64]:
     """Return the numbers that are encoded one after another in `data`.
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from fastavro import schemaless_reader
 
-from lagloss.wire.avro import decode_longs
+from lagloss.wire.avro import decode_long, decode_longs
 from lagloss.wire.checks import check_numbers, check_report, read_report
 from lagloss.wire.format import (
     MAX_COUNT,
@@ -70,6 +70,11 @@ class PackedTally:
             tally.lag_sketch.to_bytes(),
             pack_ranges(tally.ranges),
         )
+
+    @property
+    def lowest_bin(self) -> int | None:
+        """Key of the first bin; None if there are no lags."""
+        return decode_long(self.bins) if self.bins else None
 
     @property
     def lag_sketch(self) -> Sketch:

@@ -49,9 +49,9 @@ FETCHING: Final[Mapping[str, str]] = {
 """Options of Spark's Kafka source for a batch read of exact offset ranges."""
 REDACTED: Final = "(?i)secret|password|token|access[.]?key|jaas|keystore"
 """Names of options that Spark blanks wherever it shows them: its own list, and what holds Kafka's."""
-QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
-"""What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
-lines each time."""
+QUIET = ("org.apache.spark.sql.kafka010",)
+"""What ends a read reaches us as its exception; here, as in py4j, it would fill the log with a hundred lines each
+time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,9 @@ def _change(column: str, by: str, comment: str, of: type[sa.types.TypeEngine[Any
 
 
 def upgrade() -> None:
+    lowest = sa.Column("lowest_bin", sa.Integer(), comment="key of the first bin; null: there are no lags")
+    op.add_column("tally", lowest)
+    op.execute("UPDATE tally SET lowest_bin = (sketch->0->>0)::int")
     for function in (_VARINT, _BINS, _RANGES):
         op.execute(function)
     _change("sketch", "bins", "key and count of each bin, as varints", postgresql.JSONB, sa.LargeBinary)
@@ -104,5 +107,6 @@ def downgrade() -> None:
         op.execute(function)
     _change("sketch", "sketch_as_json", "[keys, counts]", sa.LargeBinary, postgresql.JSONB)
     _change("ranges", "ranges_as_json", "[[partition, first, last], ...]", sa.LargeBinary, postgresql.JSONB)
+    op.drop_column("tally", "lowest_bin")
     for table in ("emitter", "progress"):
         op.execute(f"ALTER TABLE {table} RESET (fillfactor)")

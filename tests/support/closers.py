@@ -16,7 +16,8 @@ from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
-from aggregator.reports.consumer import ReportConsumer, following
+from aggregator.reports.consumer import ReportConsumer
+from aggregator.reports.feed import ReportFeed
 from aggregator.set_aside import SetAside
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
@@ -86,7 +87,7 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     failures = SetAside(store.engine)
     closer = Closer(store.engine, watch, reader, logs[0], metrics, failures)
     try:
-        with following(spark, bootstrap, follower, logs[1].partitions(), lambda: watch.checkpoints):
+        with ReportFeed(bootstrap, follower, lambda: watch.checkpoints):
             yield Driven(store, watch, closer, metrics, failures, follower, *logs)
     finally:
         for log in logs:

@@ -263,7 +263,7 @@ def staged(
     for module in ("emitter", "flusher", "shipper"):
         monkeypatch.setattr(f"lagloss.sdk.{module}.now_ms", clock.here_ms)
     monkeypatch.setattr("lagloss.sdk.buffer.time_ns", lambda: clock.here_ms() * 1_000_000)
-    monkeypatch.setattr("aggregator.reports.consumer.TRIGGER", "100 milliseconds")
+    monkeypatch.setattr("aggregator.reports.feed.BATCH_S", 0.1)
     definition = pipeline(nodes)
     store.apply(definition, 0)
     nexts = definition.spec.nodes[0].to

@@ -147,6 +147,7 @@ class TallyRow(Base):
     id_sum: Mapped[int]
     dropped: Mapped[int]
     sketch: Mapped[bytes] = mapped_column(comment="key and count of each bin, as varints")
+    lowest_bin: Mapped[int | None] = mapped_column(Integer, comment="key of the first bin; null: there are no lags")
     ranges: Mapped[bytes] = mapped_column(comment="partition, first and last of each, as varints")
     changed_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that last changed it")
     changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")

@@ -9,13 +9,13 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from psycopg import errors
 from py4j.protocol import Py4JError, Py4JNetworkError
-from pyspark.errors import IllegalArgumentException, StreamingQueryException
+from pyspark.errors import IllegalArgumentException, SparkRuntimeException
 from sqlalchemy.exc import DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import DatabaseRestored, Outage, is_outage, outage_of
 
-STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
+READ = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times: "
 
 
 @pytest.mark.parametrize(
@@ -24,12 +24,7 @@ STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
         (OperationalError("SELECT 1", {}, psycopg.OperationalError("connection refused")), "postgresql"),
         (DatabaseRestored("PostgreSQL knows reports up to {}"), "postgresql"),
         (KafkaException(KafkaError(KafkaError._TIMED_OUT)), "kafka"),
-        (StreamingQueryException(STREAM + "org.apache.kafka.common.errors.TimeoutException"), "kafka"),
-        (StreamingQueryException(STREAM + "(psycopg.OperationalError) connection refused"), "postgresql"),
-        (
-            StreamingQueryException(STREAM + "aggregator.outage.DatabaseRestored: PostgreSQL knows"),
-            "postgresql",
-        ),
+        (SparkRuntimeException(READ + "org.apache.kafka.common.errors.TimeoutException"), "kafka"),
         (ConnectionRefusedError("py4j"), "spark"),
         (Py4JNetworkError("Answer from Java side is empty"), "spark"),
         (Py4JError("An error occurred while calling o66.collectToPython"), "spark"),
@@ -74,8 +69,8 @@ def test_what_passes_by_itself_is_waited_for(error: Exception) -> None:
         of_postgresql(DataError, errors.UntranslatableCharacter()),
         of_postgresql(OperationalError, errors.ProgramLimitExceeded()),
         of_postgresql(ProgrammingError, errors.SyntaxError()),
-        StreamingQueryException(STREAM + "AttributeError: 'NoneType' object has no attribute 'x'"),
-        StreamingQueryException(STREAM + "org.apache.kafka.common.errors.CorruptRecordException: crc"),
+        SparkRuntimeException(READ + "AttributeError: 'NoneType' object has no attribute 'x'"),
+        SparkRuntimeException(READ + "org.apache.kafka.common.errors.CorruptRecordException: crc"),
         IndexError("index 0 is out of bounds"),
         OverflowError("Python integer out of bounds"),
     ],
@@ -86,10 +81,9 @@ def test_what_fails_again_in_the_same_way_is_no_outage(error: Exception) -> None
 
 
 def test_of_a_long_message_the_cause_is_told() -> None:
-    told = STREAM + "Traceback:\n  File x\nsqlalchemy.exc.OperationalError: (psycopg.OperationalError) refused\n more"
-    assert outage_of(StreamingQueryException(told), 0).text == (
-        "sqlalchemy.exc.OperationalError: (psycopg.OperationalError) refused"
-    )
+    told = READ + "java.lang.Exception\n\tat x\norg.apache.kafka.common.errors.TimeoutException: no answer\n more"
+    cause = "org.apache.kafka.common.errors.TimeoutException: no answer"
+    assert outage_of(SparkRuntimeException(told), 0).text == cause
 
 
 def test_trouble_with_one_server_lasts_since_its_first_error() -> None:

@@ -264,6 +264,7 @@ def test_tallies_are_packed_and_unpacked(database_url: str, store: Store) -> Non
     columns = [*row, "checkpoint", "sketch", "ranges"]
     insert = text(f"INSERT INTO tally ({', '.join(columns)}) VALUES ({', '.join(f':{name}' for name in columns)})")
     read = text("SELECT sketch, ranges FROM tally ORDER BY checkpoint")
+    lowest = text("SELECT lowest_bin FROM tally ORDER BY checkpoint")
     with store.engine.begin() as connection:
         ensure_days(connection, [START])
         places = [[place.partition, place.first, place.last] for place in ranges]
@@ -273,6 +274,7 @@ def test_tallies_are_packed_and_unpacked(database_url: str, store: Store) -> Non
     alembic.command.upgrade(config(database_url), "head")
     with store.engine.connect() as connection:
         found = [tuple(map(bytes, each)) for each in connection.execute(read)]
+        assert list(connection.execute(lowest).scalars()) == [-12_000, None]
     assert found == [(sketch.to_bytes(), pack_ranges(ranges)), (b"", b"")]
     alembic.command.downgrade(config(database_url), "0028")
     with store.engine.connect() as connection:

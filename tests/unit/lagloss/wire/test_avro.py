@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from lagloss.wire.avro import decode_longs, encode_long, encode_longs
+from lagloss.wire.avro import decode_long, decode_longs, encode_long, encode_longs
 from lagloss.wire.format import (
     BLOCK_SCHEMA,
     REPORT_SCHEMA,
@@ -35,6 +35,7 @@ def test_longs_alone_and_in_a_row_are_what_fastavro_writes(values: list[int]) ->
     assert b"".join(map(encode_long, values)) == out.getvalue()
     assert encode_longs(np.array(values, np.int64)) == out.getvalue()
     assert decode_longs(out.getvalue()).tolist() == values
+    assert [decode_long(encode_long(value) + b"\x80\x01") for value in values] == values
 
 
 @pytest.mark.parametrize("data", [b"\x80", b"\x02\xff", b"\xff" * 10 + b"\x01"])

@@ -1,0 +1,134 @@
+"""The feed of reports: a thread that consumes `lagloss.reports` and has each batch followed.
+
+Its position lives in PostgreSQL, in the same transaction as what was followed: at start it begins where the database
+says, and Kafka knows of no consumer group.
+"""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, Self
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from aggregator.reports.batch import Checkpoints, ReportRecord
+from aggregator.reports.consumer import ReportConsumer
+from lagloss.broker.connection import KafkaConnection
+from lagloss.broker.errors import is_of_group, needs
+
+BATCH_S: Final = 2.0
+"""From one batch to the next, at least: of an emitter's reports in a batch the newest is written, so the longer the
+cheaper, and numbers of open windows are that much older."""
+BATCH_BYTES: Final = 128 << 20
+"""Bytes of reports in a batch at most, which take some ten times as much memory while they are followed."""
+AT_ONCE: Final = 1_000
+"""Records that the client hands over at once."""
+POLL_S: Final = 0.2
+PARTITIONS_S: Final = 10.0
+"""How often partitions that were added are looked for."""
+ANSWER_S: Final = 10.0
+CLIENT: Final = {
+    "group.id": "lagloss-reports",  # required by the client; nothing is ever committed or subscribed to
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_uncommitted",  # a transaction that stays open must not hold up everybody's reports
+    "queued.max.messages.kbytes": BATCH_BYTES >> 10,
+    "log_level": 0,
+}
+
+
+class ReportFeed:
+    """Thread that has all reports followed, from `start` to `close`; `checkpoints()` returns those of the current
+    pipelines."""
+
+    def __init__(self, bootstrap: str, follower: ReportConsumer, checkpoints: Callable[[], Checkpoints]) -> None:
+        self._follower = follower
+        self._checkpoints = checkpoints
+        self._kafka = Consumer(KafkaConnection.of(bootstrap).client(CLIENT))
+        self._partitions: set[int] = set()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopped.set()
+        self._thread.join()
+
+    def check(self) -> None:
+        """Raise the error that ended it, if one did."""
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            self._follow()
+        except Exception as error:
+            self._error = error
+        finally:
+            self._kafka.close()
+
+    def _follow(self) -> None:
+        looked_at = ends_at = float("-inf")
+        while not self._stopped.is_set():
+            if time.monotonic() - looked_at >= PARTITIONS_S:
+                self._assign_new()
+                looked_at = time.monotonic()
+            ends_at = max(ends_at + BATCH_S, time.monotonic())
+            with without_collections():
+                records = self._read(ends_at)
+                if records:
+                    self._follower.follow(records, self._checkpoints())
+
+    def _assign_new(self) -> None:
+        """Begin to read the partitions that are not read yet, each where the database says."""
+        topic = self._follower.topic
+        listed = self._kafka.list_topics(topic, timeout=ANSWER_S).topics[topic]
+        if listed.error is not None:
+            raise KafkaException(needs(listed.error, "DESCRIBE", f"topic {topic}"))
+        new = sorted(listed.partitions.keys() - self._partitions)
+        if new:
+            known = self._follower.positions()
+            places = [TopicPartition(topic, partition, known.get(partition, OFFSET_BEGINNING)) for partition in new]
+            self._kafka.incremental_assign(places)
+            self._partitions.update(new)
+
+    def _read(self, ends_at: float) -> list[ReportRecord]:
+        """Return the records that come until then (monotonic s), and those that have come already, as many as a batch
+        may hold."""
+        found: list[ReportRecord] = []
+        size = 0
+        while size < BATCH_BYTES and not self._stopped.is_set():
+            left_s = ends_at - time.monotonic()
+            messages = self._kafka.consume(AT_ONCE, timeout=max(0.0, min(left_s, POLL_S)))
+            for message in messages:
+                error = message.error()
+                if error is None:
+                    value, (_, appended_ms) = message.value(), message.timestamp()
+                    found.append(ReportRecord(message.partition() or 0, message.offset() or 0, appended_ms, value))
+                    size += len(value or b"")
+                elif not is_of_group(error):
+                    raise KafkaException(needs(error, "READ", f"topic {self._follower.topic}"))
+            if left_s <= 0 and len(messages) < AT_ONCE:
+                break
+        return found
+
+
+@contextmanager
+def without_collections() -> Iterator[None]:
+    """Make no garbage collections while the block lasts: they would take half of the time of a batch, whose many
+    objects have no cycles."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
