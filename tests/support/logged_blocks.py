@@ -19,6 +19,7 @@ from lagloss.wire.format import (
     encode_block,
     hash_id,
     pack_ids,
+    pack_ranges,
     partitions_of,
 )
 from lagloss.wire.traces import pack_traces
@@ -97,7 +98,7 @@ class Logged:
         """A tally, as the follower would keep it."""
         row = {"pipeline": self.name, "window_start": self.start_s, "checkpoint": checkpoint, "replay": ""}
         counts = {"seq": 1, "sample": sample, "beacons": beacons, "payload_bytes": 0, "id_sum": 0, "dropped": 0}
-        places = {"sketch": [[], []], "ranges": [[place.partition, place.first, place.last] for place in ranges]}
+        places = {"sketch": b"", "ranges": pack_ranges(ranges)}
         changed = {"changed_at": int(time.time() * 1000), "changed_basis": 1}
         who = {"emitter": emitter, "node": checkpoint.split(".")[0]}
         with self.store.engine.begin() as connection:

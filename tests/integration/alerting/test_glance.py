@@ -141,7 +141,7 @@ class World:
             more: dict[str, Any] = dict.fromkeys(("seq", "sample", "payload_bytes", "id_sum", "dropped"), 0)
             row = {"pipeline": name, "window_start": start, "emitter": node.encode(), "checkpoint": checkpoint}
             connection.execute(
-                insert(TallyRow).values(**row, replay="", node=node, sketch=[], ranges=[], **more, **values)
+                insert(TallyRow).values(**row, replay="", node=node, sketch=b"", ranges=b"", **more, **values)
             )
         connection.execute(update(ReportsPositionRow).values(next_offset=self.basis))
 

@@ -215,8 +215,9 @@ def test_open_minutes_are_told_by_their_tallies(store: Store) -> None:
         connection.execute(
             tables.table_of(tables.TallyRow).insert().values(
                 pipeline="chain", window_start=start, emitter=b"e" * 16, checkpoint="src.in", replay="", node="src",
-                seq=1, sample=1 << 32, beacons=7, payload_bytes=0, id_sum=0, dropped=0, sketch=[[10_000], [7]],
-                ranges=[], changed_at=0, changed_basis=0,
+                seq=1, sample=1 << 32, beacons=7, payload_bytes=0, id_sum=0, dropped=0,
+                sketch=Sketch.from_bins({10_000: 7}).to_bytes(),
+                ranges=b"", changed_at=0, changed_basis=0,
             )
         )  # fmt: skip
     [bucket] = read(store, NOW - HOUR, NOW).buckets
