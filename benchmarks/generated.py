@@ -94,8 +94,9 @@ def fill(
         for number, name in enumerate(names[:TEMPLATES]):
             phase = number * _PHASE
             _copy(connection, windows, _window_rows(name, shapes, starts_s, phase))
-            rows = _rollups(sums, rollups_from_s, hours_from_s, last_s, phase) if rollup_days else ()
-            _copy(connection, rollups, ({"pipeline": name, **row} for row in rows))
+            if rollup_days:
+                rows = _rollups(sums, rollups_from_s, hours_from_s, last_s, phase)
+                _copy(connection, rollups, ({"pipeline": name, **row} for row in rows))
         _repeat(connection, names, windows, document="replace(row.document::text, {}, {})::json")
         _repeat(connection, names, rollups)
         _add_emitters(connection, names, nodes)
