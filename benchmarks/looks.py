@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
-import psutil
 import psycopg
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
 from alerting.rounds import AT_ONCE
+from benchmarks.cpu import cpu_s
+from benchmarks.database import fresh_database
 from benchmarks.generated import LOSSY, add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.store.migrate import migrate
-from lagloss_server.store.store import Store
 
 NODES: Final = 3
 DAY: Final = 200
@@ -73,62 +69,56 @@ class Spent:
 def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str) -> tuple[float, float]:
     """Return the seconds of the first look at all, and the CPU in ms of one at a new window of each."""
     names = [f"pipeline-{number:05}" for number in range(pipelines)]
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        Path(folder).chmod(0o711)
-        migrate(postgres.url)
-        with closing(Store(postgres.url)) as store, psycopg.connect(postgres.url, autocommit=True) as bare:
-            print(f"{pipelines:,} pipelines of {NODES} nodes with {filled} each, all rules that are on by default")
-            evaluator, stored = Evaluator(store, Notifier()), dict[str, StoredPipeline]()
-            servers = [process.pid for process in postgres.processes]
+    with fresh_database() as (_, postgres, store), psycopg.connect(postgres.url, autocommit=True) as bare:
+        print(f"{pipelines:,} pipelines of {NODES} nodes with {filled} each, all rules that are on by default")
+        evaluator, stored = Evaluator(store, Notifier()), dict[str, StoredPipeline]()
+        servers = [process.pid for process in postgres.processes]
 
-            def say(what: str, spent: Spent) -> None:
-                wall, own, server = (took * 1_000 / pipelines for took in (spent.wall_s, spent.own_s, spent.postgres_s))
-                cpu = f"CPU {own + server:.2f} ms a pipeline, of it PostgreSQL {server:.2f} ms"
-                print(f"{what}: {spent.wall_s:.2f} s for all, {wall:.2f} ms a pipeline, {cpu}", flush=True)
+        def say(what: str, spent: Spent) -> None:
+            wall, own, server = (took * 1_000 / pipelines for took in (spent.wall_s, spent.own_s, spent.postgres_s))
+            cpu = f"CPU {own + server:.2f} ms a pipeline, of it PostgreSQL {server:.2f} ms"
+            print(f"{what}: {spent.wall_s:.2f} s for all, {wall:.2f} ms a pipeline, {cpu}", flush=True)
 
-            def look(names: Sequence[str], starts_s: Sequence[int] = ()) -> Spent:
-                """Look as the alerter does."""
-                closed = {name: starts_s for name in names if starts_s}
-                with _spending(servers) as spent:
-                    due = evaluator.find_due({name: stored[name].version for name in names})
-                    due = list(dict.fromkeys([*due, *closed]))
-                    for at in range(0, len(due), AT_ONCE):
-                        for name in evaluator.glance([stored[name] for name in due[at : at + AT_ONCE]], closed):
-                            evaluator.evaluate(stored[name])
-                return spent
+        def look(names: Sequence[str], starts_s: Sequence[int] = ()) -> Spent:
+            """Look as the alerter does."""
+            closed = {name: starts_s for name in names if starts_s}
+            with _spending(servers) as spent:
+                due = evaluator.find_due({name: stored[name].version for name in names})
+                due = list(dict.fromkeys([*due, *closed]))
+                for at in range(0, len(due), AT_ONCE):
+                    for name in evaluator.glance([stored[name] for name in due[at : at + AT_ONCE]], closed):
+                        evaluator.evaluate(stored[name])
+            return spent
 
-            read, first = Spent(), Spent()
-            for at in range(0, pipelines, PART):  # within a minute or two, else nodes have fallen silent
-                part = names[at : at + PART]
-                fill(store, part, NODES, minutes_days, rollup_days, lossy=LOSSY if rollup_days else 0)
-                stored |= {name: store.pipeline(name) for name in part}
-                with _spending(servers) as spent:
-                    for name in part:
-                        bare.execute('SELECT document FROM "window" WHERE pipeline = %s', [name]).fetchall()
-                read += spent
-                first += look(part)
-            say("bare SELECT of all these documents", read)
-            say("first look", first)
-            spent_ms = []
-            for start_s in _minutes(REPEATS):
-                add_minute(store, names, NODES, start_s)
-                with _spending(servers) as read:
-                    for at in range(0, len(names), AT_ONCE):
-                        asked = [names[at : at + AT_ONCE], start_s]
-                        query = 'SELECT document::text FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
-                        for (document,) in bare.execute(query, asked):
-                            json.loads(document)
-                say("bare SELECT of a new window of each", read)
-                with _spending(servers) as read:
-                    evaluator.find_lossy({key: [start_s] for key in names})
-                say("find which of these windows are lossy, to be evaluated first", read)
-                found = look(names, [start_s])
-                spent_ms.append(found.cpu_s * 1_000 / pipelines)
-                say("a window closed in each", found)
-                say("nothing changed", look(names))
+        read, first = Spent(), Spent()
+        for at in range(0, pipelines, PART):  # within a minute or two, else nodes have fallen silent
+            part = names[at : at + PART]
+            fill(store, part, NODES, minutes_days, rollup_days, lossy=LOSSY if rollup_days else 0)
+            stored |= {name: store.pipeline(name) for name in part}
+            with _spending(servers) as spent:
+                for name in part:
+                    bare.execute('SELECT document FROM "window" WHERE pipeline = %s', [name]).fetchall()
+            read += spent
+            first += look(part)
+        say("bare SELECT of all these documents", read)
+        say("first look", first)
+        spent_ms = []
+        for start_s in _minutes(REPEATS):
+            add_minute(store, names, NODES, start_s)
+            with _spending(servers) as read:
+                for at in range(0, len(names), AT_ONCE):
+                    asked = [names[at : at + AT_ONCE], start_s]
+                    query = 'SELECT document::text FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
+                    for (document,) in bare.execute(query, asked):
+                        json.loads(document)
+            say("bare SELECT of a new window of each", read)
+            with _spending(servers) as read:
+                evaluator.find_lossy({key: [start_s] for key in names})
+            say("find which of these windows are lossy, to be evaluated first", read)
+            found = look(names, [start_s])
+            spent_ms.append(found.cpu_s * 1_000 / pipelines)
+            say("a window closed in each", found)
+            say("nothing changed", look(names))
     return first.wall_s, sorted(spent_ms)[len(spent_ms) // 2]
 
 
@@ -151,17 +141,7 @@ def _spending(servers: Sequence[int]) -> Iterator[Spent]:
 
 
 def _clocks(servers: Sequence[int]) -> tuple[float, float, float]:
-    return time.perf_counter(), time.process_time(), _cpu_s(servers)
-
-
-def _cpu_s(servers: Sequence[int]) -> float:
-    """Return the CPU time of these processes and of all below them."""
-    total = 0.0
-    for server in map(psutil.Process, servers):
-        for process in (server, *server.children(recursive=True)):
-            times = process.cpu_times()
-            total += times.user + times.system
-    return total
+    return time.perf_counter(), time.process_time(), sum(map(cpu_s, servers))
 
 
 if __name__ == "__main__":

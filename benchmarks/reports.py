@@ -6,12 +6,9 @@ from __future__ import annotations
 import io
 import itertools
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import fastavro
@@ -22,14 +19,13 @@ from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import without_collections
 from benchmarks.cpu import cpu_s
+from benchmarks.database import fresh_database
 from lagloss.broker.topics import REPORTS
 from lagloss.wire.format import REPORT_SCHEMA, WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.store.migrate import migrate
-from lagloss_server.store.store import Store
 
 EMITTERS: Final = 10_000
 PIPELINES: Final = 40
@@ -98,34 +94,28 @@ class Fleet:
 
 def run(emitters: int = EMITTERS) -> None:
     """Print what a report costs, by where it is spent."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        Path(folder).chmod(0o711)
-        migrate(postgres.url)
-        with closing(Store(postgres.url)) as store:
-            for number in range(PIPELINES):
-                store.apply(definition(pipeline_name(number)), 0)
-            known = {name: frozenset(Graph(definition(name)).checkpoints) for name in store.names()}
-            consumer = ReportConsumer(store.engine, REPORTS, "bench")
-            now_ms = int(time.time() * 1000)
-            fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)
-            prices: dict[str, list[Price]] = {"followed": [], "bare decode": [], "bare COPY": []}
-            for second in range(ROUNDS + 1):
-                values = fleet.reports(second * 8, now_ms + second * 1000)
-                records = [
-                    ReportRecord(number % 8, second * emitters + number, now_ms + second * 1000, value)
-                    for number, value in enumerate(values)
-                ]
-                followed = _price(lambda: _follow(consumer, records, known), postgres, emitters)  # noqa: B023
-                if second:
-                    prices["followed"].append(followed)
-                    prices["bare decode"].append(_price(lambda: _decode(values), postgres, emitters))  # noqa: B023
-                    prices["bare COPY"].append(_price(lambda: _copy(store.engine), postgres, emitters))
-            for name, found in prices.items():
-                ours, server = (statistics.median(of) for of in zip(*found, strict=True))
-                print(f"{name:12} {ours + server:6.1f} us a report: {ours:6.1f} here, {server:6.1f} in PostgreSQL")
+    with fresh_database() as (_, postgres, store):
+        for number in range(PIPELINES):
+            store.apply(definition(pipeline_name(number)), 0)
+        known = {name: frozenset(Graph(definition(name)).checkpoints) for name in store.names()}
+        consumer = ReportConsumer(store.engine, REPORTS, "bench")
+        now_ms = int(time.time() * 1000)
+        fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)
+        prices: dict[str, list[Price]] = {"followed": [], "bare decode": [], "bare COPY": []}
+        for second in range(ROUNDS + 1):
+            values = fleet.reports(second * 8, now_ms + second * 1000)
+            records = [
+                ReportRecord(number % 8, second * emitters + number, now_ms + second * 1000, value)
+                for number, value in enumerate(values)
+            ]
+            followed = _price(lambda: _follow(consumer, records, known), postgres, emitters)  # noqa: B023
+            if second:
+                prices["followed"].append(followed)
+                prices["bare decode"].append(_price(lambda: _decode(values), postgres, emitters))  # noqa: B023
+                prices["bare COPY"].append(_price(lambda: _copy(store.engine), postgres, emitters))
+        for name, found in prices.items():
+            ours, server = (statistics.median(of) for of in zip(*found, strict=True))
+            print(f"{name:12} {ours + server:6.1f} us a report: {ours:6.1f} here, {server:6.1f} in PostgreSQL")
 
 
 def _follow(consumer: ReportConsumer, records: list[ReportRecord], known: Checkpoints) -> None:

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,10 +15,9 @@ from typing import Final
 import httpx2
 from playwright.sync_api import Page, sync_playwright
 
+from benchmarks.database import fresh_database
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import choose_port, spawn, terminate
-from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 
 ROUNDS: Final = 5
@@ -52,25 +51,19 @@ class Served:
 @contextmanager
 def serving(fill: Callable[[Store], None]) -> Iterator[Served]:
     """`python -m dashboard` on a database that `fill` has filled, once it answers."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        Path(folder).chmod(0o711)
-        migrate(postgres.url)
-        with closing(Store(postgres.url)) as store:
-            took_s = timed_s(lambda: fill(store))
-            print(f"generated in {took_s:.0f} s", flush=True)
-            port = choose_port("the dashboard")
-            env = {"LAGLOSS_DATABASE_URL": postgres.url, "LAGLOSS_DASHBOARD_PORT": str(port)}
-            log = Path(folder) / "dashboard.log"
-            process = spawn([sys.executable, "-m", "dashboard"], log, env=env)
-            try:
-                served = Served(store, f"http://127.0.0.1:{port}")
-                _await(f"{served.url}/healthz", log)
-                yield served
-            finally:
-                terminate(process)
+    with fresh_database() as (folder, postgres, store):
+        took_s = timed_s(lambda: fill(store))
+        print(f"generated in {took_s:.0f} s", flush=True)
+        port = choose_port("the dashboard")
+        env = {"LAGLOSS_DATABASE_URL": postgres.url, "LAGLOSS_DASHBOARD_PORT": str(port)}
+        log = Path(folder) / "dashboard.log"
+        process = spawn([sys.executable, "-m", "dashboard"], log, env=env)
+        try:
+            served = Served(store, f"http://127.0.0.1:{port}")
+            _await(f"{served.url}/healthz", log)
+            yield served
+        finally:
+            terminate(process)
 
 
 def _await(url: str, log: Path) -> None:

@@ -388,16 +388,10 @@ class Rollup:
             **raw,
         )
 
-    @classmethod
-    def unpack_counts(cls, beginning: bytes) -> Rollup:
-        """Return the verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or
-        more of them): a year of hours is read by them."""
-        raw = counts_of(beginning)
-        return cls.of_counts(raw["verdicts"], raw)
-
 
 def counts_of(beginning: bytes) -> dict[str, Any]:
-    """Return the counts of the whole pipeline alone, of the first `COUNTS_BYTES` bytes of a packed roll-up or more."""
+    """Return the verdicts and counts of the whole pipeline alone, of the first `COUNTS_BYTES` bytes of a packed
+    roll-up, or more of them."""
     text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
     counts: dict[str, Any] = json.loads(text[: text.index(_AFTER_COUNTS)] + "}")
     return counts

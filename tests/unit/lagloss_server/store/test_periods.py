@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup
+from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup, counts_of
 from lagloss_server.store.periods import TimeRange, coverage
 
 
@@ -33,4 +33,5 @@ def test_what_objectives_are_judged_by_is_read_of_the_beginning_of_a_rollup_howe
     checkpoints = {"src.in": CheckpointSums(lags, most)}
     packed = Rollup(verdicts=verdicts, proofs=proofs, **sums, e2e_lags=lags, checkpoints=checkpoints).pack()
     assert len(packed) > COUNTS_BYTES
-    assert Rollup.unpack_counts(packed[:COUNTS_BYTES]).pack() == Rollup.of_counts(verdicts, sums).pack()
+    counts = counts_of(packed[:COUNTS_BYTES])
+    assert Rollup.of_counts(counts["verdicts"], counts).pack() == Rollup.of_counts(verdicts, sums).pack()
