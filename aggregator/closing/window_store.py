@@ -166,6 +166,8 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
         "deadline": closing.deadline,
         "log_start": [list(start) for start in closing.log_start],
         "document": document,
+        "document_json": None,
+        "stale_ms": max(result.staleness_ms.values(), default=None),
         "facts": closing.facts.pack(),
     }
 
