@@ -191,7 +191,7 @@ def run_stored() -> None:
 
 def _stored_bytes(kind: str, nodes: int, lossy: int, named: int) -> float:
     """Print and return the bytes of a window of 1,000 to 4,000 messages."""
-    names = [f"pipeline-{number:05}" for number in range(4)]
+    names = [f"pipeline-{number:05}" for number in range(1 if named else 4)]
     days = 1 / 24 if named else 1
     window, missing = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
     with fresh_database() as (_, _, store):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from base64 import b85decode, b85encode
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -184,20 +185,21 @@ class WindowFacts:
             sketches.setdefault(key, sketch)
             return numbers.setdefault(key, len(numbers))
 
-        packed = pack_json(self._document(number))
+        packed = pack_json(self._document(number, lambda emitter: b85encode(emitter).decode()))
         return b"".join((_VERSION, encode_long(len(packed)), packed, pack_sketches([*sketches.values()])))
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
         """Unpack facts. Those packed before there were destinations have one for all of them."""
         sketch: Callable[[Any], Sketch]
+        emitter: Callable[[str], bytes]
         if packed[:1] == _OLD:
-            raw, sketch = json.loads(zlib.decompress(packed)), Sketch.unpacked
+            raw, sketch, emitter = json.loads(zlib.decompress(packed)), Sketch.unpacked, bytes.fromhex
         else:
             size = decode_long(packed[1:])
             start = 1 + len(encode_long(size))
             raw = unpack_json(packed[start : start + size])
-            sketch = unpack_sketches(packed[start + size :]).__getitem__
+            sketch, emitter = unpack_sketches(packed[start + size :]).__getitem__, b85decode
         return cls(
             patterns=tuple(
                 Pattern(int(mask, 16), count, tuple(on_time) if isinstance(on_time, list) else (on_time,), *seen)
@@ -211,7 +213,7 @@ class WindowFacts:
             source_arrivals=tuple(map(sketch, raw.get("source_arrivals", ()))),
             durations={label: sketch(stays) for label, stays in raw["durations"].items()},
             strangers=raw["strangers"],
-            read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
+            read={(emitter(name), checkpoint, replay): n for name, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
             checked=raw.get("checked", {}),
             reasons=raw.get("reasons", {}),
@@ -221,7 +223,7 @@ class WindowFacts:
             proven=raw["proven"],
         )
 
-    def _document(self, number: Callable[[Sketch], int]) -> dict[str, Any]:
+    def _document(self, number: Callable[[Sketch], Any], name: Callable[[bytes], str]) -> dict[str, Any]:
         return {
             "patterns": [
                 (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
@@ -238,10 +240,12 @@ class WindowFacts:
             **({"source_arrivals": [number(lags) for lags in self.source_arrivals]} if self.source_arrivals else {}),
             "durations": {label: number(stays) for label, stays in sorted(self.durations.items())},
             "strangers": dict(sorted(self.strangers.items())),
-            "read": sorted(
-                ((emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()),
-                key=lambda read: (read[0], read[1], read[2] or ""),
-            ),
+            "read": [
+                (name(emitter), checkpoint, replay, beacons)
+                for (emitter, checkpoint, replay), beacons in sorted(
+                    self.read.items(), key=lambda read: (*read[0][:2], read[0][2] or "")
+                )
+            ],
             "corrupted": dict(sorted(self.corrupted.items())),
             "checked": dict(sorted(self.checked.items())),
             "reasons": {

@@ -2,6 +2,7 @@
 
 import json
 import zlib
+from base64 import b85decode
 from typing import Any
 
 import sqlalchemy as sa
@@ -91,8 +92,8 @@ def _unpack(connection: sa.Connection, name: str) -> None:
 
 
 def _with_sketches(packed: bytes) -> bytes:
-    """Return facts as they were packed before: JSON that holds the sketches."""
-    if packed[:1] == b"x":
+    """Return facts as they were packed before: JSON that holds the sketches, and emitters as hex."""
+    if packed[:1] != b"\1":  # of before
         return packed
     size = decode_long(packed[1:])
     start = 1 + len(encode_long(size))
@@ -102,5 +103,6 @@ def _with_sketches(packed: bytes) -> bytes:
         found[4] = sketches[found[4]]
     for name in {"arrivals", "source_arrivals"} & raw.keys():
         raw[name] = [sketches[number] for number in raw[name]]
+    raw["read"] = [[b85decode(emitter).hex(), *more] for emitter, *more in raw["read"]]
     raw["durations"] = {label: sketches[number] for label, number in raw["durations"].items()}
     return zlib.compress(json.dumps(raw, separators=(",", ":")).encode(), 6)

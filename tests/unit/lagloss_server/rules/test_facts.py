@@ -68,7 +68,7 @@ FACTS = st.builds(
 
 def packed_at_first(facts: WindowFacts) -> bytes:
     """Return facts as they were packed before their sketches lay beside them: the oracle."""
-    return zlib.compress(json.dumps(facts._document(Sketch.pack), separators=(",", ":")).encode(), 6)
+    return zlib.compress(json.dumps(facts._document(Sketch.pack, bytes.hex), separators=(",", ":")).encode(), 6)
 
 
 @given(FACTS)
