@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
@@ -95,6 +96,10 @@ def member(*, acts: bool = False, ids: bool = False) -> Person:
     return Person("rhea", "operator" if acts else "viewer", granted=grants)
 
 
+_NUMBERS = count(10_000)
+"""Parts of keys, no two alike."""
+
+
 def fill_every_table(connection: Connection, pipeline: str, start_s: int) -> None:
     """A row in each table, about this pipeline where the table has a column for that."""
     incident = uuid4()
@@ -115,10 +120,12 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
     for column in table.c:
         if column.identity is None:
             value = _value(column.type, column.name, word(pipeline), start_s)
-            if column.primary_key and isinstance(value, str | bytes):
-                value += f" {uuid4().hex[:4]}" if isinstance(value, str) else uuid4().bytes[:4]
+            if column.primary_key and isinstance(value, str):
+                value += f" {next(_NUMBERS)}"
+            elif column.primary_key and isinstance(value, bytes):
+                value += f" {next(_NUMBERS)}".encode()
             elif column.primary_key and value == len(word(pipeline)):
-                value = uuid4().int % 10_000
+                value = next(_NUMBERS)
             values[column.name] = value
     special: dict[str, Any] = {
         "pipeline": pipeline,

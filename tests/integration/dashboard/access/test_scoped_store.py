@@ -42,9 +42,10 @@ window = table_of(tables.WindowRow)
 def scoped(module_database_url: str) -> Iterator[ScopedStore]:
     """Every table has a row of each pipeline."""
     store = Store(module_database_url)
-    for at, name in enumerate((OURS, THEIRS, HUSHED)):
+    for name in (OURS, THEIRS, HUSHED):
         store.apply(definition(name), 0)
-        with store.engine.begin() as connection:
+    with store.engine.begin() as connection:  # all or nothing: a second try finds an empty store
+        for at, name in enumerate((OURS, THEIRS, HUSHED)):
             fill_every_table(connection, name, START_S + 60 * at)
     yield ScopedStore(store)
     store.close()
