@@ -30,6 +30,7 @@ ALL = {
     "hour": closing.run_hour,
     "sizes": sizes.run,
     "pipelines": pipelines.run,
+    "rollups": pipelines.run_rollups,
     "reports": reports.run,
     "live": live.run,
     "span": span.run,
