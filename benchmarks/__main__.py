@@ -29,6 +29,7 @@ ALL = {
     "closing": closing.run,
     "hour": closing.run_hour,
     "sizes": sizes.run,
+    "stored": sizes.run_stored,
     "pipelines": pipelines.run,
     "rollups": pipelines.run_rollups,
     "reports": reports.run,

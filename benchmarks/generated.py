@@ -2,7 +2,8 @@
 
 Windows have one of some shapes, each judged and packed by the aggregator's own functions once; only pipeline and time
 are put in. A shape's facts hold the times of one day, which no reader of many windows looks at. Of many pipelines only
-the first `TEMPLATES` are made here, each in another phase; PostgreSQL copies them under the names of the others.
+the first `TEMPLATES` are made here, each in another phase; PostgreSQL copies them under the names of the others. The
+documents of copies name the pipeline that they were copied from, which no reader of many windows looks at either.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.packed_json import pack_json
 from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
@@ -39,17 +41,19 @@ TEMPLATES: Final = 48
 """Pipelines that differ from each other; the next ones repeat them."""
 _PHASE: Final = 13
 """Shapes by which a pipeline is ahead of the one before: of 48 pipelines one loses messages at any time."""
-SAMPLED_LAGS: Final = 500
+MESSAGES: Final = 500
+"""Messages of a window, times 2 to 8."""
+DURATIONS_OF: Final = 16
+"""Durations are those of one message in so many, as the aggregator takes them."""
 HOUR_S: Final = 3_600
 Row = Mapping[str, object]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A kind of window: `document` as text with `%s` for when it starts."""
+    """A kind of window."""
 
     result: dict[str, Any]
-    document: str
     facts: bytes
     rollup: Rollup
 
@@ -97,7 +101,7 @@ def fill(
             if rollup_days:
                 rows = _rollups(sums, rollups_from_s, hours_from_s, last_s, phase)
                 _copy(connection, rollups, ({"pipeline": name, **row} for row in rows))
-        _repeat(connection, names, windows, document="replace(row.document::text, {}, {})::json")
+        _repeat(connection, names, windows)
         _repeat(connection, names, rollups)
         _add_emitters(connection, names, nodes)
         _mark(connection, names, last_s)
@@ -115,12 +119,9 @@ def _definitions(names: Sequence[str], nodes: int) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _repeat(connection: Connection, names: Sequence[str], table: Table, **instead: str) -> None:
-    """Copy the rows of the first pipelines under the names of the others. `instead`: expressions for columns, in which
-    braces stand for the old and the new name as JSON."""
-    old, new = (f"""'"pipeline":"' || asked.{column} || '"'""" for column in ("template", "name"))
-    values = {column.name: f"row.{column.name}" for column in table.columns}
-    values |= {"pipeline": "asked.name", **{column: each.format(old, new) for column, each in instead.items()}}
+def _repeat(connection: Connection, names: Sequence[str], table: Table) -> None:
+    """Copy the rows of the first pipelines under the names of the others."""
+    values = {column.name: f"row.{column.name}" for column in table.columns} | {"pipeline": "asked.name"}
     asked = "unnest(CAST(:names AS text[]), CAST(:templates AS text[])) AS asked(name, template)"
     connection.execute(
         text(
@@ -154,38 +155,33 @@ def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> lis
 
 
 def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *, is_lossy: bool) -> Shape:
-    factor = 2 + number % 7
-    messages = factor * SAMPLED_LAGS
+    messages = (2 + number % 7) * MESSAGES
     lost = messages // 50 if is_lossy else 0
     path = [name for name in graph.checkpoints if name.endswith((".in", ".out"))]
     break_at = len(path) // 2
-    lag_ms = np.zeros(SAMPLED_LAGS)
+    lag_ms = np.zeros(messages)
     checkpoints, durations = {}, {}
     for at, name in enumerate(path):
-        stays_ms = rng.exponential(20 + 15 * (number % 11), SAMPLED_LAGS)
-        lag_ms = lag_ms + stays_ms
         count = messages - (lost if at >= break_at else 0)
-        checkpoints[name] = CheckpointFacts(count, 0, count, 0, _times(lag_ms, factor))
+        stays_ms = rng.exponential(20 + 15 * (number % 11), count)
+        lag_ms = lag_ms[:count] + stays_ms
+        lags = Sketch.of(lag_ms)
+        checkpoints[name] = CheckpointFacts(count, 0, count, 0, lags)
         if at:
-            durations[graph.spans[at - 1][0]] = _times(stays_ms, factor)
+            durations[graph.spans[at - 1][0]] = Sketch.of(stays_ms[::DURATIONS_OF])
     on_time = int((lag_ms <= graph.definition.spec.sla.lag.target).mean() * (messages - lost))
     seen_ms = start_s * 1_000.0
     patterns = [Pattern(graph.mask(path), messages - lost, (on_time,))]
     if lost:
         patterns.append(Pattern(graph.mask(path[:break_at]), lost, (), seen_ms, seen_ms))
     facts = WindowFacts(
-        patterns=tuple(patterns), checkpoints=checkpoints, arrivals=(_times(lag_ms, factor),), durations=durations,
+        patterns=tuple(patterns), checkpoints=checkpoints, arrivals=(lags,), durations=durations,
         read={(_emitter(graph.definition.name, node_of(name)), name, None): checkpoints[name].beacons for name in path},
         partitions=frozenset([8]),
     )  # fmt: skip
     result = judge(graph, facts, _evidence(graph, facts, start_s)).document()
     rollup = Rollup.of_window(result, facts)
-    return Shape(result, json.dumps(result, separators=(",", ":")), facts.pack(), rollup)
-
-
-def _times(lag_ms: np.typing.NDArray[np.float64], factor: int) -> Sketch:
-    sketch = Sketch.of(lag_ms)
-    return Sketch(sketch.keys, sketch.counts * factor)
+    return Shape(result, facts.pack(), rollup)
 
 
 def _evidence(graph: Graph, facts: WindowFacts, start_s: int) -> Evidence:
@@ -213,9 +209,6 @@ def _number(start_s: int, phase: int) -> int:
 
 
 def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range, phase: int) -> Iterator[Row]:
-    old_name, new_name = json.dumps(shapes[0].result["pipeline"]), json.dumps(name)
-    old_start = json.dumps(shapes[0].result["window_start"])
-    documents = [shape.document.replace(old_name, new_name, 1) for shape in shapes]
     for start_s in starts_s:
         number = _number(start_s, phase)
         found, closed_ms = shapes[number].result, (start_s + 2 * WINDOW_S) * 1_000
@@ -237,7 +230,7 @@ def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range, phase: int
             "basis": 1,
             "deadline": None,
             "log_start": "[]",
-            "document": documents[number].replace(old_start, json.dumps(rfc3339(start_s)), 1),
+            "document": pack_json({**found, "pipeline": name, "window_start": rfc3339(start_s)}),
             "facts": shapes[number].facts,
         }
 

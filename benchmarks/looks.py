@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from benchmarks.database import fresh_database
 from benchmarks.generated import LOSSY, add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.packed_json import unpack_json
 
 NODES: Final = 3
 DAY: Final = 200
@@ -108,9 +108,9 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
             with _spending(servers) as read:
                 for at in range(0, len(names), AT_ONCE):
                     asked = [names[at : at + AT_ONCE], start_s]
-                    query = 'SELECT document::text FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
+                    query = 'SELECT document FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
                     for (document,) in bare.execute(query, asked):
-                        json.loads(document)
+                        unpack_json(document)
             say("bare SELECT of a new window of each", read)
             with _spending(servers) as read:
                 evaluator.find_lossy({key: [start_s] for key in names})

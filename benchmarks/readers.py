@@ -15,7 +15,7 @@ from typing import Any, Final
 import httpx2
 import numpy as np
 from playwright.sync_api import Request, sync_playwright
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, select, text
 
 from benchmarks.generated import fill
 from benchmarks.serving import Served, serving
@@ -174,25 +174,23 @@ def _closing(store: Store, names: Sequence[str], last_s: int) -> Iterator[Counte
 
 def _close(connection: Connection, names: Sequence[str], after_s: int) -> None:
     """Close the window after this one: the same result a minute later."""
-    instead = {
-        "window_start": f"window_start + {WINDOW_S}",
-        "closed_at": "CAST(:now AS bigint)",
-        "document": "replace(document::text, :old, :new)::json",
-    }
-    columns = [column.name for column in _WINDOW.columns]
-    connection.execute(
-        text(
-            f'INSERT INTO "window" ({", ".join(columns)}) SELECT {", ".join(instead.get(one, one) for one in columns)} '
-            'FROM "window" WHERE pipeline = ANY(:names) AND window_start = :after'
-        ),
+    start_s, closed_ms = after_s + WINDOW_S, int(time.time() * 1_000)
+    before = connection.execute(
+        select(_WINDOW).where(tables.is_any(_WINDOW.c.pipeline, names), _WINDOW.c.window_start == after_s)
+    )
+    rows = [
         {
-            "names": list(names), "after": after_s, "now": int(time.time() * 1_000),
-            "old": rfc3339(after_s), "new": rfc3339(after_s + WINDOW_S),
-        },
-    )  # fmt: skip
+            **row,
+            "window_start": start_s,
+            "closed_at": closed_ms,
+            "document": {**row["document"], "window_start": rfc3339(start_s)},
+        }
+        for row in before.mappings()
+    ]
+    connection.execute(insert(_WINDOW), rows)
     connection.execute(
         text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) payload"),
-        {"channel": WINDOWS_CHANNEL, "payloads": [f"{name}/{after_s + WINDOW_S}" for name in names]},
+        {"channel": WINDOWS_CHANNEL, "payloads": [f"{name}/{start_s}" for name in names]},
     )
 
 

@@ -1,5 +1,5 @@
-"""Size: what a beacon costs in windows of 1 M to 100 M beacons, and how much memory a task takes; and what a window
-costs that tallies prove, at any size."""
+"""Size: what a beacon costs in windows of 1 M to 100 M beacons, and how much memory a task takes; what a window costs
+that tallies prove, at any size; and the bytes of windows in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import psutil
+from sqlalchemy import insert, select, text
 
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.closing.window_store import NAMES_PER_WINDOW
 from aggregator.kernel.session import start_session
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.metrics import AggregatorMetrics
@@ -24,14 +27,17 @@ from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.set_aside import SetAside
 from benchmarks.closing import everything, read_plan
+from benchmarks.database import fresh_database
+from benchmarks.generated import fill
 from benchmarks.traffic import NODES, chain, send
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire.format import EmitterReport, OffsetRange, Tally, encode_report
+from lagloss.wire.format import EmitterReport, OffsetRange, Tally, encode_report, hash_id, signed64
 from lagloss.wire.sketch import Sketch
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.migrate import migrate
+from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 START_S = (int(time.time()) - 3_600) // 60 * 60
@@ -42,6 +48,7 @@ PROVEN_SIZES = (1_000, 100_000, 10_000_000)
 A_SECOND = 1_666
 """Messages a second of a window with a million beacons at ten checkpoints."""
 PARTITIONS = 8
+KEPT_PIPELINES, KEPT_DAYS = 10_000, 35
 
 
 def run(sizes: Sequence[int] = SIZES) -> None:
@@ -170,3 +177,54 @@ def _lags(messages: int) -> Sketch:
     """Return the sketch of this many lags; of over 100,000 the shape does not change any more."""
     sketch = Sketch.of(np.random.default_rng(1).exponential(100, min(messages, 100_000)))
     return Sketch(sketch.keys, sketch.counts * (messages // sketch.count))
+
+
+def run_stored() -> None:
+    """Print the bytes that PostgreSQL takes for a quiet window and for a busy one, indexes included, and what quiet
+    ones of many pipelines come to."""
+    quiet = _stored_bytes("quiet", nodes=3, lossy=0, named=0)
+    _stored_bytes("busy", nodes=10, lossy=1, named=NAMES_PER_WINDOW)
+    print(
+        f"{KEPT_PIPELINES:,} pipelines for {KEPT_DAYS} days: {quiet * KEPT_PIPELINES * KEPT_DAYS * 1_440 / 1e12:.2f} TB"
+    )
+
+
+def _stored_bytes(kind: str, nodes: int, lossy: int, named: int) -> float:
+    """Print and return the bytes of a window of 1,000 to 4,000 messages."""
+    names = [f"pipeline-{number:05}" for number in range(1 if named else 4)]
+    days = 1 / 24 if named else 1
+    window, missing = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
+    with fresh_database() as (_, _, store):
+        fill(store, names, nodes, days, 0, lossy=lossy)
+        with store.engine.begin() as connection:
+            windows = connection.execute(select(window.c.pipeline, window.c.window_start)).tuples().all()
+            for pipeline, start_s in windows if named else ():
+                connection.execute(insert(missing), _named(pipeline, start_s, named))
+            found = {of.name: connection.execute(text(_BYTES), {"table": of.name}).one() for of in (window, missing)}
+    each = {name: [size / len(windows) for size in sizes] for name, sizes in found.items()}
+    total = sum(map(sum, each.values()))
+    print(f"a {kind} window of {nodes} nodes and {named:,} named messages: {total:,.0f} bytes")
+    for name, (heap, toast, index) in each.items():
+        print(f"  {name}: {heap:,.0f} in rows, {toast:,.0f} beside them, {index:,.0f} in indexes", flush=True)
+    return total
+
+
+_BYTES: Final = """
+SELECT CAST(sum(pg_relation_size(oid)) AS bigint),
+    CAST(sum(coalesce(pg_total_relation_size(nullif(reltoastrelid, 0)), 0)) AS bigint),
+    CAST(sum(pg_indexes_size(oid)) AS bigint)
+FROM pg_class JOIN pg_inherits ON inhrelid = oid WHERE inhparent = CAST(:table AS regclass)
+"""
+
+
+def _named(pipeline: str, start_s: int, count: int) -> list[dict[str, object]]:
+    """Return rows of lost messages whose names are UUIDs."""
+    ids = [str(uuid.uuid4()) for _ in range(count)]
+    return [
+        {
+            "pipeline": pipeline, "window_start": start_s, "id_hash": signed64(hash_id(name)), "message_id": name,
+            "pattern": "fff", "kind": "lost", "places": ["link node-5->node-6"], "last_checkpoint": "node-5.out",
+            "last_seen_ms": start_s * 1_000.0, "emitter": uuid.UUID(int=5).bytes,
+        }
+        for name in ids
+    ]  # fmt: skip

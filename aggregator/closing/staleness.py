@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import Connection, text
+from sqlalchemy import BigInteger, Connection, Text, cast, func, or_, select, text
+from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
 
 from aggregator.closing.window_store import Closing
 from lagloss.wire.sketch import bin_value_ms
@@ -21,6 +22,7 @@ from lagloss_server.rules.staleness import (
     lowest_lags_ms,
     staleness_ms,
 )
+from lagloss_server.store.schema import core as tables
 
 Checkpoint = tuple[str, str]
 """(pipeline, checkpoint)."""
@@ -74,7 +76,7 @@ def restate_later(connection: Connection, closed: Sequence[Closing]) -> list[tup
     minutes = {place: SeenMinutes(found) for place, found in seen.items()}
 
     def is_fresher(row: Any) -> bool:
-        for name, known_ms in row.staleness_ms.items():
+        for name, known_ms in row.document["staleness_ms"].items():
             found_ms = staleness_ms(row.window_start, minutes.get((row.pipeline, name), SeenMinutes()), SeenMinutes())
             if found_ms is not None and found_ms < known_ms:
                 return True
@@ -172,23 +174,22 @@ def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
     if not starts:
         return []
     basis = max(closing.basis for closing in closed)
+    firsts = [min(found) for found in starts.values()]
+    lasts = [max(found) + LOOK_BACK_S for found in starts.values()]
+    asked = tables.rows_of(
+        zip(starts, firsts, lasts, strict=True), pipeline=Text(), first=BigInteger(), last=BigInteger()
+    )
+    window = tables.table_of(tables.WindowRow)
+    of_before = func.jsonb_path_exists(
+        cast(window.c.document_json, JSONB), cast(f"$.staleness_ms.* ? (@ >= {FRESH_MS})", JSONPATH)
+    )
+    is_stale = or_(window.c.stale_ms >= FRESH_MS, of_before)
     return list(
         connection.execute(
-            text(
-                "SELECT w.pipeline, window_start, basis, document->'staleness_ms' AS staleness_ms"
-                " FROM unnest(CAST(:pipelines AS text[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))"
-                " asked(pipeline, first, last)"
-                ' JOIN "window" w ON w.pipeline = asked.pipeline AND window_start > first AND window_start < last'
-                " WHERE state = 'closed' AND basis < :basis AND window_start > :low AND window_start < :high"
-                f" AND jsonb_path_exists(CAST(document AS jsonb), '$.staleness_ms.* ? (@ >= {FRESH_MS})')"
-            ),
-            {
-                "pipelines": list(starts),
-                "firsts": [min(found) for found in starts.values()],
-                "lasts": [max(found) + LOOK_BACK_S for found in starts.values()],
-                "basis": basis,
-                "low": min(map(min, starts.values())),
-                "high": max(map(max, starts.values())) + LOOK_BACK_S,
-            },
+            select(window.c.pipeline, window.c.window_start, window.c.basis, window.c.document)
+            .join(asked, window.c.pipeline == asked.c.pipeline)
+            .where(window.c.window_start > asked.c.first, window.c.window_start < asked.c.last)
+            .where(window.c.state == "closed", window.c.basis < basis, is_stale)
+            .where(window.c.window_start > min(firsts), window.c.window_start < max(lasts))  # for the planner
         )
     )

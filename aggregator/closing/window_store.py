@@ -13,6 +13,7 @@ from aggregator.closing.report_state import Windows, of_windows
 from lagloss.wire.format import signed64
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window_result import WindowResult
+from lagloss_server.packed_json import pack_json
 from lagloss_server.rules.facts import MissingId, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
 from lagloss_server.store.bulk import as_json, copy, merge, stage
@@ -179,7 +180,9 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
         "basis": closing.basis,
         "deadline": closing.deadline,
         "log_start": as_json([list(start) for start in closing.log_start]),
-        "document": as_json(document),
+        "document": pack_json(document),
+        "document_json": None,
+        "stale_ms": max(result.staleness_ms.values(), default=None),
         "facts": closing.facts.pack(),
     }
 
@@ -189,7 +192,7 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
     if not replaced:
         return
     columns = ("pipeline", "window_start", "revision", "closed_at", "document")
-    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, as_json(old.document)) for old in replaced)
+    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, pack_json(old.document)) for old in replaced)
     copy(connection, history, columns, rows)
     for old in replaced:
         if old.revision > KEPT_REVISIONS:

@@ -218,6 +218,7 @@ def _minute(row: _Found, definition: Definition) -> Minute:
         since_s = row.changed_s + WINDOW_S
     else:
         since_s = row.first_s if row.first_s > row.window_start - LOOKED_BACK_S else None
+    lags, on_time_share = row.document["e2e_lag_ms"], row.document["on_time_share"]
     return Minute(
         start_s=row.window_start,
         verdict=row.verdict,
@@ -225,9 +226,9 @@ def _minute(row: _Found, definition: Definition) -> Minute:
         messages=row.messages,
         lost_min=row.lost_min,
         lost_max=row.lost_max,
-        lag_ms=row.lags.get(f"p{definition.spec.sla.lag.percentile:g}"),
-        on_time_share=row.on_time_share,
-        is_late=is_late(row.lags, row.on_time_share, definition),
+        lag_ms=lags.get(f"p{definition.spec.sla.lag.percentile:g}"),
+        on_time_share=on_time_share,
+        is_late=is_late(lags, on_time_share, definition),
     )
 
 
@@ -256,8 +257,8 @@ def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
             window.messages,
             window.lost_min,
             window.lost_max,
-            window.document["e2e_lag_ms"].label("lags"),
-            window.document["on_time_share"].label("on_time_share"),
+            window.document,
+            window.document_json,
         )
         .where(window.pipeline == names.c.name)
         .order_by(window.window_start.desc())

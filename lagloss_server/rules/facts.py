@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import json
 import zlib
+from base64 import b85decode, b85encode
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
+from lagloss.wire.avro import decode_long, encode_long
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window_result import bounded_reasons
+from lagloss_server.packed_json import pack_json, unpack_json
+from lagloss_server.rules.packed_sketches import pack_sketches, unpack_sketches
 from lagloss_server.rules.picked import PickedMessages
 
 MAX_NAMES = 1_000
 """Number of missing ids kept per window."""
 MAX_REASONS = 100
 """Number of reasons kept per window and checkpoint."""
+_OLD: Final = b"x"
+"""The first byte of facts as they were packed at first: JSON with the sketches in it, compressed by zlib."""
+_VERSION: Final = b"\1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,28 +175,45 @@ class WindowFacts:
         )
 
     def pack(self) -> bytes:
-        """Return the facts without the missing and the picked messages (which have tables of their own), as compressed
-        JSON; the same bytes however the parts were read."""
-        return zlib.compress(json.dumps(self._document(), separators=(",", ":")).encode(), 6)
+        """Return the facts without the missing and the picked messages (which have tables of their own): JSON, packed,
+        in which sketches have numbers, and the sketches; the same bytes however the parts were read."""
+        sketches: dict[bytes, Sketch] = {}
+        numbers: dict[bytes, int] = {}
+
+        def number(sketch: Sketch) -> int:
+            key = sketch.keys.tobytes() + sketch.counts.tobytes()
+            sketches.setdefault(key, sketch)
+            return numbers.setdefault(key, len(numbers))
+
+        packed = pack_json(self._document(number, lambda emitter: b85encode(emitter).decode()))
+        return b"".join((_VERSION, encode_long(len(packed)), packed, pack_sketches([*sketches.values()])))
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
         """Unpack facts. Those packed before there were destinations have one for all of them."""
-        raw = json.loads(zlib.decompress(packed))
+        sketch: Callable[[Any], Sketch]
+        emitter: Callable[[str], bytes]
+        if packed[:1] == _OLD:
+            raw, sketch, emitter = json.loads(zlib.decompress(packed)), Sketch.unpacked, bytes.fromhex
+        else:
+            size = decode_long(packed[1:])
+            start = 1 + len(encode_long(size))
+            raw = unpack_json(packed[start : start + size])
+            sketch, emitter = unpack_sketches(packed[start + size :]).__getitem__, b85decode
         return cls(
             patterns=tuple(
                 Pattern(int(mask, 16), count, tuple(on_time) if isinstance(on_time, list) else (on_time,), *seen)
                 for mask, count, on_time, *seen in raw["patterns"]
             ),
             checkpoints={
-                name: CheckpointFacts(beacons, replayed, distinct, duplicates, Sketch.unpacked(bins), *more)
-                for name, (beacons, replayed, distinct, duplicates, bins, *more) in raw["checkpoints"].items()
+                name: CheckpointFacts(beacons, replayed, distinct, duplicates, sketch(lags), *more)
+                for name, (beacons, replayed, distinct, duplicates, lags, *more) in raw["checkpoints"].items()
             },
-            arrivals=tuple(map(Sketch.unpacked, raw["arrivals"] if "arrivals" in raw else [raw["e2e_lags"]])),
-            source_arrivals=tuple(map(Sketch.unpacked, raw.get("source_arrivals", ()))),
-            durations={label: Sketch.unpacked(bins) for label, bins in raw["durations"].items()},
+            arrivals=tuple(map(sketch, raw["arrivals"] if "arrivals" in raw else [raw["e2e_lags"]])),
+            source_arrivals=tuple(map(sketch, raw.get("source_arrivals", ()))),
+            durations={label: sketch(stays) for label, stays in raw["durations"].items()},
             strangers=raw["strangers"],
-            read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
+            read={(emitter(name), checkpoint, replay): n for name, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
             checked=raw.get("checked", {}),
             reasons=raw.get("reasons", {}),
@@ -199,7 +223,7 @@ class WindowFacts:
             proven=raw["proven"],
         )
 
-    def _document(self) -> dict[str, Any]:
+    def _document(self, number: Callable[[Sketch], Any], name: Callable[[bytes], str]) -> dict[str, Any]:
         return {
             "patterns": [
                 (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
@@ -207,19 +231,21 @@ class WindowFacts:
             ],
             "checkpoints": {
                 name: (
-                    *(facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags.pack()),
+                    *(facts.beacons, facts.replayed, facts.distinct, facts.duplicates, number(facts.lags)),
                     *([facts.out_of_order] if facts.out_of_order else []),
                 )
                 for name, facts in sorted(self.checkpoints.items())
             },
-            "arrivals": [lags.pack() for lags in self.arrivals],
-            **({"source_arrivals": [lags.pack() for lags in self.source_arrivals]} if self.source_arrivals else {}),
-            "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
+            "arrivals": [number(lags) for lags in self.arrivals],
+            **({"source_arrivals": [number(lags) for lags in self.source_arrivals]} if self.source_arrivals else {}),
+            "durations": {label: number(stays) for label, stays in sorted(self.durations.items())},
             "strangers": dict(sorted(self.strangers.items())),
-            "read": sorted(
-                ((emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()),
-                key=lambda read: (read[0], read[1], read[2] or ""),
-            ),
+            "read": [
+                (name(emitter), checkpoint, replay, beacons)
+                for (emitter, checkpoint, replay), beacons in sorted(
+                    self.read.items(), key=lambda read: (*read[0][:2], read[0][2] or "")
+                )
+            ],
             "corrupted": dict(sorted(self.corrupted.items())),
             "checked": dict(sorted(self.checked.items())),
             "reasons": {

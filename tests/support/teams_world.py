@@ -28,7 +28,7 @@ from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
-from lagloss_server.store.schema.core import Base
+from lagloss_server.store.schema.core import Base, PackedDocument
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.incident_rows import (
@@ -147,7 +147,7 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
 
 def _value(kind: Any, name: str, about: str, start_s: int) -> Any:
     match kind:
-        case JSON():
+        case JSON() | PackedDocument():
             return {"of": about}
         case ARRAY():
             return []

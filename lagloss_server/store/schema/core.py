@@ -16,6 +16,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     DateTime,
+    Dialect,
     Double,
     Identity,
     Index,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     Text,
     Uuid,
     any_,
+    cast,
     column,
     func,
     literal,
@@ -33,7 +35,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
-from sqlalchemy.types import TypeEngine
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from lagloss_server.packed_json import pack_json, unpack_json
 
 
 class Base(DeclarativeBase):
@@ -156,6 +160,25 @@ class TallyRow(Base):
 _WINDOW_COLUMNS = "Result columns: see WindowResult."
 
 
+class PackedDocument(TypeDecorator[dict[str, Any]]):
+    """A result's document by `pack_json`. Rows of before migration 0031 have it as JSON, in the column
+    `document_json` of the same table."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def process_bind_param(self, value: dict[str, Any] | None, dialect: Dialect) -> bytes | None:
+        return None if value is None else pack_json(value)
+
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> dict[str, Any] | None:
+        return None if value is None else unpack_json(value)
+
+    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        column = getattr(column, "element", column)  # of a label
+        old = column.table.c.document_json
+        return func.coalesce(column, func.convert_to(cast(old, Text), "UTF8"), type_=self)
+
+
 class WindowRow(Base):
     __tablename__ = "window"
     __table_args__ = (
@@ -183,7 +206,13 @@ class WindowRow(Base):
     basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
     deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
     log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
-    document: Mapped[dict[str, Any]] = mapped_column(JSON, comment="the result as windows --json prints it")
+    document: Mapped[dict[str, Any]] = mapped_column(
+        PackedDocument, nullable=True, comment="the result as windows --json prints it, packed; null: see document_json"
+    )
+    document_json: Mapped[dict[str, Any] | None] = mapped_column(
+        JSON(none_as_null=True), comment="the same, of rows of before 0031"
+    )
+    stale_ms: Mapped[float | None] = mapped_column(comment="largest staleness of a checkpoint; null: not known")
     facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
 
 
@@ -195,7 +224,8 @@ class WindowRevisionRow(Base):
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
     revision: Mapped[int] = mapped_column(Integer, primary_key=True)
     closed_at: Mapped[int] = mapped_column(comment="epoch ms")
-    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+    document: Mapped[dict[str, Any]] = mapped_column(PackedDocument, nullable=True, comment="as in window")
+    document_json: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), comment="as in window")
 
 
 class MissingMessageRow(Base):

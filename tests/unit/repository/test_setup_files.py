@@ -24,8 +24,8 @@ LOCKS = ("requirements.txt", "requirements-dev.txt", "deploy/requirements.txt")
 WHEELS = ("lagloss", "lagloss-server")
 CHECKOUT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
 DATA_SUFFIXES = {
-    ".LICENSE", ".avsc", ".css", ".html", ".j2", ".jinja", ".js", ".json", ".lock", ".mako", ".md", ".typed", ".xml",
-    ".yaml",
+    ".LICENSE", ".avsc", ".css", ".dictionary", ".html", ".j2", ".jinja", ".js", ".json", ".lock", ".mako", ".md",
+    ".typed", ".xml", ".yaml",
 }  # fmt: skip
 
 

@@ -6,15 +6,17 @@ import json
 import os
 import subprocess
 import sys
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import alembic.command
 import alembic.config
 import numpy as np
 import pytest
-from sqlalchemy import select, text
+from sqlalchemy import insert, select, text, update
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
@@ -25,6 +27,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import TablesBehind, TablesUnknown
 from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import as_document, parse_definition
+from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.migrate import demand_newest, migrate, revisions
 from lagloss_server.store.partitions import ensure_days
@@ -281,3 +284,48 @@ def test_tallies_are_packed_and_unpacked(database_url: str, store: Store) -> Non
         again = [tuple(each) for each in connection.execute(read)]
     assert again == [(sketch.pack(), places), ([[], []], [])]
     alembic.command.upgrade(config(database_url), "head")
+
+
+def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(database_url: str, store: Store) -> None:
+    """Migration 0031, both ways."""
+    store.apply(only_loss())
+    close_windows(store, "oL")
+    window, revision = tables.WindowRow, tables.WindowRevisionRow
+
+    def results() -> list[tuple[Any, ...]]:
+        kept = select(window.document, window.facts, revision.document.label("earlier"))
+        with store.engine.connect() as connection:
+            found = connection.execute(kept.join(revision, revision.window_start == window.window_start)).all()
+        return [(row.document, WindowFacts.unpack(row.facts).pack(), row.earlier) for row in found]
+
+    def stored(columns: str, table: str = "window") -> list[tuple[Any, ...]]:
+        with store.engine.connect() as connection:
+            asked = text(f'SELECT {columns} FROM "{table}" ORDER BY window_start')
+            return [tuple(row) for row in connection.execute(asked)]
+
+    facts = WindowFacts(
+        checkpoints={"src.in": CheckpointFacts(3, 0, 3, 0, Sketch.of(np.array([1.0, 5.0, 5.0])))},
+        arrivals=(Sketch.of(np.array([7.0])),),
+        durations={"node src": Sketch.of(np.array([1.0, 900.0]))},
+        read={(b"e" * 16, "src.in", None): 3},
+    )
+    with store.engine.begin() as connection:
+        connection.execute(update(window).values(facts=facts.pack()))
+        for start, document in connection.execute(select(window.window_start, window.document)).all():
+            earlier = {**document, "messages": 1}
+            row = {"pipeline": "chain", "window_start": start, "revision": 1, "closed_at": 1, "document": earlier}
+            connection.execute(insert(revision).values(row))
+    before = results()
+    assert [(document["verdict"], earlier["messages"]) for document, _, earlier in before] == [("ok", 1), ("loss", 1)]
+    alembic.command.downgrade(config(database_url), "0030")
+    as_json, earlier = stored("document, facts"), stored("document", "window_history")
+    assert [(document, earlier) for document, _, earlier in before] == [
+        (document, earlier) for (document, _), (earlier,) in zip(as_json, earlier, strict=True)
+    ]
+    assert {json.loads(zlib.decompress(packed))["read"][0][0] for _, packed in as_json} == {(b"e" * 16).hex()}
+    alembic.command.upgrade(config(database_url), "head")
+    assert set(stored("document")) == {(None,)}
+    assert results() == before
+    with store.engine.begin() as connection:
+        connection.execute(update(window).values(document={"messages": 2}))
+    assert [document for document, _, _ in results()] == [{"messages": 2}] * 2

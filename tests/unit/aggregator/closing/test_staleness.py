@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -34,7 +34,7 @@ class Answers:
         self.rows = rows
         self.asked: list[Mapping[str, Any]] = []
 
-    def execute(self, _: object, parameters: Mapping[str, Any]) -> Sequence[Any]:
+    def execute(self, _: object, parameters: Mapping[str, Any] = MappingProxyType({})) -> Sequence[Any]:
         self.asked.append(parameters)
         return self.rows
 
@@ -105,7 +105,8 @@ def test_history_and_windows_without_messages_have_none(changes: dict[str, Any])
 
 
 def known(at: int, staleness_ms: dict[str, float]) -> Any:
-    return SimpleNamespace(pipeline="chain", window_start=START_S + 60 * at, basis=3, staleness_ms=staleness_ms)
+    document = {"staleness_ms": staleness_ms}
+    return SimpleNamespace(pipeline="chain", window_start=START_S + 60 * at, basis=3, document=document)
 
 
 def test_windows_that_are_less_stale_by_a_closing_are_judged_again() -> None:

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
 
@@ -24,12 +28,52 @@ def test_facts_are_packed_as_the_same_bytes_in_whatever_order_their_parts_were_r
     assert WindowFacts.merged(parts).pack() == WindowFacts.merged(reversed(parts)).pack()
 
 
-def test_facts_without_messages_out_of_order_are_packed_as_before_there_were_any() -> None:
+def test_messages_out_of_order_are_packed_and_add_up() -> None:
     facts = WindowFacts(
         checkpoints={"a.in": CheckpointFacts(2, 0, 2), "b.in": CheckpointFacts(2, 0, 2, out_of_order=1)}
     )
-    packed = json.loads(zlib.decompress(facts.pack()))["checkpoints"]
-    assert (packed["a.in"][:4], len(packed["a.in"])) == ([2, 0, 2, 0], 5)
-    assert packed["b.in"][5:] == [1]
+    assert WindowFacts.unpack(facts.pack()).checkpoints["b.in"].out_of_order == 1
     assert WindowFacts.unpack(facts.pack()).pack() == facts.pack()
     assert WindowFacts.merged([facts, facts]).checkpoints["b.in"].out_of_order == 2
+
+
+COUNTS = st.integers(0, 1 << 40)
+NAMES = st.text(max_size=8)
+SKETCHES = st.dictionaries(st.integers(9_900, 10_400), COUNTS, max_size=5).map(Sketch.from_bins)
+TIMES = st.floats(0, 1e13)
+FACTS = st.builds(
+    WindowFacts,
+    patterns=st.lists(
+        st.builds(Pattern, st.integers(0, 1 << 70), COUNTS, st.lists(COUNTS, max_size=2).map(tuple), TIMES, TIMES)
+        | st.builds(Pattern, st.integers(0, 7), COUNTS, st.just((1,))),
+        max_size=3,
+    ).map(tuple),
+    checkpoints=st.dictionaries(
+        NAMES, st.builds(CheckpointFacts, COUNTS, COUNTS, COUNTS, st.none() | COUNTS, SKETCHES, st.integers(0, 2))
+    ),
+    arrivals=st.lists(SKETCHES, max_size=2).map(tuple),
+    source_arrivals=st.lists(SKETCHES, max_size=2).map(tuple),
+    durations=st.dictionaries(NAMES, SKETCHES, max_size=3),
+    read=st.dictionaries(st.tuples(st.binary(max_size=16), NAMES, st.none() | NAMES), COUNTS, max_size=3),
+    strangers=st.dictionaries(NAMES, COUNTS, max_size=2),
+    corrupted=st.dictionaries(NAMES, COUNTS, max_size=2),
+    checked=st.dictionaries(NAMES, COUNTS, max_size=2),
+    reasons=st.dictionaries(NAMES, st.dictionaries(NAMES, st.integers(1, 9), max_size=2), max_size=2),
+    quarantined=st.frozensets(NAMES, max_size=2),
+    sample=st.integers(1, SAMPLE_ALL),
+    cuts=st.lists(TIMES, max_size=2).map(tuple),
+    proven=st.booleans(),
+)
+
+
+def packed_at_first(facts: WindowFacts) -> bytes:
+    """Return facts as they were packed before their sketches lay beside them: the oracle."""
+    return zlib.compress(json.dumps(facts._document(Sketch.pack, bytes.hex), separators=(",", ":")).encode(), 6)
+
+
+@given(FACTS)
+def test_facts_come_back_as_from_the_form_of_before(facts: WindowFacts) -> None:
+    packed = packed_at_first(facts)
+    assert packed_at_first(WindowFacts.unpack(facts.pack())) == packed
+    assert packed_at_first(WindowFacts.unpack(packed)) == packed
+    assert WindowFacts.unpack(packed).pack() == facts.pack()
