@@ -158,7 +158,7 @@ class AggregatorMetrics:
             registry=self.registry,
         )
         self.rollups_dirty = Gauge(
-            "lagloss_rollups_dirty", "Hours and days marked for a new roll-up", registry=self.registry
+            "lagloss_rollups_dirty", "Hours and days that are over and marked for a roll-up", registry=self.registry
         )
         self.rollups = Counter("lagloss_rollups_computed", "Hours and days rolled up", registry=self.registry)
         self.days_dropped = Counter(

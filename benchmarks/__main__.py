@@ -31,6 +31,7 @@ ALL = {
     "sizes": sizes.run,
     "stored": sizes.run_stored,
     "pipelines": pipelines.run,
+    "rollups": pipelines.run_rollups,
     "reports": reports.run,
     "live": live.run,
     "span": span.run,

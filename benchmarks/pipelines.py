@@ -1,23 +1,32 @@
-"""Ten thousand small pipelines in one minute: how long closing all their windows takes, proven and read."""
+"""Ten thousand small pipelines in one minute: how long closing all their windows takes, proven and read, and rolling up
+their hours."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from confluent_kafka import Producer
+from sqlalchemy import delete, select, text
 
+from aggregator.closing import rollup_marks
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.kernel.session import start_session
 from aggregator.kernel.spark_reader import BlockReader
+from aggregator.maintenance import rollups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.set_aside import SetAside
+from benchmarks.cpu import cpu_s
+from benchmarks.database import fresh_database
+from benchmarks.generated import fill
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire.format import (
     BeaconBlock,
@@ -36,11 +45,14 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.store.migrate import migrate
+from lagloss_server.store.schema.core import RollupDirtyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
 
 PIPELINES = 10_000
 MESSAGES = 60
+HOURS = 400
 PARTITIONS = 8
 NODES = ("src", "snk")
 
@@ -63,8 +75,9 @@ def run(pipelines: int = PIPELINES) -> None:
         start = now_ms // 60_000 * 60 - 300
         follower = ReportConsumer(store.engine, REPORTS, "bench")
         traffic = Traffic(kafka.bootstrap, follower, now_ms)
-        traffic.send(names, start, lost=0)
-        traffic.send(names, start + 60, lost=1)
+        minutes = (("proven", start, 0, "ok"), ("read", start + 60, 1, "loss"), ("read again", start + 120, 1, "loss"))
+        for _, window_s, lost, _ in minutes:
+            traffic.send(names, window_s, lost)
         spark = start_session("local[2]", "2g", Path(folder) / "spark")
         try:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
@@ -74,25 +87,72 @@ def run(pipelines: int = PIPELINES) -> None:
             began = time.perf_counter()
             watch.refresh()
             print(f"{pipelines:,} pipelines of {MESSAGES} messages a minute; first sight {_since(began)}")
-            for label, window_s, verdict in (("proven", start, "ok"), ("read", start + 60, "loss")):
+            for label, window_s, _, verdict in minutes:
                 jobs = _jobs(spark)
-                began = time.perf_counter()
+                began, mine, whole = time.perf_counter(), time.process_time(), cpu_s(os.getpid())
                 windows = [(name, window_s) for name in names]
                 for at in range(0, pipelines, 4_000):
                     closer.close_windows(windows[at : at + 4_000], now_ms)
-                took = time.perf_counter() - began
+                took, mine, whole = time.perf_counter() - began, time.process_time() - mine, cpu_s(os.getpid()) - whole
                 (found,) = store.windows(names[-1], window_s, window_s + 60)
                 if found["verdict"] != verdict:
                     raise SystemExit(f"expected {verdict}: {found}")
                 print(
                     f"one minute of all, {label}: {took:.1f} s, {took / pipelines * 1000:.2f} ms a window,"
-                    f" {_jobs(spark) - jobs} Spark jobs (asked for: 60 s, few jobs)",
+                    f" {_jobs(spark) - jobs} Spark jobs (asked for: 40 s, few jobs); CPU {mine:.1f} s of the closer,"
+                    f" {whole:.1f} s with Spark, broker and PostgreSQL;"
+                    f" a bare COPY of the same rows of `window` {_bare_copy_s(store, window_s):.1f} s",
                     flush=True,
                 )
         finally:
             spark.stop()
             beacons.close()
             store.close()
+
+
+def run_rollups() -> None:
+    """Print what rolling up an hour of a pipeline costs, beside a bare SELECT of its windows."""
+    with fresh_database() as (_, postgres, store):
+        names = [f"small-{number:05}" for number in range(HOURS)]
+        last_s = fill(store, names, nodes=3, minutes_days=2 / 24, rollup_days=0)
+        hour = period_of("hour", last_s) - PERIOD_S["hour"]
+        with store.engine.begin() as connection:
+            connection.execute(delete(table_of(RollupDirtyRow)))
+            rollup_marks.put_hours(connection, [(name, hour) for name in names], 0)
+        server = postgres.processes[0].pid
+        began, mine, servers = time.perf_counter(), time.process_time(), cpu_s(server)
+        done, failures = 0, SetAside(store.engine)
+        while done < HOURS:
+            done += rollups.roll_up(store.engine, (hour + PERIOD_S["hour"]) * 1_000, failures)[0]
+        took, mine, servers = time.perf_counter() - began, time.process_time() - mine, cpu_s(server) - servers
+        window, began = table_of(WindowRow), time.perf_counter()
+        with store.engine.connect() as connection:
+            within = window.c.window_start.between(hour, hour + PERIOD_S["hour"] - 1)
+            rows = connection.execute(select(window.c.document, window.c.facts).where(within)).all()
+        bare = time.perf_counter() - began
+        print(
+            f"{HOURS} hours of 3 nodes rolled up: {took / HOURS * 1e3:.1f} ms an hour,"
+            f" CPU {mine / HOURS * 1e3:.1f} + {servers / HOURS * 1e3:.1f} ms of PostgreSQL;"
+            f" a bare SELECT of the {len(rows):,} windows {bare / HOURS * 1e3:.1f} ms."
+            f" {PIPELINES:,} pipelines: {took / HOURS * PIPELINES / 60:.1f} s of each minute",
+            flush=True,
+        )
+
+
+def _bare_copy_s(store: Store, window_s: int) -> float:
+    """Return how long a bare COPY of a minute's rows into a table with the same indexes takes."""
+    with store.engine.begin() as connection:
+        connection.execute(text('CREATE TEMP TABLE bare (LIKE "window" INCLUDING ALL) ON COMMIT DROP'))
+        asked = f'SELECT * FROM "window" WHERE window_start = {window_s}'
+        driver: Any = connection.connection.driver_connection
+        with driver.cursor() as cursor:
+            with cursor.copy(f"COPY ({asked}) TO STDOUT (FORMAT BINARY)") as copy:
+                rows = list(copy)
+            began = time.perf_counter()
+            with cursor.copy("COPY bare FROM STDIN (FORMAT BINARY)") as copy:
+                for row in rows:
+                    copy.write(row)
+            return time.perf_counter() - began
 
 
 def _jobs(spark: object) -> int:

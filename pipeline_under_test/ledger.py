@@ -30,6 +30,7 @@ Fate = Literal[
     "delayed",
     "corrupted",  # its body is about to be changed on the link at `place`
     "routed",  # it is about to be sent on, over the link at `place`, by a node that has several next ones
+    "retried",  # it is about to be handed to the global retrier by `place`
     "replayed",  # it is about to be sent once more, out of the past
     "delivered",  # the vendor at `place` has it; once more for each time that it got it
 ]

@@ -6,22 +6,29 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Column, Connection, func, select, text, tuple_
+from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, Text, func, select, text
 
-from lagloss.wire.format import OffsetRange, unpack_ranges
+from lagloss.wire.format import OffsetRange, unpack_each_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.queries.emitters import is_heard, read_emitters
 from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.schema.core import is_any
+from lagloss_server.store.schema.core import is_any, rows_of
 from lagloss_server.store.store import read_basis
 
 Windows = Sequence[tuple[str, int]]
 """(pipeline, window start in epoch s)."""
 
 
-def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]]]:
-    return (list(windows[at : at + size]) for at in range(0, len(windows), size))
+def of_windows(table: Table, windows: Windows) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for rows of these windows, each looked up by itself, however many they are."""
+    asked = rows_of(windows, pipeline=Text(), start=BigInteger())
+    starts = [start for _, start in windows] or [0]
+    return (
+        table.c.pipeline == asked.c.pipeline,
+        table.c.window_start == asked.c.start,
+        table.c.window_start.between(min(starts), max(starts)),  # for the planner, which then leaves other days out
+    )
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,11 @@ def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> 
     ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
     changed: dict[tuple[str, int], int] = {}
     tally = tables.table_of(tables.TallyRow)
-    for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
+    rows = list(_tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]))
+    for row, places in zip(rows, unpack_each_ranges([row.ranges for row in rows]), strict=True):
         window = (row.pipeline, row.window_start)
         tallies[window].append(_tally_state(row))
-        ranges[window].extend(unpack_ranges(row.ranges))
+        ranges[window].extend(places)
         changed[window] = max(row.changed_basis, changed.get(window, 0))
     return ReportState(
         basis=read_basis(connection),
@@ -81,14 +89,8 @@ def _tally_state(row: Any) -> TallyState:
 
 
 def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Column[Any]]) -> Iterator[Any]:
-    table, columns = tables.table_of(tables.TallyRow), list(columns)
-    for wanted in chunks(windows):
-        yield from connection.execute(
-            select(*columns).where(
-                tuple_(table.c.pipeline, table.c.window_start).in_(wanted),
-                table.c.window_start.between(min(start for _, start in wanted), max(start for _, start in wanted)),
-            )
-        )
+    table = tables.table_of(tables.TallyRow)
+    yield from connection.execute(select(*columns).where(*of_windows(table, windows)))
 
 
 def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:

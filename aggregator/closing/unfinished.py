@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, func, select, text, tuple_
+from sqlalchemy import Connection, func, select, text
 
-from aggregator.closing.report_state import Windows, chunks
+from aggregator.closing.report_state import Windows, of_windows
 from lagloss_server.queries.offset_ranges import Watermarks
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import is_any
@@ -92,16 +92,11 @@ def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[A
 
 def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int], str]:
     """Read the state, closed or sealed, of those of these windows that were ever closed."""
-    table = tables.WindowRow
-    states: dict[tuple[str, int], str] = {}
-    for some in chunks(windows):
-        rows = connection.execute(
-            select(table.pipeline, table.window_start, table.state).where(
-                tuple_(table.pipeline, table.window_start).in_(some)
-            )
-        )
-        states |= {(pipeline, start): state for pipeline, start, state in rows}
-    return states
+    table = tables.table_of(tables.WindowRow)
+    rows = connection.execute(
+        select(table.c.pipeline, table.c.window_start, table.c.state).where(*of_windows(table, windows))
+    )
+    return {(pipeline, start): state for pipeline, start, state in rows}
 
 
 def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, text, tuple_
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import Connection, delete, func, select, text
 
 from aggregator.closing import rollup_marks
-from aggregator.closing.report_state import Windows, chunks
+from aggregator.closing.report_state import Windows, of_windows
 from lagloss.wire.format import signed64
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window_result import WindowResult
+from lagloss_server.packed_json import pack_json
 from lagloss_server.rules.facts import MissingId, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.store.bulk import as_json, copy, merge, stage
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
@@ -59,17 +60,16 @@ def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int]
     table, names = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
     missing: dict[tuple[str, int], list[MissingId]] = {}
     found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
-    for some in chunks(windows):
-        for row in connection.execute(select(names).where(tuple_(names.c.pipeline, names.c.window_start).in_(some))):
-            id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)
-            trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
-            found = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
-            missing.setdefault((row.pipeline, row.window_start), []).append(found)
-        packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
-        for row in connection.execute(packed.where(tuple_(table.c.pipeline, table.c.window_start).in_(some))):
-            window = (row.pipeline, row.window_start)
-            facts = replace(WindowFacts.unpack(row.facts), missing=tuple(missing.get(window, ())))
-            found_facts[window] = facts, row.basis
+    for row in connection.execute(select(names).where(*of_windows(names, windows))):
+        id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)
+        trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
+        found = MissingId(id_hash, mask, row.last_seen_ms, row.message_id, trace, row.emitter)
+        missing.setdefault((row.pipeline, row.window_start), []).append(found)
+    packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
+    for row in connection.execute(packed.where(*of_windows(table, windows))):
+        window = (row.pipeline, row.window_start)
+        facts = replace(WindowFacts.unpack(row.facts), missing=tuple(missing.get(window, ())))
+        found_facts[window] = facts, row.basis
     return found_facts
 
 
@@ -98,17 +98,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
             named.append(closing.window)
         if old is not None and changed:
             replaced.append(old)
-    if rows:
-        upsert = insert(tables.table_of(tables.WindowRow))
-        everything = {name: upsert.excluded[name] for name in rows[0]}
-        table = tables.table_of(tables.WindowRow)
-        newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
-        connection.execute(
-            upsert.on_conflict_do_update(
-                index_elements=["pipeline", "window_start"], set_=everything, where=newer & (table.c.state != "sealed")
-            ),
-            rows,
-        )
+    _upsert(connection, rows)
     _keep_revisions(connection, replaced)
     written = {(row["pipeline"], row["window_start"]) for row in rows}
     kept = [closing for closing in found if closing.window in written]
@@ -130,16 +120,41 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
 def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any]:
     """Read and lock the rows of these windows, always in the same order."""
     table = tables.table_of(tables.WindowRow)
-    before: dict[tuple[str, int], Any] = {}
-    for some in chunks(windows):
-        rows = connection.execute(
-            select(table)
-            .where(tuple_(table.c.pipeline, table.c.window_start).in_(some))
-            .order_by(table.c.pipeline, table.c.window_start)
-            .with_for_update()
-        )
-        before |= {(row.pipeline, row.window_start): row for row in rows}
-    return before
+    columns = (
+        "pipeline",
+        "window_start",
+        "state",
+        "revision",
+        "history",
+        "basis",
+        "judged_at",
+        "closed_at",
+        "document",
+    )
+    rows = connection.execute(
+        select(*(table.c[name] for name in columns))
+        .where(*of_windows(table, windows))
+        .order_by(table.c.pipeline, table.c.window_start)
+        .with_for_update(of=table)
+    )
+    return {(row.pipeline, row.window_start): row for row in rows}
+
+
+def _upsert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows of windows, each over an older basis."""
+    if not rows:
+        return
+    table = tables.table_of(tables.WindowRow)
+    upsert = stage(connection, table, list(rows[0]), (list(row.values()) for row in rows))
+    newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
+    merge(
+        connection,
+        upsert.on_conflict_do_update(
+            index_elements=["pipeline", "window_start"],
+            set_={name: upsert.excluded[name] for name in rows[0]},
+            where=newer & (table.c.state != "sealed"),
+        ),
+    )
 
 
 def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: int) -> dict[str, Any]:
@@ -164,8 +179,8 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
         "judged_at": closing.judged_at,
         "basis": closing.basis,
         "deadline": closing.deadline,
-        "log_start": [list(start) for start in closing.log_start],
-        "document": document,
+        "log_start": as_json([list(start) for start in closing.log_start]),
+        "document": pack_json(document),
         "document_json": None,
         "stale_ms": max(result.staleness_ms.values(), default=None),
         "facts": closing.facts.pack(),
@@ -176,11 +191,9 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
     history = tables.table_of(tables.WindowRevisionRow)
     if not replaced:
         return
-    rows = [
-        {name: getattr(old, name) for name in ("pipeline", "window_start", "revision", "closed_at", "document")}
-        for old in replaced
-    ]
-    connection.execute(insert(history), rows)
+    columns = ("pipeline", "window_start", "revision", "closed_at", "document")
+    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, pack_json(old.document)) for old in replaced)
+    copy(connection, history, columns, rows)
     for old in replaced:
         if old.revision > KEPT_REVISIONS:
             connection.execute(
@@ -197,14 +210,14 @@ def _known(found: Sequence[Closing], before: Collection[tuple[str, int]]) -> lis
 
 
 def _replace(
-    connection: Connection, of: type[tables.Base], windows: Sequence[tuple[str, int]], rows: list[dict[str, Any]]
+    connection: Connection, of: type[tables.Base], windows: Sequence[tuple[str, int]], rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write rows of a table in place of those of these windows."""
     table = tables.table_of(of)
-    for some in chunks(sorted(windows)):
-        connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
+    if windows:
+        connection.execute(delete(table).where(*of_windows(table, windows)))
     if rows:
-        connection.execute(insert(table), rows)
+        copy(connection, table, list(rows[0]), (list(row.values()) for row in rows))
 
 
 def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
@@ -216,7 +229,7 @@ def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
             "message_id": missing.id.name,
             "pattern": f"{missing.id.mask:x}",
             "kind": missing.kind,
-            "places": list(missing.places),
+            "places": as_json(missing.places),
             "last_checkpoint": missing.last_checkpoint,
             "last_seen_ms": missing.id.last_seen_ms,
             "trace_id": missing.id.trace and missing.id.trace.trace_id,

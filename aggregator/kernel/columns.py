@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -106,7 +106,7 @@ class Column:
             self.out_of_order.append(start + read_positions(block.out_of_order))
 
     def add_rows(self, headers: Headers, rows: Places, emitters: npt.NDArray[np.void]) -> None:
-        data, of = headers.data, {name: values[rows] for name, values in headers.fields.items()}
+        data, of = headers.data, headers.of(rows)
         counts = of["count"]
         total, at = int(counts.sum()), self._ids.size
         _gather(data, of["ids"], counts * 8, self._ids.more(total).view(np.uint8))
@@ -116,24 +116,30 @@ class Column:
         starts = np.cumsum(counts) - counts
         self._starts.more(rows.size)[:] = at + starts
         self._emitters.more(rows.size)[:] = emitters
+        if headers.extras[rows].any():
+            self._add_extras(data, of, at + starts)
+
+    def _add_extras(self, data: U8, of: Mapping[str, Places], starts: Places) -> None:
+        """Take in what some blocks have beside ids, lags and offsets; `starts`: where their beacons begin."""
+        counts = of["count"]
         for row in np.flatnonzero(of["names"] >= 0).tolist():
             first, size = int(of["names"][row]), int(of["names_size"][row])
-            self.names.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
+            self.names.append((int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
         for row in np.flatnonzero(of["traces"] >= 0).tolist() if self._with_offsets else ():
             first, size = int(of["traces"][row]), int(of["traces_size"][row])
-            self.traces.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
+            self.traces.append((int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
         for row in np.flatnonzero(of["reason"] >= 0).tolist():
             first, size = int(of["reason"][row]), int(of["reason_size"][row])
             reason = data[first : first + size].tobytes().decode()
-            self.reasons.append((at + int(starts[row]), int(counts[row]), reason))
+            self.reasons.append((int(starts[row]), int(counts[row]), reason))
         for row in np.flatnonzero(of["crcs"] >= 0).tolist():
             start, count = int(starts[row]), int(counts[row])
             first = int(of["crcs"][row])
             crcs = np.frombuffer(data[first : first + 4 * count].tobytes(), "<u4")
-            self.checksums.append((self.ids[at + start : at + start + count].copy(), crcs))
+            self.checksums.append((self.ids[start : start + count].copy(), crcs))
         for row in np.flatnonzero(of["out_of_order"] >= 0).tolist():
             first, size = int(of["out_of_order"][row]), int(of["out_of_order_size"][row])
-            self.out_of_order.append(at + int(starts[row]) + read_positions(data[first : first + size].tobytes()))
+            self.out_of_order.append(int(starts[row]) + read_positions(data[first : first + size].tobytes()))
 
     def ends_since(self) -> tuple[int, int] | None:
         """Return the smallest and the largest id since the last call."""
@@ -185,18 +191,18 @@ class BlockColumns:
 
     def add_rows(self, checkpoint: str, headers: Headers, rows: Sequence[int]) -> None:
         """Take these rows of a scanned batch in: live blocks of one checkpoint of the graph."""
-        of = headers.fields
-        emitters = headers.data[of["emitter"][rows][:, np.newaxis] + np.arange(16)].view(EMITTER).ravel()
-        named, seqs = emitters.tolist(), of["seq"][rows].tolist()
+        of = headers.of(rows)
+        emitters = headers.data[of["emitter"][:, np.newaxis] + np.arange(16)].view(EMITTER).ravel()
+        named, seqs = emitters.tolist(), of["seq"].tolist()
         fresh = [at for at, key in enumerate(zip(named, seqs, strict=True)) if self._is_new(*key)]
         if not fresh:
             return
         taken = np.asarray(rows)[fresh]
         self._column(self.live, checkpoint).add_rows(headers, taken, emitters[fresh])
-        for at, count in zip(fresh, of["count"][taken].tolist(), strict=True):
+        for at, count in zip(fresh, of["count"][fresh].tolist(), strict=True):
             self.read[named[at], checkpoint, None] += count
-        self.partitions.update(of["partitions"][taken].tolist())
-        self.sample = min(self.sample, int(of["sample"][taken].min()))
+        self.partitions.update(of["partitions"][fresh].tolist())
+        self.sample = min(self.sample, int(of["sample"][fresh].min()))
 
     def mark_bad(self, checkpoint: str) -> None:
         """Note that a block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""

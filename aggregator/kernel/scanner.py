@@ -29,6 +29,7 @@ FIELDS = (
     "out_of_order", "out_of_order_size",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
+_EXTRAS = [FIELDS.index(name) for name in ("names", "crcs", "traces", "reason", "out_of_order")]
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
 """Of a float32: the exponent of MAX_LAG_MS, a power of two."""
 _HEADERS = np.array([np.frombuffer(version.header, np.uint8) for version in BLOCK_SCHEMA.versions])
@@ -54,12 +55,22 @@ class Bytes:
 
 @dataclass(frozen=True)
 class Headers:
-    """The headers of a batch's blocks, an array a field; `good` says where a row can be taken as it is: a live block
-    that is whole, whose texts are plain ASCII, whose key is its own, and whose numbers are in range."""
+    """The headers of a batch's blocks, a row of `table` a field; `good` says where a block can be taken as it is: a
+    live one that is whole, whose texts are plain ASCII, whose key is its own, and whose numbers are in range; `extras`,
+    where it has more than ids, lags and offsets."""
 
     data: U8
     good: npt.NDArray[np.bool_]
-    fields: dict[str, I64]
+    extras: npt.NDArray[np.bool_]
+    table: I64
+
+    @property
+    def fields(self) -> dict[str, I64]:
+        return dict(zip(FIELDS, self.table, strict=True))
+
+    def of(self, blocks: Any) -> dict[str, I64]:
+        """Return the fields of some blocks."""
+        return dict(zip(FIELDS, self.table[:, blocks], strict=True))
 
 
 def scan(keys: Bytes, values: Bytes) -> Headers:
@@ -67,7 +78,7 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
     n = values.starts.size - 1
     good, found = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
     _scan(values.data, values.starts, keys.data, keys.starts, _HEADERS, good, found)
-    return Headers(values.data, good, dict(zip(FIELDS, found, strict=True)))
+    return Headers(values.data, good, found[_EXTRAS].max(axis=0, initial=-1) >= 0, found)
 
 
 @compiled

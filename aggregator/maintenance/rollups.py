@@ -8,14 +8,14 @@ same as once.
 from __future__ import annotations
 
 import time
-from typing import cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
-from sqlalchemy import Connection, Engine, delete, func, select
+from sqlalchemy import BigInteger, Connection, Engine, TableValuedAlias, Text, case, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.closing import rollup_marks
-from aggregator.outage import is_outage
-from aggregator.set_aside import Item, SetAside
+from aggregator.set_aside import Item, SetAside, isolate
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
@@ -23,38 +23,57 @@ from lagloss_server.store.schema import core as tables
 SETTLE_MS = 15_000
 """A roll-up is computed this long after its first change, so that many changes at a time cost it once."""
 ROUND_S = 0.5
-"""A round begins no further roll-up after this long: closing goes first."""
+"""A round begins no further roll-ups after this long: closing goes first."""
 MARKS_PER_ROUND = 200
+TOGETHER = 20
+"""Roll-ups of one transaction."""
+
+_marks = tables.table_of(tables.RollupDirtyRow)
+_length = case(dict(PERIOD_S), value=_marks.c.period)
+
+
+class Key(NamedTuple):
+    """A roll-up. `start`: epoch s."""
+
+    pipeline: str
+    period: Period
+    start: int
+
+    @property
+    def item(self) -> Item:
+        return Item("rollup", self.pipeline, f"{self.period}/{self.start}")
 
 
 def roll_up(engine: Engine, now_ms: int, failures: SetAside) -> tuple[int, int]:
-    """Compute the marked roll-ups that have settled, oldest change first; set aside alone what cannot be computed.
-    Return how many were computed, and how many are marked now, settled or not."""
-    marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
-    label = func.concat_ws("/", marks.pipeline, marks.period, marks.start)
+    """Compute the marked roll-ups that have settled: first those whose hour or day is over, and of these the oldest
+    change first. Set aside alone what cannot be computed.
+
+    Return how many were computed, and how many of those whose hour or day is over are marked now, settled or not.
+    """
+    ends, done = time.monotonic() + ROUND_S, 0
+    label = func.concat_ws("/", _marks.c.pipeline, _marks.c.period, _marks.c.start)
     waiting = [f"{item.pipeline}/{item.name}" for item in failures.waiting("rollup", now_ms)]
+    is_over = _marks.c.start + _length <= now_ms // 1000
     with engine.connect() as connection:
         settled = connection.execute(
-            select(marks.pipeline, marks.period, marks.start)
-            .where(marks.dirty_since <= now_ms - SETTLE_MS, ~tables.is_any(label, waiting))
-            .order_by(marks.dirty_since)
+            select(_marks.c.pipeline, _marks.c.period, _marks.c.start)
+            .where(_marks.c.dirty_since <= now_ms - SETTLE_MS, ~tables.is_any(label, waiting))
+            .order_by(is_over.desc(), _marks.c.dirty_since)
             .limit(MARKS_PER_ROUND)
-        ).all()
-    for pipeline, period, start in settled:
-        item = Item("rollup", pipeline, f"{period}/{start}")
-        try:
-            with engine.begin() as connection:
-                _restate(connection, pipeline, cast("Period", period), start, now_ms)
-                failures.done(connection, [item])
-        except Exception as error:
-            if is_outage(error):
-                raise
-            failures.put(item, error)
-        done += 1
+        )
+        keys = [Key(*row) for row in settled]
+    for at in range(0, len(keys), TOGETHER):
+        some = keys[at : at + TOGETHER]
+        isolate(
+            some,
+            lambda keys: _restate(engine, keys, now_ms, failures),
+            lambda key, error: failures.put(key.item, error),
+        )
+        done += len(some)
         if time.monotonic() >= ends:
             break
     with engine.connect() as connection:
-        return done, connection.execute(select(func.count()).select_from(marks)).scalar_one()
+        return done, connection.execute(select(func.count()).select_from(_marks).where(is_over)).scalar_one()
 
 
 def pruned_before(connection: Connection) -> int:
@@ -66,61 +85,103 @@ def pruned_before(connection: Connection) -> int:
     return 0 if found is None else int(found)
 
 
-def _restate(connection: Connection, pipeline: str, period: Period, start: int, now_ms: int) -> None:
-    """Compute a roll-up from what is stored, and mark the day of an hour that changed.
+def _restate(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAside) -> int:
+    """Compute roll-ups from what is stored, in one transaction, and mark the days of hours that changed.
 
-    The mark is deleted first: a closing that is about to commit holds its row, so we wait for it and then see its
-    window; one that comes later waits for us and marks anew.
+    The marks are deleted first: a closing that is about to commit holds the rows of its own, so we wait for it and then
+    see its windows; one that comes later waits for us and marks anew.
     """
-    marks = tables.RollupDirtyRow
-    connection.execute(delete(marks).where(marks.pipeline == pipeline, marks.period == period, marks.start == start))
-    parts = _windows(connection, pipeline, start) if period == "hour" else _hours(connection, pipeline, start)
-    if not parts or (period == "hour" and start < pruned_before(connection)):
-        return
-    total = Rollup.merged(parts)
-    table, packed = tables.table_of(tables.RollupRow), total.pack()
-    here = (table.c.pipeline == pipeline) & (table.c.period == period) & (table.c.start == start)
-    if connection.execute(select(table.c.packed).where(here)).scalar_one_or_none() == packed:
-        return
-    row = {
-        "pipeline": pipeline,
-        "period": period,
-        "start": start,
-        **total.headline(),
-        "computed_at": now_ms,
-        "packed": packed,
-    }
-    connection.execute(
-        insert(table).values(row).on_conflict_do_update(index_elements=["pipeline", "period", "start"], set_=row)
+    with engine.begin() as connection:
+        _delete_marks(connection, keys)
+        pruned_s = pruned_before(connection)
+        parts = _read_windows(connection, [key for key in keys if key.period == "hour" and key.start >= pruned_s])
+        parts |= _read_hours(connection, [key for key in keys if key.period == "day"])
+        totals = {key: Rollup.merged(found) for key, found in parts.items()}
+        changed = _write(connection, {key: (total, total.pack()) for key, total in totals.items()}, now_ms)
+        days = {(key.pipeline, period_of("day", key.start)) for key in changed if key.period == "hour"}
+        rollup_marks.put(connection, "day", days, now_ms)
+        failures.done(connection, [key.item for key in keys])
+    return len(keys)
+
+
+def _delete_marks(connection: Connection, keys: Sequence[Key]) -> None:
+    """Delete marks, locked in the order in which closings mark."""
+    asked = _asked(keys)
+    here = (
+        _marks.c.pipeline == asked.c.pipeline,
+        _marks.c.period == asked.c.period,
+        _marks.c.start == asked.c.start,
     )
-    if period == "hour":
-        rollup_marks.put(connection, "day", {(pipeline, period_of("day", start))}, now_ms)
+    locked = select(_marks.c.start).where(*here).order_by(_marks.c.pipeline, _marks.c.start)
+    connection.execute(locked.with_for_update(of=_marks))
+    connection.execute(delete(_marks).where(*here))
 
 
-def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
-    window = tables.WindowRow
+def _write(connection: Connection, totals: Mapping[Key, tuple[Rollup, bytes]], now_ms: int) -> list[Key]:
+    """Write the roll-ups that differ from what is stored; return which these are."""
+    table, asked = tables.table_of(tables.RollupRow), _asked(totals)
+    here = (
+        table.c.pipeline == asked.c.pipeline,
+        table.c.period == asked.c.period,
+        table.c.start == asked.c.start,
+    )
+    stored = {
+        Key(*key): packed
+        for *key, packed in connection.execute(
+            select(table.c.pipeline, table.c.period, table.c.start, table.c.packed).where(*here)
+        )
+    }
+    rows = {
+        key: {**key._asdict(), **total.headline(), "computed_at": now_ms, "packed": packed}
+        for key, (total, packed) in totals.items()
+        if stored.get(key) != packed
+    }
+    if rows:
+        upsert = insert(table)
+        replaced = {name: upsert.excluded[name] for name in next(iter(rows.values())) if name not in Key._fields}
+        connection.execute(
+            upsert.on_conflict_do_update(index_elements=list(Key._fields), set_=replaced), list(rows.values())
+        )
+    return list(rows)
+
+
+def _read_windows(connection: Connection, hours: Sequence[Key]) -> dict[Key, list[Rollup]]:
+    """Read the windows of hours, oldest first, as roll-ups of one window each."""
+    window, asked = tables.WindowRow, _asked(hours)
     rows = connection.execute(
-        select(window.document, window.facts)
+        select(window.pipeline, window.window_start, window.document, window.facts)
         .where(
-            window.pipeline == pipeline,
-            window.window_start >= start,
-            window.window_start < start + PERIOD_S["hour"],
+            window.pipeline == asked.c.pipeline,
+            window.window_start >= asked.c.start,
+            window.window_start < asked.c.start + PERIOD_S["hour"],
         )
         .order_by(window.window_start)
     )
-    return [Rollup.of_window(row.document, WindowFacts.unpack(row.facts)) for row in rows]
+    found: dict[Key, list[Rollup]] = {}
+    for row in rows:
+        key = Key(row.pipeline, "hour", period_of("hour", row.window_start))
+        found.setdefault(key, []).append(Rollup.of_window(row.document, WindowFacts.unpack(row.facts)))
+    return found
 
 
-def _hours(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
-    hour = tables.RollupRow
+def _read_hours(connection: Connection, days: Sequence[Key]) -> dict[Key, list[Rollup]]:
+    """Read the hours of days, oldest first."""
+    hour, asked = tables.RollupRow, _asked(days)
     rows = connection.execute(
-        select(hour.packed)
+        select(hour.pipeline, hour.start, hour.packed)
         .where(
-            hour.pipeline == pipeline,
+            hour.pipeline == asked.c.pipeline,
             hour.period == "hour",
-            hour.start >= start,
-            hour.start < start + PERIOD_S["day"],
+            hour.start >= asked.c.start,
+            hour.start < asked.c.start + PERIOD_S["day"],
         )
         .order_by(hour.start)
     )
-    return [Rollup.unpack(packed) for (packed,) in rows]
+    found: dict[Key, list[Rollup]] = {}
+    for row in rows:
+        found.setdefault(Key(row.pipeline, "day", period_of("day", row.start)), []).append(Rollup.unpack(row.packed))
+    return found
+
+
+def _asked(keys: Iterable[Key]) -> TableValuedAlias:
+    return tables.rows_of(keys, pipeline=Text(), period=Text(), start=BigInteger())

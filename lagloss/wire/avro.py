@@ -97,6 +97,13 @@ def encode_bytes(value: bytes) -> bytes:
     return encode_long(len(value)) + value
 
 
+def decode_bytes(data: bytes) -> tuple[bytes, bytes]:
+    """Return what `data` begins with, encoded by `encode_bytes`, and what follows it."""
+    size = decode_long(data)
+    start = len(encode_long(size))
+    return data[start : start + size], data[start + size :]
+
+
 @lru_cache(_REMEMBERED)
 def encode_string(text: str) -> bytes:
     """Encode a text; raises UnicodeEncodeError for one that UTF-8 cannot hold."""

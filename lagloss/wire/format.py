@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import resources
@@ -567,7 +567,16 @@ def pack_ranges(ranges: Iterable[OffsetRange]) -> bytes:
 
 
 def unpack_ranges(packed: bytes) -> list[OffsetRange]:
-    return [OffsetRange(*place) for place in decode_longs(packed).reshape(-1, 3).tolist()]
+    return next(unpack_each_ranges([packed]))
+
+
+def unpack_each_ranges(packed: Sequence[bytes]) -> Iterator[list[OffsetRange]]:
+    """Unpack the ranges of many tallies at once: a decoding costs the same for a few numbers as for thousands."""
+    joined = b"".join(packed)
+    found = [OffsetRange(*place) for place in decode_longs(joined).reshape(-1, 3).tolist()]
+    numbers = np.concatenate(([0], np.cumsum(np.frombuffer(joined, np.uint8) < 0x80)))  # each ends with such a byte
+    ends = (numbers[np.cumsum([len(one) for one in packed], dtype=np.int64)] // 3).tolist()
+    return (found[first:end] for first, end in zip([0, *ends], ends, strict=False))
 
 
 def share_of(sample: int) -> float:

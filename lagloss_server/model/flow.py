@@ -39,6 +39,8 @@ class Flow:
         self.links: tuple[Link, ...] = tuple(
             Link(name, after, _out(self._specs[name], after)) for name in self.steps for after in self._specs[name].to
         )
+        self._outs = {node: self._list_outs(node) for node in self.nodes}
+        self._exits = {node: self._list_exits(node) for node in self.nodes}
         self.checkpoints: tuple[str, ...] = tuple(
             name for node in self.nodes for name in (f"{node}.in", *self.exits(node))
         )
@@ -51,10 +53,13 @@ class Flow:
     def exits(self, node: str) -> tuple[str, ...]:
         """Return the exits of a node: its outs (to a retrier too), filtered and dead; none of one that only takes
         in."""
+        return self._exits[node]
+
+    def _list_exits(self, node: str) -> tuple[str, ...]:
         if self.takes_in_only(node):
             return ()
         if node in self.retriers:
-            return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
+            return (*self.outs(node), f"{node}.dead")
         return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
 
     def takes_in_only(self, node: str) -> bool:
@@ -62,6 +67,9 @@ class Flow:
         return node in self._specs and takes_in_only(self._specs[node])
 
     def outs(self, node: str) -> tuple[str, ...]:
+        return self._outs[node]
+
+    def _list_outs(self, node: str) -> tuple[str, ...]:
         if self.takes_in_only(node):
             return ()
         if node in self.retriers:

@@ -9,6 +9,7 @@ acyclic.
 from __future__ import annotations
 
 import functools
+import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,7 +95,8 @@ class Side:
 
 
 class Graph(Flow):
-    """The facts of a definition for the rules, computed once."""
+    """The facts of a definition for the rules, computed once. Pickled, it is its definition, and a process unpickles
+    equal ones once."""
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition.spec.nodes)
@@ -113,6 +115,13 @@ class Graph(Flow):
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
         self.places: tuple[Place, ...] = tuple(self._list_places())
         self.destinations: tuple[Destination, ...] = tuple(self._list_destinations())
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled, (self._pickled,)
+
+    @cached_property
+    def _pickled(self) -> bytes:
+        return pickle.dumps(self.definition)
 
     def mask(self, names: Iterable[str]) -> int:
         """Return the set of these checkpoints as a mask; names the definition does not have are left out."""
@@ -374,6 +383,12 @@ class Graph(Flow):
             filtered=self.mask(f"{node}.filtered" for node in nodes),
             retriers=tuple(retriers),
         )
+
+
+@functools.lru_cache(10_000)
+def _unpickled(definition: bytes) -> Graph:
+    """Return the graph of a pickled definition; those of small pipelines take 11 KB each."""
+    return Graph(pickle.loads(definition))
 
 
 def node_of(checkpoint: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -43,6 +43,14 @@ class Lags:
         return cls(*sketch.quantiles_ms((0.5, 0.95, 0.99, 1.0)))
 
 
+def fields_of(part: Any) -> dict[str, Any]:
+    """Return the fields of a part of a result, intervals and lags as objects; in a third of the time of `asdict`."""
+    return {
+        name: fields_of(value) if (value := getattr(part, name)).__class__ in (Interval, Lags) else value
+        for name in part.__slots__
+    }
+
+
 def percentiles(lags: Lags) -> dict[str, float | None]:
     return {"p50": lags.p50, "p95": lags.p95, "p99": lags.p99}
 
@@ -61,7 +69,7 @@ class CheckpointResult:
     out_of_order: int = 0
 
     def document(self) -> dict[str, Any]:
-        found = {**asdict(self), "lag_ms": percentiles(self.lag_ms)}
+        found = {**fields_of(self), "lag_ms": percentiles(self.lag_ms)}
         if not self.out_of_order:
             del found["out_of_order"]
         return found
@@ -81,7 +89,7 @@ class NodeResult:
     complete: bool
 
     def document(self) -> dict[str, Any]:
-        return {**asdict(self), "process_duration_ms": percentiles(self.process_duration_ms)}
+        return {**fields_of(self), "process_duration_ms": percentiles(self.process_duration_ms)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +111,7 @@ class LinkResult:
             "to": self.target,
             "queue_time_p95_ms": self.queue_time_p95_ms,
             "queue_time_ms": percentiles(self.queue_time_ms),
-            "lost": None if self.lost is None else asdict(self.lost),
+            "lost": None if self.lost is None else fields_of(self.lost),
             "corrupted": self.corrupted,
             "checked": self.checked,
         }
@@ -124,7 +132,7 @@ class DestinationResult:
     e2e_lag_ms: Lags
 
     def document(self) -> dict[str, Any]:
-        return asdict(self)
+        return fields_of(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,7 @@ class SourceResult:
     parents_not_whole: Interval | None = None
 
     def document(self) -> dict[str, Any]:
-        found = asdict(self)
+        found = fields_of(self)
         if not found.pop("splits"):
             del found["parents_not_whole"]
         return found
@@ -170,9 +178,9 @@ class SideResult:
 
     def document(self) -> dict[str, Any]:
         return {
-            **asdict(self),
+            **fields_of(self),
             "nodes": list(self.nodes),
-            "loss_ratio": None if self.lost is None else loss_ratio_of(asdict(self)),
+            "loss_ratio": None if self.lost is None else loss_ratio_of(fields_of(self)),
         }
 
 
@@ -250,11 +258,11 @@ class WindowResult:
             "pending": self.pending,
             "unexplained": self.unexplained,
             "clock_skew_ms": self.clock_skew_ms,
-            "lost": None if self.lost is None else asdict(self.lost),
+            "lost": None if self.lost is None else fields_of(self.lost),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,
             "on_time_of": self.on_time_of,
-            "e2e_lag_ms": asdict(self.e2e_lag_ms),
+            "e2e_lag_ms": fields_of(self.e2e_lag_ms),
             "checkpoints": [checkpoint.document() for checkpoint in self.checkpoints],
             "nodes": [node.document() for node in self.nodes],
             "links": [link.document() for link in self.links],
@@ -263,7 +271,7 @@ class WindowResult:
             **({"sides": [side.document() for side in self.sides]} if self.sides else {}),
             "reasons_by_node": self.reasons_by_node,
             "staleness_ms": dict(self.staleness_ms),
-            "crashes": [asdict(crash) for crash in self.crashes],
+            "crashes": [fields_of(crash) for crash in self.crashes],
             "unknown_checkpoints": [
                 {"name": name, "beacons": beacons} for name, beacons in self.unknown_checkpoints.items()
             ],

@@ -5,32 +5,25 @@ Facts of disjoint sets of ids (the partitions) add up. They know nothing of the 
 
 from __future__ import annotations
 
-import json
-import zlib
 from base64 import b85decode, b85encode
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-from lagloss.wire.avro import decode_long, encode_long
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window_result import bounded_reasons
-from lagloss_server.packed_json import pack_json, unpack_json
-from lagloss_server.rules.packed_sketches import pack_sketches, unpack_sketches
+from lagloss_server.rules.packed_sketches import is_of_old_form, pack_document, sketches_of, unpack_document
 from lagloss_server.rules.picked import PickedMessages
 
 MAX_NAMES = 1_000
 """Number of missing ids kept per window."""
 MAX_REASONS = 100
 """Number of reasons kept per window and checkpoint."""
-_OLD: Final = b"x"
-"""The first byte of facts as they were packed at first: JSON with the sketches in it, compressed by zlib."""
-_VERSION: Final = b"\1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,31 +168,16 @@ class WindowFacts:
         )
 
     def pack(self) -> bytes:
-        """Return the facts without the missing and the picked messages (which have tables of their own): JSON, packed,
-        in which sketches have numbers, and the sketches; the same bytes however the parts were read."""
-        sketches: dict[bytes, Sketch] = {}
-        numbers: dict[bytes, int] = {}
-
-        def number(sketch: Sketch) -> int:
-            key = sketch.keys.tobytes() + sketch.counts.tobytes()
-            sketches.setdefault(key, sketch)
-            return numbers.setdefault(key, len(numbers))
-
-        packed = pack_json(self._document(number, lambda emitter: b85encode(emitter).decode()))
-        return b"".join((_VERSION, encode_long(len(packed)), packed, pack_sketches([*sketches.values()])))
+        """Return the facts without the missing and the picked messages (which have tables of their own), packed; the
+        same bytes however the parts were read."""
+        return pack_document(self._document)
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
         """Unpack facts. Those packed before there were destinations have one for all of them."""
-        sketch: Callable[[Any], Sketch]
-        emitter: Callable[[str], bytes]
-        if packed[:1] == _OLD:
-            raw, sketch, emitter = json.loads(zlib.decompress(packed)), Sketch.unpacked, bytes.fromhex
-        else:
-            size = decode_long(packed[1:])
-            start = 1 + len(encode_long(size))
-            raw = unpack_json(packed[start : start + size])
-            sketch, emitter = unpack_sketches(packed[start + size :]).__getitem__, b85decode
+        raw, rest = unpack_document(packed)
+        sketch: Callable[[Any], Sketch] = sketches_of(rest)
+        emitter: Callable[[str], bytes] = bytes.fromhex if is_of_old_form(packed) else b85decode
         return cls(
             patterns=tuple(
                 Pattern(int(mask, 16), count, tuple(on_time) if isinstance(on_time, list) else (on_time,), *seen)
@@ -223,7 +201,7 @@ class WindowFacts:
             proven=raw["proven"],
         )
 
-    def _document(self, number: Callable[[Sketch], Any], name: Callable[[bytes], str]) -> dict[str, Any]:
+    def _document(self, number: Callable[[Sketch], int]) -> dict[str, Any]:
         return {
             "patterns": [
                 (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
@@ -241,7 +219,7 @@ class WindowFacts:
             "durations": {label: number(stays) for label, stays in sorted(self.durations.items())},
             "strangers": dict(sorted(self.strangers.items())),
             "read": [
-                (name(emitter), checkpoint, replay, beacons)
+                (b85encode(emitter).decode(), checkpoint, replay, beacons)
                 for (emitter, checkpoint, replay), beacons in sorted(
                     self.read.items(), key=lambda read: (*read[0][:2], read[0][2] or "")
                 )

@@ -1,22 +1,63 @@
 """Sketches in few bytes: the counts of neighbouring bins one after another, as varints, compressed.
 
 A window's bins are mostly neighbours, so a key is written only where some before it are empty: as a negative number, of
-how many these are.
+how many these are. Documents with sketches have these beside them, each once.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import numpy as np
+from pydantic_core import from_json
 
-from lagloss.wire.avro import decode_longs, encode_longs
+from lagloss.wire.avro import decode_bytes, decode_longs, encode_bytes, encode_longs
 from lagloss.wire.sketch import Sketch
+from lagloss_server.packed_json import pack_json, unpack_json
 
 _LEVEL: Final = 6
 _MEMORY: Final = 9
+_VERSION: Final = b"\1"
+_OLD: Final = b"x"
+"""The first byte of documents as they were packed at first: JSON with the sketches in it, compressed by zlib."""
+
+
+def pack_document(document: Callable[[Callable[[Sketch], int]], Any]) -> bytes:
+    """Return a JSON value packed, and beside it its sketches; equal ones give equal bytes.
+
+    Args:
+        document: makes the value, with what gives the number that stands for a sketch.
+    """
+    sketches: dict[bytes, Sketch] = {}
+    numbers: dict[bytes, int] = {}
+
+    def number(sketch: Sketch) -> int:
+        key = sketch.keys.tobytes() + sketch.counts.tobytes()
+        sketches.setdefault(key, sketch)
+        return numbers.setdefault(key, len(numbers))
+
+    value = encode_bytes(pack_json(document(number)))
+    return b"".join((_VERSION, value, pack_sketches([*sketches.values()])))
+
+
+def unpack_document(packed: bytes) -> tuple[Any, bytes]:
+    """Return the JSON value that `pack_document` packed, and what `sketches_of` finds its sketches in."""
+    if is_of_old_form(packed):
+        return from_json(zlib.decompress(packed)), b""
+    value, rest = decode_bytes(packed[1:])
+    return unpack_json(value), rest
+
+
+def sketches_of(rest: bytes) -> Callable[[Any], Sketch]:
+    """Return what gives the sketch that stands in a document's place of it."""
+    return unpack_sketches(rest).__getitem__ if rest else Sketch.unpacked
+
+
+def is_of_old_form(packed: bytes) -> bool:
+    """Return whether this was packed with its sketches in it."""
+    return packed[:1] == _OLD
 
 
 def pack_sketches(sketches: Sequence[Sketch]) -> bytes:

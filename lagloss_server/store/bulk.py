@@ -1,4 +1,5 @@
-"""Bulk writes: rows copied into a staging table of the transaction, and merged from there by one statement.
+"""Bulk writes: rows copied into a table, or into a staging table of the transaction and merged from there by one
+statement.
 
 A tenth of the time of one statement a row, which is what a server and a driver spend on parsing, binding and replies.
 """
@@ -20,6 +21,20 @@ _ENCODER: Final = JSONEncoder(separators=(",", ":"))
 """Made once: to make one takes longer than to encode a short list."""
 
 
+def copy(connection: Connection, table: Table, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Copy rows into a table."""
+    listed = ", ".join(f'"{name}"' for name in columns)
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    with (
+        driver.cursor() as cursor,
+        cursor.copy(f'COPY "{table.name}" ({listed}) FROM STDIN (FORMAT BINARY)') as copying,
+    ):
+        copying.set_types([table.c[name].type.compile(_DIALECT).lower() for name in columns])
+        for row in rows:
+            copying.write_row(row)
+
+
 def stage(connection: Connection, table: Table, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Insert:
     """Copy rows into the table's staging table; return the insert of these into the table, to be given a conflict
     clause and passed to `merge`.
@@ -30,13 +45,7 @@ def stage(connection: Connection, table: Table, columns: Sequence[str], rows: It
     connection.execute(
         text(f'CREATE TEMP TABLE IF NOT EXISTS "{staged.name}" (LIKE "{table.name}") ON COMMIT DELETE ROWS')
     )
-    listed = ", ".join(f'"{name}"' for name in columns)
-    driver = connection.connection.driver_connection
-    assert driver is not None
-    with driver.cursor() as cursor, cursor.copy(f'COPY "{staged.name}" ({listed}) FROM STDIN (FORMAT BINARY)') as copy:
-        copy.set_types([table.c[name].type.compile(_DIALECT).lower() for name in columns])
-        for row in rows:
-            copy.write_row(row)
+    copy(connection, staged, columns, rows)
     return insert(table).from_select(list(columns), select(*(staged.c[name] for name in columns)))
 
 

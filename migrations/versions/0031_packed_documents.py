@@ -1,4 +1,6 @@
-"""windows: results packed, a tenth of the bytes; rows that exist keep them as JSON, which goes with their days"""
+"""windows: results packed, a tenth of the bytes; rows that exist keep them as JSON, which goes with their days
+
+Roll-ups are packed in another form from here on, too; only the way back has to change any."""
 
 import json
 import zlib
@@ -8,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from alembic import op
 
-from lagloss.wire.avro import decode_long, encode_long
+from lagloss.wire.avro import decode_bytes
 from lagloss_server.packed_json import unpack_json
 from lagloss_server.rules.packed_sketches import unpack_sketches
 
@@ -51,6 +53,7 @@ def _store(table: str, column: str, kind: str) -> None:
 
 
 def downgrade() -> None:
+    _unpack_rollups(op.get_bind())
     for table in _COMMENTS:
         _unpack(op.get_bind(), table)
         op.drop_column(table, "document")
@@ -95,10 +98,7 @@ def _with_sketches(packed: bytes) -> bytes:
     """Return facts as they were packed before: JSON that holds the sketches, and emitters as hex."""
     if packed[:1] != b"\1":  # of before
         return packed
-    size = decode_long(packed[1:])
-    start = 1 + len(encode_long(size))
-    raw = unpack_json(packed[start : start + size])
-    sketches = [sketch.pack() for sketch in unpack_sketches(packed[start + size :])]
+    raw, sketches = _document(packed)
     for found in raw["checkpoints"].values():
         found[4] = sketches[found[4]]
     for name in {"arrivals", "source_arrivals"} & raw.keys():
@@ -106,3 +106,35 @@ def _with_sketches(packed: bytes) -> bytes:
     raw["read"] = [[b85decode(emitter).hex(), *more] for emitter, *more in raw["read"]]
     raw["durations"] = {label: sketches[number] for label, number in raw["durations"].items()}
     return zlib.compress(json.dumps(raw, separators=(",", ":")).encode(), 6)
+
+
+def _document(packed: bytes) -> tuple[dict[str, Any], list[Any]]:
+    value, rest = decode_bytes(packed[1:])
+    return unpack_json(value), [sketch.pack() for sketch in unpack_sketches(rest)]
+
+
+def _unpack_rollups(connection: sa.Connection) -> None:
+    names = ("pipeline", "period", "start")
+    table = sa.table("rollup", *map(sa.column, names), sa.column("packed", sa.LargeBinary()))
+    key = [table.c[each] for each in names]
+    after: tuple[object, ...] = ("", "", 0)
+    while rows := connection.execute(
+        sa.select(*key, table.c.packed).where(sa.tuple_(*key) > sa.tuple_(*after)).order_by(*key).limit(_READ)
+    ).all():
+        for row in rows:
+            here = (column == row[at] for at, column in enumerate(key))
+            connection.execute(sa.update(table).where(*here).values(packed=_rollup_with_sketches(row.packed)))
+        after = tuple(rows[-1])[: len(key)]
+
+
+def _rollup_with_sketches(packed: bytes) -> bytes:
+    """Return a roll-up as it was packed before: JSON that holds the sketches, behind the counts."""
+    if packed[:1] != b"\1":  # of before
+        return packed
+    counts, parts = decode_bytes(packed[1:])
+    raw, sketches = _document(parts)
+    raw["e2e_lags"] = sketches[raw["e2e_lags"]]
+    for name in {"checkpoints", "destinations", "sources", "sides"} & raw.keys():
+        raw[name] = {part: [sketches[number], *more] for part, (number, *more) in raw[name].items()}
+    raw["durations"] = {label: sketches[number] for label, number in raw["durations"].items()}
+    return zlib.compress(json.dumps(unpack_json(counts) | raw, separators=(",", ":")).encode(), 6)

@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 from lagloss.kafka.commits import Commits, Partition, Taken
 from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import ReliableProducer
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.decision import Decision
 from pipeline_under_test.nodes.fault_effects import apply_delay
 from pipeline_under_test.nodes.refusals import Refusals
@@ -38,7 +39,7 @@ from pipeline_under_test.nodes.worker import (
     Worker,
 )
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import GLOBAL_RETRIER, topic_of
+from pipeline_under_test.topology import GLOBAL_RETRIER, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
 
@@ -83,13 +84,14 @@ class Loop(Worker):
 
     def retry_later(self, outbound: OutboundEvent, reason: str) -> None:
         """Hand the event to the global retrier: the next hop does not take it now, and others continue."""
+        event = outbound.event
 
         def acknowledged() -> None:
-            event = outbound.event
             self.emitter.sent_out(event.id, event.event_time_ms, to=GLOBAL_RETRIER, replay=event.replay)
             self._one_done(outbound.job)
 
-        aside = outbound.event.set_aside(self._node, reason)
+        self._ledger.write([LedgerEntry("retried", event.id, event.event_time_ms, place_of_node(self._node), reason)])
+        aside = event.set_aside(self._node, reason)
         self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, outbound))
 
     def refused(self, outbound: OutboundEvent) -> None:

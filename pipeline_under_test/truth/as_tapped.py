@@ -16,7 +16,6 @@ from pipeline_under_test.topology import (
     COL_SERVICE,
     EVENT_NORM,
     EVENT_ROUTER,
-    GLOBAL_RETRIER,
     NEXT,
     VENDORS,
     place_of_link,
@@ -46,15 +45,14 @@ def as_tapped(truth: TrueWindow) -> TrueWindow:
     """Return one window of the ledger as taps show it."""
     found = TrueWindow()
     for vendor, node in VENDORS.items():
-        to, ends = place_of_vendor(vendor), truth.ends.get(place_of_node(node), Counter())
-        route, given_up = _routed_to(node, truth), truth.ends.get(place_of_node(GLOBAL_RETRIER), Counter())
-        given_up = Counter({name: times for name, times in given_up.items() if name in route})  # or after another
-        found.deliveries[to] = truth.deliveries.get(to, Counter()) + ends + given_up  # each was committed
+        to, here, none = place_of_vendor(vendor), place_of_node(node), Counter[str]()
+        committed = (truth.deliveries.get(to, none), truth.ends.get(here, none), truth.retries.get(here, none))
+        found.deliveries[to] = sum(committed, none)
     unseen = _unseen(truth)
     hidden = _hidden_by_other_routes(truth)
     ended = _ended_at_connectors(truth)
     for (fate, place), ids in truth.at.items():
-        if place in _AT_SOURCE or fate in ("corrupted", "delayed", "duplicated"):
+        if place in _AT_SOURCE or fate in ("corrupted", "delayed", "duplicated", "retried"):
             continue
         if fate == "lost":
             _add(found, fate, tapped_place(place), ids - hidden.get(place, set()) - ended.get(place, set()))
@@ -77,11 +75,6 @@ def _add(found: TrueWindow, fate: Fate, place: str, ids: set[str]) -> None:
         found.ids[fate] |= ids
 
 
-def _routed_to(node: str, truth: TrueWindow) -> set[str]:
-    """Return what event-router had for a connector."""
-    return truth.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
-
-
 def _unseen(truth: TrueWindow) -> set[str]:
     """Return what never came into the first topic."""
     here = set().union(*(ids for (_, place), ids in truth.at.items() if place in _AT_SOURCE))
@@ -99,11 +92,9 @@ def _hidden_by_other_routes(truth: TrueWindow) -> dict[str, set[str]]:
 
 
 def _ended_at_connectors(truth: TrueWindow) -> dict[str, set[str]]:
-    """Return by connector what it committed without delivering it: lost, filtered or set aside there, or given up by
-    the global retrier."""
-    found = {}
-    for node in VENDORS.values():
-        here = place_of_node(node)
-        ended = set().union(*(truth.at.get((fate, here), set()) for fate in ENDS))
-        found[here] = ended | (truth.at.get(("dead", place_of_node(GLOBAL_RETRIER)), set()) & _routed_to(node, truth))
-    return found
+    """Return by connector what it committed without delivering it: lost, filtered or set aside there, or handed to the
+    global retrier."""
+    places = map(place_of_node, VENDORS.values())
+    return {
+        place: set().union(*(truth.at.get((fate, place), set()) for fate in (*ENDS, "retried"))) for place in places
+    }

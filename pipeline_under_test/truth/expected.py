@@ -34,6 +34,8 @@ class TrueWindow:
     """By vendor, how often it got each event."""
     ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """By place, how often each event was lost, filtered or set aside there."""
+    retries: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By place, how often each event was handed to the global retrier there."""
 
     def add(self, entry: LedgerEntry) -> None:
         self.ids[entry.fate].add(entry.id)
@@ -43,6 +45,8 @@ class TrueWindow:
             self.deliveries[entry.place][entry.id] += 1
         elif entry.fate in ENDS:
             self.ends[entry.place][entry.id] += 1
+        elif entry.fate == "retried":
+            self.retries[entry.place][entry.id] += 1
 
     @property
     def messages(self) -> set[str]:

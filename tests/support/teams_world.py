@@ -120,9 +120,10 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
     for column in table.c:
         if column.identity is None:
             value = _value(column.type, column.name, word(pipeline), start_s)
-            if column.primary_key and isinstance(value, str | bytes):
-                number = f" {next(_NUMBERS)}"
-                value += number if isinstance(value, str) else number.encode()
+            if column.primary_key and isinstance(value, str):
+                value += f" {next(_NUMBERS)}"
+            elif column.primary_key and isinstance(value, bytes):
+                value += f" {next(_NUMBERS)}".encode()
             elif column.primary_key and value == len(word(pipeline)):
                 value = next(_NUMBERS)
             values[column.name] = value

@@ -177,6 +177,7 @@ class PackedDocument(TypeDecorator[dict[str, Any]]):
         return None if value is None else unpack_json(value)
 
     def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
+        column = getattr(column, "element", column)  # of a label
         old = column.table.c.document_json
         return func.coalesce(column, func.convert_to(cast(old, Text), "UTF8"), type_=self)
 

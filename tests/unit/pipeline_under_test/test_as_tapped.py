@@ -66,8 +66,12 @@ def test_what_a_connector_committed_twice_without_delivering_it_is_delivered_twi
     assert tapped(*facts, (fate, "node conn-ga")).duplicates("ga") == {"m": 1}
 
 
-def test_what_the_retrier_gave_up_was_committed_by_its_connector() -> None:
-    given_up: list[Fact] = [("routed", TO_GA), ("dead", "node global-retrier")]
+def test_what_a_connector_handed_to_the_retrier_it_has_committed() -> None:
+    handed: list[Fact] = [("routed", TO_GA), ("retried", "node conn-ga")]
+    assert outcome_of(*handed) == "delivered"
+    assert tapped(*handed).duplicates("ga") == {}
+    assert tapped(*handed, ("delivered", "vendor ga")).duplicates("ga") == {"m": 1}
+    given_up: list[Fact] = [*handed, ("dead", "node global-retrier")]
     assert outcome_of(*given_up) == "delivered"
     assert tapped(*given_up).duplicates("ga") == {}
     again = tapped(*given_up, ("delivered", "vendor ga"))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 
 import alembic.command
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
 
 from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
-from aggregator.maintenance.rollups import SETTLE_MS
+from aggregator.maintenance.rollups import SETTLE_MS, Key
 from aggregator.set_aside import RETRY_MS, SetAside
 from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.partitions import DAY_S
@@ -129,6 +130,19 @@ def test_a_closing_that_commits_while_its_hour_is_computed_is_not_left_out(store
     assert totals(stored) == [(2, 200, 7)]
 
 
+def test_hours_that_are_over_are_computed_before_those_that_run(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour, over_ms = period_of("hour", W), (period_of("hour", W) + 3_600) * 1000
+    stored.close(hour + 3_600, now_ms=over_ms - 2 * SETTLE_MS)  # the older mark
+    stored.close(hour, now_ms=over_ms - SETTLE_MS)
+    monkeypatch.setattr(rollups, "MARKS_PER_ROUND", 1)
+    failures = SetAside(stored.store.engine)
+    assert rollups.roll_up(stored.store.engine, over_ms, failures) == (1, 0)
+    assert totals(stored) == [(1, 100, 0)]
+    assert stored.store.rollups("chain", "hour", hour, hour + 7_200).keys() == {hour}
+
+
 def test_windows_closed_before_there_were_rollups_are_rolled_up(database_url: str, store: Store) -> None:
     stored = Stored(store=store)
     stored.close(W, lost=5)
@@ -145,10 +159,10 @@ def test_a_rollup_that_fails_is_set_aside_alone_and_tried_again_after_an_hour_an
         stored.close(W + 3_600 * at)
     failures, whole = SetAside(stored.store.engine), rollups._restate
 
-    def fail(connection: Connection, pipeline: str, period: Period, start: int, now_ms: int) -> None:
-        if period == "hour" and start < W + 7_200:
+    def fail(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAside) -> int:
+        if any(key.period == "hour" and key.start < W + 7_200 for key in keys):
             raise IndexError("index 0 is out of bounds")
-        whole(connection, pipeline, period, start, now_ms)
+        return whole(engine, keys, now_ms, failures)
 
     monkeypatch.setattr(rollups, "_restate", fail)
     monkeypatch.setattr(rollups, "MARKS_PER_ROUND", 2)  # those that fail are the first, and not in the way of others

@@ -110,7 +110,6 @@ def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(dat
     lags = Sketch.of(np.array([100.0] * 95 + [900.0] * 5))
     counts = {"windows": 60, "messages": 100, "delivered": 93, "pending": 2, "on_time": 90, "on_time_of": 95}
     before = Rollup(verdicts={"loss": 1, "ok": 57, "unknown": 2}, **counts, e2e_lags=lags)
-    alembic.command.downgrade(config(database_url), "0008")
     insert = text(
         "INSERT INTO rollup (pipeline, period, start, windows, messages, lost_min, lost_max, computed_at, packed) "
         "VALUES ('chain', 'hour', :start, 60, 100, 0, 0, 0, :packed)"
@@ -118,6 +117,7 @@ def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(dat
     with store.engine.begin() as connection:
         for start in (0, 3_600):
             connection.execute(insert, {"start": start, "packed": before.pack()})
+    alembic.command.downgrade(config(database_url), "0008")
     alembic.command.upgrade(config(database_url), "head")
     expected = before.headline()
     with store.engine.connect() as connection:
@@ -293,15 +293,14 @@ def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(databas
     window, revision = tables.WindowRow, tables.WindowRevisionRow
 
     def results() -> list[tuple[Any, ...]]:
+        kept = select(window.document, window.facts, revision.document.label("earlier"))
         with store.engine.connect() as connection:
-            kept = connection.execute(select(window.document, window.facts).order_by(window.window_start)).all()
-            earlier = connection.execute(select(revision.document).order_by(revision.window_start)).scalars().all()
-        packed = [WindowFacts.unpack(row.facts).pack() for row in kept]
-        return list(zip([row.document for row in kept], packed, earlier, strict=True))
+            found = connection.execute(kept.join(revision, revision.window_start == window.window_start)).all()
+        return [(row.document, WindowFacts.unpack(row.facts).pack(), row.earlier) for row in found]
 
-    def stored(columns: str, table: str = "window") -> list[tuple[Any, ...]]:
+    def stored(columns: str, table: str = "window", by: str = "window_start") -> list[tuple[Any, ...]]:
         with store.engine.connect() as connection:
-            asked = text(f'SELECT {columns} FROM "{table}" ORDER BY window_start')
+            asked = text(f'SELECT {columns} FROM "{table}" ORDER BY {by}')
             return [tuple(row) for row in connection.execute(asked)]
 
     facts = WindowFacts(
@@ -315,7 +314,11 @@ def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(databas
         for start, document in connection.execute(select(window.window_start, window.document)).all():
             earlier = {**document, "messages": 1}
             row = {"pipeline": "chain", "window_start": start, "revision": 1, "closed_at": 1, "document": earlier}
-            connection.execute(insert(revision).values(**row))
+            connection.execute(insert(revision).values(row))
+        rollup = Rollup.of_window(document, facts).pack()
+        counts = dict.fromkeys(("windows", "messages", "lost_min", "lost_max", "computed_at"), 1)
+        row = {"pipeline": "chain", "period": "hour", "start": 3_600, **counts, "packed": rollup}
+        connection.execute(insert(tables.RollupRow).values(row))
     before = results()
     assert [(document["verdict"], earlier["messages"]) for document, _, earlier in before] == [("ok", 1), ("loss", 1)]
     alembic.command.downgrade(config(database_url), "0030")
@@ -323,6 +326,8 @@ def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(databas
     assert [(document, earlier) for document, _, earlier in before] == [
         (document, earlier) for (document, _), (earlier,) in zip(as_json, earlier, strict=True)
     ]
+    (found,) = store.rollups("chain", "hour", 0, 7_200).values()
+    assert (stored("packed", "rollup", "start")[0][0][:1], found.pack()) == (b"x", rollup)
     assert {json.loads(zlib.decompress(packed))["read"][0][0] for _, packed in as_json} == {(b"e" * 16).hex()}
     alembic.command.upgrade(config(database_url), "head")
     assert set(stored("document")) == {(None,)}
