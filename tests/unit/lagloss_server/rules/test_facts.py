@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from base64 import b85decode
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,7 +69,9 @@ FACTS = st.builds(
 
 def packed_at_first(facts: WindowFacts) -> bytes:
     """Return facts as they were packed before their sketches lay beside them: the oracle."""
-    return zlib.compress(json.dumps(facts._document(Sketch.pack, bytes.hex), separators=(",", ":")).encode(), 6)
+    found = facts._document(Sketch.pack)
+    found["read"] = [(b85decode(emitter).hex(), *more) for emitter, *more in found["read"]]
+    return zlib.compress(json.dumps(found, separators=(",", ":")).encode(), 6)
 
 
 @given(FACTS)
