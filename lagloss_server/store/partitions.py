@@ -35,9 +35,10 @@ def make_days_ahead(engine: Engine, now_s: float) -> None:
 
 
 def _make_day(connection: Connection, table: Table, day: int) -> None:
+    stored = f" WITH ({table.info['days_with']})" if table.info else ""
     connection.execute(
         text(
             f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
-            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
+            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S}){stored}"
         )
     )
