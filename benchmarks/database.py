@@ -1,15 +1,41 @@
-"""A PostgreSQL of a benchmark's own."""
+"""Servers of a benchmark's own."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
+from lagloss.broker.topics import BEACONS_PARTITIONS, create_topics
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """A broker with lagloss's topics and a database with its tables, whose data lie in `folder`."""
+
+    folder: Path
+    kafka: EmbeddedKafka
+    postgres: EmbeddedPostgres
+    store: Store
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Return the settings by which services find them."""
+        return {"LAGLOSS_KAFKA_BOOTSTRAP": self.kafka.bootstrap, "LAGLOSS_DATABASE_URL": self.postgres.url}
+
+
+@contextmanager
+def fresh_servers(partitions: int = BEACONS_PARTITIONS) -> Iterator[Servers]:
+    """Yield a broker and a database that are empty; `partitions` of the beacons topic."""
+    with fresh_database() as (folder, postgres, store), EmbeddedKafka(folder / "kafka") as kafka:
+        create_topics(kafka.bootstrap, partitions)
+        yield Servers(folder, kafka, postgres, store)
 
 
 @contextmanager
