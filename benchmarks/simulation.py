@@ -23,8 +23,7 @@ DAY_S: Final = 86_400
 KEPT_DAYS: Final = 35
 LOG_DAYS: Final = 7
 WINDOWS_PER_READ: Final = 4_000
-BEACONS_PER_READ: Final = 50_000_000
-"""Of aggregator/closing/closer.py, which this does not import: it would bring Spark."""
+"""Of aggregator/closing/closer.py, as is `Cluster.beacons_per_read`; not imported, since that would bring Spark."""
 
 
 def _from(value: float, benchmark: str) -> Any:
@@ -110,6 +109,7 @@ class Cluster:
     followers: int = 1
     closers: int = 1
     executor_cores: int = 2
+    beacons_per_read: float = 50e6
     brokers: int = 1
     broker_cores: int = 2
     broker_mb_per_s: float = 1_000.0
@@ -127,7 +127,13 @@ class Use:
 
     resource: str
     busy: float
-    amount: str
+    amount: float
+    unit: str
+
+    @property
+    def full_at(self) -> float:
+        """Return the amount at which it is full, all else growing alike."""
+        return self.amount * FULL / self.busy if self.busy else float("inf")
 
 
 def uses(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[Use]:
@@ -137,29 +143,27 @@ def uses(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[Use]:
     following = reports * (costs.report_us + costs.report_postgres_us) / 1e6
     closing = (windows - read) * costs.proven_ms / 1e3
     if read:
-        batch = _windows_per_read(load)
+        batch = _windows_per_read(load, cluster)
         closing += read / batch * read_s(load, cluster, batch, costs)
     executors = load.beacons_per_s * load.read_share * costs.beacon_ns / 1e9
     written = load.beacons_per_s * costs.beacon_bytes + reports * costs.report_bytes
     records = load.beacons_per_s / load.block_beacons + reports
+    broker_cores = records * cluster.copies * costs.broker_record_us / 1e6
     moved = written * (cluster.copies + 1 + load.read_share) / 1e6
     database = (
         reports * costs.report_postgres_us / 1e6 + windows * (costs.window_postgres_ms + costs.look_postgres_ms) / 1e3
     )
     alerting, dashboard = windows * costs.look_ms / 1e3, windows * costs.refresh_window_ms / 1e3
     found = [
-        Use("following reports (1 thread)", following / cluster.followers, f"{reports:,.0f} reports/s"),
-        Use("closing (1 thread)", closing / cluster.closers, f"{windows * WINDOW_S:,.0f} windows/min"),
-        Use("executors", executors / cluster.executor_cores, f"{executors:.1f} cores"),
-        Use("brokers, network", moved / cluster.brokers / cluster.broker_mb_per_s, f"{moved:,.0f} MB/s"),
-        Use(
-            "brokers, CPU", records * cluster.copies * costs.broker_record_us / 1e6 / cluster.brokers
-            / cluster.broker_cores, f"{records:,.0f} records/s",
-        ),
-        Use("PostgreSQL, CPU", database / cluster.databases / cluster.database_cores, f"{database:.1f} cores"),
-        Use("alerter (1 thread)", alerting / cluster.alerters, f"{alerting:.2f} cores"),
-        Use("dashboard (1 process)", dashboard / cluster.dashboards, f"{dashboard:.2f} cores"),
-    ]  # fmt: skip
+        Use("following reports (1 thread)", following / cluster.followers, reports, "reports/s"),
+        Use("closing (1 thread)", closing / cluster.closers, windows * WINDOW_S, "windows/min"),
+        Use("executors", executors / cluster.executor_cores, load.beacons_per_s / 1e6, "M beacons/s"),
+        Use("brokers, network", moved / cluster.brokers / cluster.broker_mb_per_s, moved, "MB/s"),
+        Use("brokers, CPU", broker_cores / cluster.brokers / cluster.broker_cores, records, "records/s"),
+        Use("PostgreSQL, CPU", database / cluster.databases / cluster.database_cores, database, "cores"),
+        Use("alerter (1 thread)", alerting / cluster.alerters, windows * WINDOW_S, "windows/min"),
+        Use("dashboard (1 process)", dashboard / cluster.dashboards, windows * WINDOW_S, "windows/min"),
+    ]
     return sorted(found, key=lambda use: -use.busy)
 
 
@@ -167,7 +171,7 @@ def stores(load: Load, cluster: Cluster, costs: Costs = COSTS) -> dict[str, floa
     """Return what is kept: GB in Kafka and PostgreSQL, MB/s of WAL, and the GiB of all executors' tasks."""
     log_bytes = load.beacons_per_s * costs.beacon_bytes + load.reports_per_s * costs.report_bytes
     partitions = max(8, cluster.executor_cores)
-    at_once = min(load.beacons_per_s * WINDOW_S, max(50e6, load.beacons_per_s * WINDOW_S / load.pipelines))
+    at_once = min(load.beacons_per_s * WINDOW_S, max(cluster.beacons_per_read, load.beacons_per_window))
     task = costs.task_mib * 2**20 + costs.task_beacon_bytes * at_once / partitions
     return {
         "Kafka, GB": log_bytes * LOG_DAYS * DAY_S * cluster.copies / 1e9,
@@ -179,15 +183,10 @@ def stores(load: Load, cluster: Cluster, costs: Costs = COSTS) -> dict[str, floa
     }  # fmt: skip
 
 
-def gives_way(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[tuple[str, float]]:
-    """Return for each resource the factor of this load at which it is full, the first to give way first."""
-    return [(use.resource, FULL / use.busy) for use in uses(load, cluster, costs) if use.busy]
-
-
-def _windows_per_read(load: Load) -> float:
+def _windows_per_read(load: Load, cluster: Cluster) -> float:
     """Return the windows that one read closes, of those of a minute."""
     of_a_minute = load.read_share * load.pipelines
-    return max(1.0, min(of_a_minute, WINDOWS_PER_READ, BEACONS_PER_READ / load.beacons_per_window))
+    return max(1.0, min(of_a_minute, WINDOWS_PER_READ, cluster.beacons_per_read / load.beacons_per_window))
 
 
 def read_s(load: Load, cluster: Cluster, windows: float, costs: Costs = COSTS) -> float:
@@ -250,7 +249,7 @@ def hours(load: Load, cluster: Cluster, scene: Scene, minutes: int = 240, costs:
             first = min(proven, budget_s / costs.proven_ms * 1e3)
             proven, looks, budget_s = proven - first, looks + first, budget_s - first * costs.proven_ms / 1e3
             while read and budget_s > 0:
-                batch = min(read, WINDOWS_PER_READ, max(1.0, BEACONS_PER_READ / load.beacons_per_window))
+                batch = min(read, WINDOWS_PER_READ, max(1.0, cluster.beacons_per_read / load.beacons_per_window))
                 budget_s -= read_s(load, cluster, batch, costs)
                 read, looks = read - batch, looks + batch
             budget_s = min(budget_s, 0.0)
@@ -270,8 +269,41 @@ def level_after(states: Sequence[State], since: int) -> int | None:
 
 PLANS: Final = {
     "this machine": (Load(1_000, 1e6, 200), Cluster()),
-    "10 M/s": (Load(10_000, 10e6, 2_000), Cluster(2, 1, 8, 3, 8, 1_000, 3, 1, 8)),
-    "100 M/s": (Load(100_000, 100e6, 10_000), Cluster(16, 1, 64, 12, 16, 1_000, 3, 1, 16)),
+    "10 M/s": (
+        Load(10_000, 10e6, 2_000),
+        Cluster(followers=2, executor_cores=8, brokers=3, broker_cores=8, copies=3, database_cores=8),
+    ),
+    "100 M/s, as it is": (
+        Load(100_000, 100e6, 10_000),
+        Cluster(executor_cores=64, brokers=12, broker_cores=16, copies=3, database_cores=16),
+    ),
+    "100 M/s, following split and reads that grow with the cores": (
+        Load(100_000, 100e6, 10_000),
+        Cluster(
+            followers=20,
+            executor_cores=64,
+            beacons_per_read=1.6e9,
+            brokers=12,
+            broker_cores=16,
+            copies=3,
+            database_cores=16,
+        ),
+    ),
+    "100 M/s, in two cells by pipeline": (
+        Load(100_000, 100e6, 10_000),
+        Cluster(
+            followers=20,
+            closers=2,
+            executor_cores=64,
+            beacons_per_read=1.6e9,
+            brokers=12,
+            broker_cores=16,
+            copies=3,
+            databases=2,
+            database_cores=8,
+            alerters=2,
+        ),
+    ),
 }
 
 
@@ -293,17 +325,14 @@ def main() -> None:
 
 
 def _print(name: str, load: Load, cluster: Cluster) -> None:
-    print(
-        f"== {name}: {load.emitters:,} emitters, {load.beacons_per_s / 1e6:,.0f} M beacons/s, {load.pipelines:,} "
-        f"pipelines\n{cluster}"
-    )
+    beacons = f"{load.beacons_per_s / 1e6:,.0f} M beacons/s"
+    print(f"== {name}: {load.emitters:,} emitters, {beacons}, {load.pipelines:,} pipelines\n{cluster}")
     bad_load = dataclasses.replace(load, read_share=1.0)
     bad = {use.resource: use.busy for use in uses(bad_load, cluster)}
-    print("| resource | amount | busy | busy, all read | full at |\n|---|---|---|---|---|")
-    factors = dict(gives_way(load, cluster))
+    print("| resource | of | busy | busy, all windows read | full at |\n|---|---|---|---|---|")
     for use in uses(load, cluster):
-        factor = factors[use.resource]
-        print(f"| {use.resource} | {use.amount} | {use.busy:.0%} | {bad[use.resource]:.0%} | {factor:.2g} x |")
+        full_at, of = (f"{amount:,.{1 if amount < 100 else 0}f} {use.unit}" for amount in (use.full_at, use.amount))
+        print(f"| {use.resource} | {of} | {use.busy:.0%} | {bad[use.resource]:.0%} | {full_at} |")
     print("; ".join(f"{what}: {value:,.1f}" for what, value in stores(load, cluster).items()))
     for scene in SCENES:
         states = hours(load, cluster, scene)

@@ -32,6 +32,7 @@ from benchmarks.services import Service, running
 from benchmarks.soak_traffic import NODES, Run, fault_of, pipeline_name, send
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.ops.processes import log_tail
 from lagloss_server.store.store import Store
 
 PIPELINES: Final = 2_000
@@ -71,8 +72,7 @@ def run(minutes: int = MINUTES, pipelines: int = PIPELINES, emitters: int = EMIT
         sampler = _Sampler(servers, services, reading, plan)
         print(f"{pipelines:,} pipelines, {emitters:,} emitters, {minutes} minutes from {time.ctime(begins_s)}")
         samples = list(_sampled(sampler, traffic, path))
-        traffic.join()
-        print(f"the sender was {queue.get():.1f} s late at most")
+        print(f"the sender was {queue.get(timeout=10):.1f} s late at most")
         wrong = _await_verdicts(servers.store, plan)
         wrong += _paged_wrongly(servers.store, plan)
         logs = {name: _warnings(service.log) for name, service in services.items()}
@@ -93,7 +93,8 @@ def _definition(number: int) -> Definition:
 
 @contextmanager
 def _reading(url: str, pipelines: int) -> Iterator[list[float]]:
-    """Let some readers ask for the overview and a pipeline each few seconds; yield how long (s) answers took."""
+    """Let some readers ask for the overview and a pipeline each few seconds; yield how long (s) answers took,
+    without end where there was none."""
     took_s, over = list[float](), threading.Event()
 
     def read(number: int) -> None:
@@ -103,7 +104,10 @@ def _reading(url: str, pipelines: int) -> Iterator[list[float]]:
             while not over.wait(READ_S):
                 for path in paths:
                     began = time.perf_counter()
-                    client.get(path).raise_for_status()
+                    try:
+                        client.get(path).raise_for_status()
+                    except httpx2.HTTPError:
+                        began = float("-inf")
                     took_s.append(time.perf_counter() - began)
 
     readers = [threading.Thread(target=read, args=[number]) for number in range(READERS)]
@@ -143,9 +147,13 @@ class _Sampler:
         roots |= {"Kafka": self.servers.kafka.processes[0].pid, "PostgreSQL": self.servers.postgres.processes[0].pid}
         found = defaultdict[str, list[psutil.Process]](list)
         for name, pid in roots.items():
-            root = psutil.Process(pid)
-            for process in (root, *root.children(recursive=True)):
-                found[_role(name, process, root)].append(process)
+            try:
+                root = psutil.Process(pid)
+                for process in (root, *root.children(recursive=True)):
+                    found[_role(name, process, root)].append(process)
+            except psutil.NoSuchProcess:
+                log = self.services[name].log if name in self.services else self.servers.kafka.log_path
+                raise SystemExit(f"{name} has ended: {log_tail(log, 30)}") from None
         return found
 
     def _usage(self, name: str, processes: Sequence[psutil.Process], passed_s: float) -> Sample:
@@ -169,9 +177,12 @@ class _Sampler:
         }
 
     def _lags(self, now_s: float) -> Sample:
-        exposed = httpx2.get(f"{self.services['aggregator'].url}/metrics", timeout=30).text
+        try:
+            exposed = httpx2.get(f"{self.services['aggregator'].url}/metrics", timeout=30).text
+        except httpx2.HTTPError:
+            exposed = ""
         seconds, count = (_metric(exposed, f"lagloss_closing_seconds_{part}") for part in ("sum", "count"))
-        before, self.closing = self.closing, (seconds, count)
+        before, self.closing = self.closing, (seconds, count) if exposed else self.closing
         took_s = self.reading[:]
         del self.reading[: len(took_s)]
         with self.servers.store.engine.connect() as connection:
@@ -251,17 +262,18 @@ def _paged_wrongly(store: Store, plan: Run) -> list[str]:
 
 
 def _growing(samples: Sequence[Sample]) -> list[str]:
-    """Print how memory grew in the second half, by process; return which grew by more than is flat."""
+    """Print the second half by process: mean, growth, CPU, threads and files at both ends; return what is not flat."""
     half = samples[len(samples) // 2 :]
     hours = np.array([sample["minute"] / 60 for sample in half])
     growing = []
-    print(f"{'':20}{'MB':>8}{'MB/h':>8}{'cores':>8}   flat: at most {FLAT_SHARE:.0%} or {FLAT_MB:.0f} MB an hour")
+    print(f"{'':20}{'MB':>8}{'MB/h':>8}{'cores':>8}{'threads':>14}{'files':>14}")
     for name in (column.removesuffix(" cores") for column in half[-1] if column.endswith(" cores")):
         used = np.array([sample.get(f"{name} MB", 0.0) for sample in half])
         slope = float(np.polyfit(hours, used, 1)[0])
         is_flat = slope <= max(FLAT_MB, FLAT_SHARE * used.mean())
         cores = np.mean([sample.get(f"{name} cores", 0.0) for sample in half])
-        print(f"{name:20}{used.mean():8.0f}{slope:+8.0f}{cores:8.2f}   {'flat' if is_flat else 'GROWS'}")
+        counts = "".join(f"{half[0][each]:7.0f} {half[-1][each]:6.0f}" for each in (f"{name} threads", f"{name} files"))
+        print(f"{name:20}{used.mean():8.0f}{slope:+8.0f}{cores:8.2f}{counts}   {'flat' if is_flat else 'GROWS'}")
         growing += [] if is_flat else [f"{name} grows by {slope:.0f} MB an hour"]
     for name in ("reports lag s", "live age s", "closing s", "newest whole minute s", "roll-ups dirty", "answer s"):
         values = np.array([sample[name] for sample in half])
@@ -309,7 +321,7 @@ _COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c56
 def _report(wrong: Sequence[str]) -> None:
     if wrong:
         raise SystemExit("; ".join(wrong))
-    print("memory is flat, and every window is as expected")
+    print(f"memory is flat (at most {FLAT_SHARE:.0%} or {FLAT_MB:.0f} MB an hour), and every window is as expected")
 
 
 def main() -> None:
