@@ -194,7 +194,7 @@ class _Sampler:
         whole = [start_s for start_s, number in closed.items() if number >= self.plan.pipelines]
         return {
             "reports lag s": _metric(exposed, "lagloss_reports_lag_seconds"),
-            "live age s": round(now_s - newest / 1_000, 2) if newest else float("nan"),
+            "live age s": round(time.time() - newest / 1_000, 2) if newest else float("nan"),
             "closing s": round((seconds - before[0]) / (count - before[1]), 3) if count > before[1] else float("nan"),
             "newest whole minute s": round(now_s - max(whole) - WINDOW_S, 1) if whole else float("nan"),
             "WAL MB": round(wal_mb),
