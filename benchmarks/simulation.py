@@ -37,8 +37,8 @@ class Costs:
     report_us: float = _from(66.0, "reports")
     """Of the follower."""
     report_postgres_us: float = _from(42.0, "reports")
-    report_bytes: float = _from(1_000.0, "reports")
-    report_wal_bytes: float = _from(1_500.0, "reports")
+    report_bytes: float = _from(1_025.0, "reports")
+    report_wal_bytes: float = _from(2_257.0, "reports")
     beacon_ns: float = _from(124.0, "sizes")
     """Of an executor: fetched, scanned, counted."""
     read_s: float = _from(0.5, "sizes")
@@ -50,16 +50,22 @@ class Costs:
     proven_ms: float = _from(1.3, "pipelines")
     """Of a window, of the closing thread, its commit included."""
     read_window_ms: float = _from(4.5, "pipelines")
-    window_postgres_ms: float = _from(1.0, "pipelines")
+    window_postgres_ms: float = _from(1.0, "soak")
     window_bytes: float = _from(5_980.0, "sizes")
     """In PostgreSQL, indexes included."""
     look_ms: float = _from(1.1, "looks")
     """Of the alerter, at a window that has just closed."""
     look_postgres_ms: float = _from(0.1, "looks")
     take_over_ms: float = _from(140.0, "looks")
-    """Of a cold stand-by alerter, of a pipeline with some days of windows."""
-    refresh_window_ms: float = _from(0.3, "readers")
+    """Of a cold stand-by alerter, for a pipeline with a day of windows."""
+    refresh_window_ms: float = _from(0.5, "soak")
     """Of the dashboard, at a window that has just closed."""
+    aggregator_mb: float = _from(250.0, "soak")
+    aggregator_pipeline_kb: float = _from(150.0, "soak")
+    alerter_mb: float = _from(130.0, "soak")
+    alerter_pipeline_kb: float = _from(60.0, "soak")
+    dashboard_mb: float = _from(190.0, "soak")
+    dashboard_pipeline_kb: float = _from(40.0, "soak")
     broker_record_us: float = _from(10.0, "soak")
     """Of a record produced and consumed once."""
 
@@ -117,6 +123,8 @@ class Cluster:
     copies: int = 1
     databases: int = 1
     database_cores: int = 2
+    database_wal_mb_per_s: float = 400.0
+    """Of one server: what its disk and the network to its stand-by can take; assumed, not measured."""
     alerters: int = 1
     dashboards: int = 1
 
@@ -150,6 +158,7 @@ def uses(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[Use]:
     records = load.beacons_per_s / load.block_beacons + reports
     broker_cores = records * cluster.copies * costs.broker_record_us / 1e6
     moved = written * (cluster.copies + 1 + load.read_share) / 1e6
+    wal = _wal_mb_per_s(load, costs)
     database = (
         reports * costs.report_postgres_us / 1e6 + windows * (costs.window_postgres_ms + costs.look_postgres_ms) / 1e3
     )
@@ -161,26 +170,36 @@ def uses(load: Load, cluster: Cluster, costs: Costs = COSTS) -> list[Use]:
         Use("brokers, network", moved / cluster.brokers / cluster.broker_mb_per_s, moved, "MB/s"),
         Use("brokers, CPU", broker_cores / cluster.brokers / cluster.broker_cores, records, "records/s"),
         Use("PostgreSQL, CPU", database / cluster.databases / cluster.database_cores, database, "cores"),
+        Use("PostgreSQL, WAL", wal / cluster.databases / cluster.database_wal_mb_per_s, wal, "MB/s"),
         Use("alerter (1 thread)", alerting / cluster.alerters, windows * WINDOW_S, "windows/min"),
         Use("dashboard (1 process)", dashboard / cluster.dashboards, windows * WINDOW_S, "windows/min"),
     ]
     return sorted(found, key=lambda use: -use.busy)
 
 
+def _wal_mb_per_s(load: Load, costs: Costs) -> float:
+    """Return the WAL: a window is written as it is, and once more with the pages that it is the first to touch."""
+    return (load.reports_per_s * costs.report_wal_bytes + load.windows_per_s * 2 * costs.window_bytes) / 1e6
+
+
 def stores(load: Load, cluster: Cluster, costs: Costs = COSTS) -> dict[str, float]:
-    """Return what is kept: GB in Kafka and PostgreSQL, MB/s of WAL, and the GiB of all executors' tasks."""
+    """Return what Kafka and PostgreSQL keep, the memory of executors and services, and the time of a take-over."""
     log_bytes = load.beacons_per_s * costs.beacon_bytes + load.reports_per_s * costs.report_bytes
     partitions = max(8, cluster.executor_cores)
     at_once = min(load.beacons_per_s * WINDOW_S, max(cluster.beacons_per_read, load.beacons_per_window))
     task = costs.task_mib * 2**20 + costs.task_beacon_bytes * at_once / partitions
+    services = {
+        "aggregator without Spark": (costs.aggregator_mb, costs.aggregator_pipeline_kb),
+        "alerter": (costs.alerter_mb, costs.alerter_pipeline_kb),
+        "dashboard": (costs.dashboard_mb, costs.dashboard_pipeline_kb),
+    }
     return {
-        "Kafka, GB": log_bytes * LOG_DAYS * DAY_S * cluster.copies / 1e9,
-        "PostgreSQL, GB": load.windows_per_s * KEPT_DAYS * DAY_S * costs.window_bytes / 1e9,
-        "WAL, MB/s": (
-            load.reports_per_s * costs.report_wal_bytes + load.windows_per_s * 2 * costs.window_bytes
-        ) / 1e6,
+        "Kafka, TB": log_bytes * LOG_DAYS * DAY_S * cluster.copies / 1e12,
+        "PostgreSQL, TB": load.windows_per_s * KEPT_DAYS * DAY_S * costs.window_bytes / 1e12,
         "executors, GiB": cluster.executor_cores * task / 2**30,
-    }  # fmt: skip
+        **{f"{name}, GB": (mb + load.pipelines * kb / 1e3) / 1e3 for name, (mb, kb) in services.items()},
+        "take-over by a cold alerter, min": load.pipelines * costs.take_over_ms / cluster.alerters / 60e3,
+    }
 
 
 def _windows_per_read(load: Load, cluster: Cluster) -> float:
