@@ -41,11 +41,9 @@ def fresh_servers(partitions: int = BEACONS_PARTITIONS) -> Iterator[Servers]:
 @contextmanager
 def fresh_database() -> Iterator[tuple[Path, EmbeddedPostgres, Store]]:
     """Yield an empty folder, a server whose data lies there, and a store on its newest tables."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        Path(folder).chmod(0o711)
-        migrate(postgres.url)
-        with closing(Store(postgres.url)) as store:
-            yield Path(folder), postgres, store
+    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
+        Path(folder).chmod(0o711)  # where its user cannot reach it, the server would put its data elsewhere, for good
+        with EmbeddedPostgres(Path(folder) / "postgres") as postgres:
+            migrate(postgres.url)
+            with closing(Store(postgres.url)) as store:
+                yield Path(folder), postgres, store
