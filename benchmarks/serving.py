@@ -44,10 +44,11 @@ _PAINTED_MS: Final = "performance.getEntriesByName('first-contentful-paint')[0].
 
 @dataclass(frozen=True)
 class Served:
-    """A running dashboard."""
+    """A running dashboard, in one process."""
 
     store: Store
     url: str
+    pid: int
 
 
 @contextmanager
@@ -58,7 +59,7 @@ def serving(fill: Callable[[Store], object]) -> Iterator[Served]:
         print(f"generated in {took_s:.0f} s", flush=True)
         with running("dashboard", folder, {"LAGLOSS_DATABASE_URL": postgres.url}) as dashboard:
             dashboard.await_answer("/healthz")
-            yield Served(store, dashboard.url)
+            yield Served(store, dashboard.url, dashboard.pid)
 
 
 def timed_s(work: Callable[[], object]) -> float:
