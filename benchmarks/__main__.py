@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -65,8 +66,8 @@ def main() -> None:
         print(f"== {name}", flush=True)
         try:
             figures += ALL[name]() or ()
-        except SystemExit as error:  # the others are measured all the same
-            print(error)
+        except (Exception, SystemExit) as error:  # the others are measured all the same
+            traceback.print_exception(error)
             failed.append(name)
     print(table(figures))
     missed = [each.name for each in figures if not each.is_met]
