@@ -39,6 +39,7 @@ PIPELINES: Final = 2_000
 EMITTERS: Final = 5_000
 MINUTES: Final = 60
 SAMPLE_S: Final = 10.0
+PROCESSES: Final = ("aggregator", "Spark", "Spark's workers", "alerting", "dashboard", "Kafka", "PostgreSQL")
 READERS: Final = 5
 READ_S: Final = 5.0
 WARM_S: Final = 8
@@ -145,7 +146,7 @@ class _Sampler:
     def _processes(self) -> dict[str, list[psutil.Process]]:
         roots = {name: service.pid for name, service in self.services.items()}
         roots |= {"Kafka": self.servers.kafka.processes[0].pid, "PostgreSQL": self.servers.postgres.processes[0].pid}
-        found = defaultdict[str, list[psutil.Process]](list)
+        found: dict[str, list[psutil.Process]] = {name: [] for name in PROCESSES}
         for name, pid in roots.items():
             try:
                 root = psutil.Process(pid)
@@ -218,7 +219,7 @@ def _sampled(sampler: _Sampler, traffic: Any, path: Path) -> Iterator[Sample]:
     """Sample until the traffic ends, and write each to the file at once."""
     columns = list(sampler.sample())
     with path.open("w", newline="") as file:
-        rows = csv.DictWriter(file, columns, restval="nan", extrasaction="ignore")
+        rows = csv.DictWriter(file, columns)
         rows.writeheader()
         while traffic.is_alive():
             traffic.join(SAMPLE_S - time.time() % SAMPLE_S)
@@ -267,11 +268,11 @@ def _growing(samples: Sequence[Sample]) -> list[str]:
     hours = np.array([sample["minute"] / 60 for sample in half])
     growing = []
     print(f"{'':20}{'MB':>8}{'MB/h':>8}{'cores':>8}{'threads':>14}{'files':>14}")
-    for name in (column.removesuffix(" cores") for column in half[-1] if column.endswith(" cores")):
-        used = np.array([sample.get(f"{name} MB", 0.0) for sample in half])
+    for name in PROCESSES:
+        used = np.array([sample[f"{name} MB"] for sample in half])
         slope = float(np.polyfit(hours, used, 1)[0])
         is_flat = slope <= max(FLAT_MB, FLAT_SHARE * used.mean())
-        cores = np.mean([sample.get(f"{name} cores", 0.0) for sample in half])
+        cores = np.mean([sample[f"{name} cores"] for sample in half])
         counts = "".join(f"{half[0][each]:7.0f} {half[-1][each]:6.0f}" for each in (f"{name} threads", f"{name} files"))
         print(f"{name:20}{used.mean():8.0f}{slope:+8.0f}{cores:8.2f}{counts}   {'flat' if is_flat else 'GROWS'}")
         growing += [] if is_flat else [f"{name} grows by {slope:.0f} MB an hour"]
@@ -290,17 +291,16 @@ def _warnings(log: Path) -> Counter[str]:
 def plot(samples: Sequence[Sample], path: Path) -> None:
     """Draw memory, CPU and lags over the run's minutes."""
     minutes = [sample["minute"] for sample in samples]
-    names = [column.removesuffix(" cores") for column in samples[-1] if column.endswith(" cores")]
     titles = ("memory (PSS), MB", "CPU, cores", "seconds", "seconds since the newest minute that is closed in all")
     figure = make_subplots(rows=4, cols=1, shared_xaxes=True, vertical_spacing=0.05, subplot_titles=titles)
 
     def add(row: int, label: str, column: str, at: int, legend: str) -> None:
         figure.add_scatter(
-            x=minutes, y=[sample.get(column) for sample in samples], name=label, row=row, col=1, legend=legend,
+            x=minutes, y=[sample[column] for sample in samples], name=label, row=row, col=1, legend=legend,
             line={"color": _COLOURS[at], "width": 1.5}, showlegend=row in (1, 3),
         )  # fmt: skip
 
-    for at, name in enumerate(names):
+    for at, name in enumerate(PROCESSES):
         add(1, name, f"{name} MB", at, "legend")
         add(2, name, f"{name} cores", at, "legend")
     for at, name in enumerate(("live age", "closing", "answer")):
