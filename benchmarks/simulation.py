@@ -115,6 +115,8 @@ class Cluster:
     followers: int = 1
     closers: int = 1
     executor_cores: int = 2
+    partitions: int = 8
+    """Of the beacons topic."""
     beacons_per_read: float = 50e6
     brokers: int = 1
     broker_cores: int = 2
@@ -185,9 +187,8 @@ def _wal_mb_per_s(load: Load, costs: Costs) -> float:
 def stores(load: Load, cluster: Cluster, costs: Costs = COSTS) -> dict[str, float]:
     """Return what Kafka and PostgreSQL keep, the memory of executors and services, and the time of a take-over."""
     log_bytes = load.beacons_per_s * costs.beacon_bytes + load.reports_per_s * costs.report_bytes
-    partitions = max(8, cluster.executor_cores)
     at_once = min(load.beacons_per_s * WINDOW_S, max(cluster.beacons_per_read, load.beacons_per_window))
-    task = costs.task_mib * 2**20 + costs.task_beacon_bytes * at_once / partitions
+    task = costs.task_mib * 2**20 + costs.task_beacon_bytes * at_once / cluster.partitions
     services = {
         "aggregator without Spark": (costs.aggregator_mb, costs.aggregator_pipeline_kb),
         "alerter": (costs.alerter_mb, costs.alerter_pipeline_kb),
@@ -286,43 +287,19 @@ def level_after(states: Sequence[State], since: int) -> int | None:
     return None if last == states[-1].minute else max(0, last + 1 - since)
 
 
+_LARGE: Final = Load(100_000, 100e6, 10_000)
+_ONE: Final = Cluster(executor_cores=64, partitions=512, brokers=12, broker_cores=16, copies=3, database_cores=16)
+_SPLIT: Final = dataclasses.replace(_ONE, followers=20, beacons_per_read=3.2e9)
+_CELLS: Final = dataclasses.replace(_SPLIT, closers=2, databases=2, database_cores=8, alerters=2)
 PLANS: Final = {
     "this machine": (Load(1_000, 1e6, 200), Cluster()),
     "10 M/s": (
         Load(10_000, 10e6, 2_000),
-        Cluster(followers=2, executor_cores=8, brokers=3, broker_cores=8, copies=3, database_cores=8),
+        Cluster(followers=2, executor_cores=8, partitions=64, brokers=3, broker_cores=8, copies=3, database_cores=8),
     ),
-    "100 M/s, as it is": (
-        Load(100_000, 100e6, 10_000),
-        Cluster(executor_cores=64, brokers=12, broker_cores=16, copies=3, database_cores=16),
-    ),
-    "100 M/s, following split and reads that grow with the cores": (
-        Load(100_000, 100e6, 10_000),
-        Cluster(
-            followers=20,
-            executor_cores=64,
-            beacons_per_read=1.6e9,
-            brokers=12,
-            broker_cores=16,
-            copies=3,
-            database_cores=16,
-        ),
-    ),
-    "100 M/s, in two cells by pipeline": (
-        Load(100_000, 100e6, 10_000),
-        Cluster(
-            followers=20,
-            closers=2,
-            executor_cores=64,
-            beacons_per_read=1.6e9,
-            brokers=12,
-            broker_cores=16,
-            copies=3,
-            databases=2,
-            database_cores=8,
-            alerters=2,
-        ),
-    ),
+    "100 M/s, as it is": (_LARGE, _ONE),
+    "100 M/s, following split and reads that grow with the partitions": (_LARGE, _SPLIT),
+    "100 M/s, in two cells by pipeline": (_LARGE, _CELLS),
 }
 
 
