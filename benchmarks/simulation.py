@@ -51,7 +51,7 @@ class Costs:
     """Of a window, of the closing thread, its commit included."""
     read_window_ms: float = _from(4.5, "pipelines")
     window_postgres_ms: float = _from(1.0, "soak")
-    window_bytes: float = _from(5_980.0, "sizes")
+    window_bytes: float = _from(2_500.0, "sizes")
     """In PostgreSQL, indexes included."""
     look_ms: float = _from(1.1, "looks")
     """Of the alerter, at a window that has just closed."""
