@@ -166,7 +166,6 @@ class Aggregator:
                 if stop.wait(IDLE_S):
                     return
             stack.enter_context(lease.fencing(store.engine))
-            stack.enter_context(self.metrics.showing(lambda: read_newest(store)))
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
             reports_id = reports.topic_id()
@@ -175,6 +174,7 @@ class Aggregator:
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
+            stack.enter_context(self.metrics.showing(lambda: read_newest(store, list(watch.newest.values()))))
             self.deferred = lambda: watch.deferred
             failures = SetAside(store.engine)
             self.set_aside = failures.names

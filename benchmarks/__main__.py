@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from benchmarks import (
     blame,
@@ -24,8 +27,9 @@ from benchmarks import (
     taps,
     year,
 )
+from benchmarks.figures import Figure, table
 
-ALL = {
+ALL: Final[dict[str, Callable[[], Sequence[Figure] | None]]] = {
     "closing": closing.run,
     "hour": closing.run_hour,
     "sizes": sizes.run,
@@ -53,12 +57,22 @@ ALL = {
 
 
 def main() -> None:
-    """Run the benchmarks that the command line names."""
+    """Run the benchmarks that the command line names, and print the table of their figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure beside a reference.")
     parser.add_argument("names", nargs="*", choices=ALL, default=list(ALL), metavar="NAME", help=", ".join(ALL))
+    figures: list[Figure] = []
+    failed = []
     for name in parser.parse_args().names:
         print(f"== {name}", flush=True)
-        ALL[name]()
+        try:
+            figures += ALL[name]() or ()
+        except (Exception, SystemExit) as error:  # the others are measured all the same
+            traceback.print_exception(error)
+            failed.append(name)
+    print(table(figures))
+    missed = [each.name for each in figures if not each.is_met]
+    if failed or missed:
+        raise SystemExit(f"failed: {', '.join(failed) or 'none'}; missed: {', '.join(missed) or 'none'}")
 
 
 if __name__ == "__main__":

@@ -32,12 +32,18 @@ def main() -> None:
         xaxis={"title": "beacons in the window", "type": "log", "exponentformat": "SI"},
         yaxis={"title": "seconds", "type": "log", "range": [-3, 1.6]},
     )  # fmt: skip
+    draw(figure, IMAGES / "scaling.png")
+
+
+def draw(figure: go.Figure, path: Path) -> None:
+    """Write a figure as a picture, of the size that its layout has."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
-        page = browser.new_page(viewport={"width": 780, "height": 440})
+        size = {"width": figure.layout.width + 20, "height": figure.layout.height + 20}
+        page = browser.new_page(viewport=size)  # type: ignore[arg-type]
         page.set_content(figure.to_html(include_plotlyjs=True))
         page.locator(".main-svg").first.wait_for()
-        page.locator(".plotly-graph-div").screenshot(path=IMAGES / "scaling.png")
+        page.locator(".plotly-graph-div").screenshot(path=path)
         browser.close()
 
 

@@ -296,8 +296,9 @@ def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:
     """Every row has the same columns; the others are left to their defaults."""
     rows = iter(rows)
     first = next(rows)
+    driver: Any = connection.connection.driver_connection
     with (
-        connection.connection.cursor() as cursor,
+        driver.cursor() as cursor,
         cursor.copy(f'COPY "{table.name}" ({", ".join(first)}) FROM STDIN') as copy,
     ):
         for row in itertools.chain([first], rows):

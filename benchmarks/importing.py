@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import text
 
+from benchmarks.figures import Figure
 from lagloss.broker.topics import create_topics
 from lagloss.files import StoredObject, objects_in
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -70,8 +71,8 @@ class Bench:
         return len(bodies)
 
 
-def run() -> None:
-    """Print records per second of both ways, and their ratio."""
+def run() -> list[Figure]:
+    """Print and return records per second of both ways."""
     ways: Mapping[str, Callable[[Bench, int], None]] = {"boto3 alone": import_bare, "FileNode": import_measured}
     found: dict[str, list[Imported]] = {name: [] for name in ways}
     with _servers() as bench:
@@ -87,6 +88,10 @@ def run() -> None:
         each = " ".join(f"{turn.records / turn.wall_s:,.0f}" for turn in turns)
         print(f"{name:14}{rates[name]:10,.0f}   ({each}){1e6 * sum(turn.cpu_s for turn in turns) / records:8.1f}")
     print(f"with beacons: {rates['FileNode'] / rates['boto3 alone']:.0%} of the bare rate; asked for: {ASKED:.0%}")
+    bare = rates["boto3 alone"]
+    return [
+        Figure("files imported", rates["FileNode"], "records/s", ASKED * bare, bare, "boto3 alone", more_is_better=True)
+    ]
 
 
 def import_bare(bench: Bench, files: int) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
+from benchmarks.figures import Figure
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import BeaconBlock, encode_block, hash_id, partition_of
 from lagloss_server.model.definition import parse_definition
@@ -66,8 +67,8 @@ class Load:
     body: Callable[[int], bytes]
 
 
-def run() -> None:
-    """Print the rates of all loads, and how the collector's compare with the plain application's."""
+def run() -> list[Figure]:
+    """Print and return the rates of all loads, and how the collector's compare with the plain application's."""
     with _servers() as (collector, bare):
         beacons, blocks = ("/v1/beacons", "application/json", BEACONS), "application/vnd.lagloss.blocks"
         loads = [
@@ -90,6 +91,10 @@ def run() -> None:
         print(
             f"{load.name:38} {rate:8,.0f} requests/s {rate * load.beacons:12,.0f} beacons/s {rate / base:6.2f} of plain"
         )
+    return [
+        Figure(load.name, median(rates[load.name]), "requests/s", None, base, loads[0].name, more_is_better=True)
+        for load in loads[1:]
+    ]
 
 
 @contextmanager

@@ -4,26 +4,21 @@ what following costs meanwhile."""
 from __future__ import annotations
 
 import multiprocessing
-import sys
-import tempfile
 import time
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from confluent_kafka import Producer
 
 from benchmarks.cpu import cpu_s
+from benchmarks.database import fresh_servers
+from benchmarks.figures import Figure
 from benchmarks.reports import A_SECOND, NODES, PIPELINES, Fleet, definition, pipeline_name
-from lagloss.broker.topics import REPORTS, create_topics
+from benchmarks.services import running
+from lagloss.broker.topics import REPORTS
 from lagloss.wire.avro import encode_long
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.processes import spawn, terminate
-from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 
 SECONDS: Final = 60
@@ -34,51 +29,36 @@ POLL_S: Final = 0.1
 WATCHED: Final = pipeline_name(0)
 
 
-def run() -> None:
-    """Print the age of live numbers, and the CPU, while few and many emitters report each second."""
-    for emitters in (200, 10_000):
-        _measure(emitters)
+def run() -> list[Figure]:
+    """Print and return the age of live numbers, with the CPU, while few and many emitters report each second."""
+    return [_measure(emitters) for emitters in (200, 10_000)]
 
 
-def _measure(emitters: int) -> None:
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedKafka(Path(folder) / "kafka") as kafka,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-    ):
-        Path(folder).chmod(0o711)
-        create_topics(kafka.bootstrap)
-        migrate(postgres.url)
-        with closing(Store(postgres.url)) as store:
-            for number in range(PIPELINES):
-                store.apply(definition(pipeline_name(number)), 0)
-            env = {
-                "LAGLOSS_KAFKA_BOOTSTRAP": kafka.bootstrap,
-                "LAGLOSS_DATABASE_URL": postgres.url,
-                "LAGLOSS_DATA_DIR": folder,
-            }
-            queue: multiprocessing.Queue[Plan] = _SPAWN.Queue()
-            traffic = _SPAWN.Process(target=send, args=(kafka.bootstrap, emitters, queue))
-            traffic.start()
-            plan = queue.get(timeout=300)
-            aggregator = spawn([sys.executable, "-m", "aggregator"], Path(folder) / "aggregator.log", env=env)
-            try:
-                watcher = _Watcher(store, plan)
-                watcher.until(plan.began_s + WARM_S)
-                began = time.time(), cpu_s(aggregator.pid), cpu_s(postgres.processes[0].pid)
-                watcher.until(plan.began_s + SECONDS)
-                took = time.time() - began[0]
-                cores = (cpu_s(aggregator.pid) - began[1]) / took, (cpu_s(postgres.processes[0].pid) - began[2]) / took
-                watcher.rest()
-            finally:
-                terminate(aggregator)
-            traffic.join(30)
+def _measure(emitters: int) -> Figure:
+    with fresh_servers() as servers:
+        store, postgres = servers.store, servers.postgres
+        for number in range(PIPELINES):
+            store.apply(definition(pipeline_name(number)), 0)
+        queue: multiprocessing.Queue[Any] = _SPAWN.Queue()
+        traffic = _SPAWN.Process(target=send, args=(servers.kafka.bootstrap, emitters, queue))
+        traffic.start()
+        plan: Plan = queue.get(timeout=300)
+        with running("aggregator", servers.folder, servers.env) as aggregator:
+            watcher = _Watcher(store, plan)
+            watcher.until(plan.began_s + WARM_S)
+            began = time.time(), cpu_s(aggregator.pid), cpu_s(postgres.processes[0].pid)
+            watcher.until(plan.began_s + SECONDS)
+            took = time.time() - began[0]
+            cores = (cpu_s(aggregator.pid) - began[1]) / took, (cpu_s(postgres.processes[0].pid) - began[2]) / took
+            watcher.rest()
+        traffic.join(30)
     p50, p95, most = np.quantile(watcher.ages, [0.5, 0.95, 1.0])
     print(f"{emitters:,} emitters x 2 checkpoints, each reports each second (the sender was {queue.get():.1f} s late)")
     print(f"  age of live numbers: p50 {p50:.1f} s, p95 {p95:.1f} s, max {most:.1f} s (asked for: {TARGET_S:.0f} s)")
     print(
         f"  cores: aggregator {cores[0]:.2f}, PostgreSQL {cores[1]:.2f}, {sum(cores) / emitters * 1e6:.0f} us a report"
     )
+    return Figure(f"age of live numbers, p95, {emitters:,} emitters", p95, "s", TARGET_S)
 
 
 _SPAWN: Final = multiprocessing.get_context("spawn")

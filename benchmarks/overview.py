@@ -8,8 +8,9 @@ from typing import Final
 
 from sqlalchemy import text
 
+from benchmarks.figures import Figure
 from benchmarks.generated import fill
-from benchmarks.serving import Served, measure_answer, measure_pages, serving, verdict
+from benchmarks.serving import Served, measure_answer, measure_pages, serving
 
 PIPELINES: Final = 200
 MANY: Final = 10_000
@@ -28,28 +29,28 @@ _WAYS: Final = {
 }
 
 
-def run() -> None:
-    """Print both, and fail where they are slower than asked for."""
+def run() -> list[Figure]:
+    """Print and return both."""
     names = [f"pipeline-{number:03}" for number in range(PIPELINES)]
     with serving(lambda store: fill(store, names, NODES, 1, ROLLUP_DAYS)) as served:
         print(f"{PIPELINES} pipelines of {NODES} nodes, a day of windows and {ROLLUP_DAYS} days of roll-ups each")
         answer = measure_answer(served, _API, lambda: _read_bare(served), ANSWER_S)
-        verdict([answer, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)])
+        return [answer, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)]
 
 
-def run_many() -> None:
-    """Print the same of 10,000 pipelines."""
+def run_many() -> list[Figure]:
+    """Print and return the same of 10,000 pipelines."""
     names = [f"pipeline-{number:05}" for number in range(MANY)]
     with serving(lambda store: fill(store, names, NODES, 1 / 24, ROLLUP_DAYS, 1)) as served:
         print(f"{MANY:,} pipelines of {NODES} nodes, an hour of windows and {ROLLUP_DAYS} days of roll-ups each")
-        problems = []
+        answers = []
         for way, meaning in _WAYS.items():
             print(f"{meaning}, {PAGE} of them: ", end="")
             path = f"{_API}?limit={PAGE}{way}"
-            problems.append(measure_answer(served, path, lambda: _read_bare(served), ANSWER_S))
+            answers.append(measure_answer(served, path, lambda: _read_bare(served), ANSWER_S))
         print("all of them (without a limit): ", end="")
         measure_answer(served, _API, lambda: _read_bare(served), ANSWER_S)
-        verdict([*problems, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)])
+        return [*answers, *measure_pages(served, ["/"], f"#overview-rows tbody tr:nth-child({PAGE})", USABLE_S)]
 
 
 def _read_bare(served: Served) -> None:

@@ -102,7 +102,7 @@ def _recorded(served: Served, paths: Sequence[str]) -> dict[str, list[dict[str, 
 
             def note(request: Request, sent: list[dict[str, Any]] = sent) -> None:
                 if _CALLBACK in request.url and "tick.n_intervals" in (request.post_data or ""):
-                    body = request.post_data_json
+                    body: Any = request.post_data_json
                     if body["changedPropIds"] == ["tick.n_intervals"]:
                         sent.append(body)
 

@@ -9,17 +9,18 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import fastavro
 import numpy as np
-from sqlalchemy import Engine
+from sqlalchemy import Engine, text
 
 from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import without_collections
 from benchmarks.cpu import cpu_s
 from benchmarks.database import fresh_database
+from benchmarks.figures import Figure
 from lagloss.broker.topics import REPORTS
 from lagloss.wire.format import REPORT_SCHEMA, WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
@@ -92,8 +93,8 @@ class Fleet:
         return number.to_bytes(16, "big")
 
 
-def run(emitters: int = EMITTERS) -> None:
-    """Print what a report costs, by where it is spent."""
+def run(emitters: int = EMITTERS) -> list[Figure]:
+    """Print what a report costs, by where it is spent, and return it."""
     with fresh_database() as (_, postgres, store):
         for number in range(PIPELINES):
             store.apply(definition(pipeline_name(number)), 0)
@@ -102,20 +103,28 @@ def run(emitters: int = EMITTERS) -> None:
         now_ms = int(time.time() * 1000)
         fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)
         prices: dict[str, list[Price]] = {"followed": [], "bare decode": [], "bare COPY": []}
+        wal: list[float] = []
         for second in range(ROUNDS + 1):
             values = fleet.reports(second * 8, now_ms + second * 1000)
             records = [
                 ReportRecord(number % 8, second * emitters + number, now_ms + second * 1000, value)
                 for number, value in enumerate(values)
             ]
+            written = _wal_bytes(store.engine)
             followed = _price(lambda: _follow(consumer, records, known), postgres, emitters)  # noqa: B023
             if second:
+                wal.append((_wal_bytes(store.engine) - written) / emitters)
                 prices["followed"].append(followed)
                 prices["bare decode"].append(_price(lambda: _decode(values), postgres, emitters))  # noqa: B023
                 prices["bare COPY"].append(_price(lambda: _copy(store.engine), postgres, emitters))
+        sums = {}
         for name, found in prices.items():
             ours, server = (statistics.median(of) for of in zip(*found, strict=True))
             print(f"{name:12} {ours + server:6.1f} us a report: {ours:6.1f} here, {server:6.1f} in PostgreSQL")
+            sums[name] = ours + server
+        print(f"WAL: {statistics.median(wal):.0f} bytes a report; a report has {len(values[0])} bytes")
+        bare = sums["bare decode"] + sums["bare COPY"]
+        return [Figure("a report followed, CPU", sums["followed"], "us", TARGET_US, bare, "bare decode and COPY")]
 
 
 def _follow(consumer: ReportConsumer, records: list[ReportRecord], known: Checkpoints) -> None:
@@ -133,6 +142,12 @@ def _price(work: Callable[[], object], postgres: EmbeddedPostgres, reports: int)
     return (time.process_time() - began) / reports * 1e6, (cpu_s(postgres.processes[0].pid) - server) / reports * 1e6
 
 
+def _wal_bytes(engine: Engine) -> int:
+    """Return how much WAL the server has written so far."""
+    with engine.connect() as connection:
+        return int(connection.execute(text("SELECT pg_current_wal_lsn() - '0/0'")).scalar_one())
+
+
 def _decode(values: Sequence[bytes]) -> None:
     schema = REPORT_SCHEMA.versions[0].parsed
     for value in values:
@@ -143,7 +158,7 @@ def _copy(engine: Engine) -> None:
     """Copy the rows that the reports have left into tables of the same columns without an index."""
     tables = ("emitter", "progress", "tally")
     with engine.begin() as connection:
-        raw = connection.connection.driver_connection
+        raw: Any = connection.connection.driver_connection
         with raw.cursor() as cursor:
             data = []
             for table in tables:

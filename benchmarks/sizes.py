@@ -28,6 +28,7 @@ from aggregator.reports.consumer import ReportConsumer
 from aggregator.set_aside import SetAside
 from benchmarks.closing import everything, read_plan
 from benchmarks.database import fresh_database
+from benchmarks.figures import Figure
 from benchmarks.generated import fill
 from benchmarks.traffic import NODES, chain, send
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
@@ -51,13 +52,14 @@ PARTITIONS = 8
 KEPT_PIPELINES, KEPT_DAYS = 10_000, 35
 
 
-def run(sizes: Sequence[int] = SIZES) -> None:
-    """Print the cost of a beacon and the memory of a task by size, and the cost of a proven window by size."""
-    _read_sizes(sizes)
-    _proven_sizes()
+def run(sizes: Sequence[int] = SIZES) -> list[Figure]:
+    """Print the cost of a beacon and the memory of a task by size, and the cost of a proven window by size, and return
+    them."""
+    return [*_read_sizes(sizes), *_proven_sizes()]
 
 
-def _read_sizes(sizes: Sequence[int]) -> None:
+def _read_sizes(sizes: Sequence[int]) -> list[Figure]:
+    figures = []
     with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
         spark = start_session("local[2]", "4g", Path(folder) / "spark")
         try:
@@ -81,8 +83,12 @@ def _read_sizes(sizes: Sequence[int]) -> None:
                         f" {sent.beacons / took / 1e6:.1f} M/s, a task's memory {max(peak) / 2**20:.0f} MiB",
                         flush=True,
                     )
+                    figures.append(
+                        Figure(f"a read of {sent.beacons:,} beacons", took / sent.beacons * 1e9, "ns/beacon")
+                    )
         finally:
             spark.stop()
+    return figures
 
 
 @contextmanager
@@ -108,7 +114,8 @@ def _peak_memory() -> Iterator[list[int]]:
         thread.join()
 
 
-def _proven_sizes(windows: int = 200) -> None:
+def _proven_sizes(windows: int = 200) -> list[Figure]:
+    figures = []
     with (
         tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
         EmbeddedKafka(Path(folder) / "kafka") as kafka,
@@ -143,8 +150,10 @@ def _proven_sizes(windows: int = 200) -> None:
                 f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms, {bins} bins a sketch",
                 flush=True,
             )
+            figures.append(Figure(f"a proven window of {size:,} beacons", took / windows * 1000, "ms"))
         beacons.close()
         store.close()
+    return figures
 
 
 def _follow(follower: ReportConsumer, messages: int, first_s: int, windows: int, now_ms: int) -> None:
@@ -179,14 +188,18 @@ def _lags(messages: int) -> Sketch:
     return Sketch(sketch.keys, sketch.counts * (messages // sketch.count))
 
 
-def run_stored() -> None:
+def run_stored() -> list[Figure]:
     """Print the bytes that PostgreSQL takes for a quiet window and for a busy one, indexes included, and what quiet
     ones of many pipelines come to."""
     quiet = _stored_bytes("quiet", nodes=3, lossy=0, named=0)
-    _stored_bytes("busy", nodes=10, lossy=1, named=NAMES_PER_WINDOW)
+    busy = _stored_bytes("busy", nodes=10, lossy=1, named=NAMES_PER_WINDOW)
     print(
         f"{KEPT_PIPELINES:,} pipelines for {KEPT_DAYS} days: {quiet * KEPT_PIPELINES * KEPT_DAYS * 1_440 / 1e12:.2f} TB"
     )
+    return [
+        Figure("a quiet window in PostgreSQL", quiet, "bytes", 2_000.0),
+        Figure("a busy window in PostgreSQL, its names included", busy, "bytes"),
+    ]
 
 
 def _stored_bytes(kind: str, nodes: int, lossy: int, named: int) -> float:

@@ -82,7 +82,7 @@ def _compare(spark: SparkSession, bootstrap: str, topic: str, extraction: Extrac
             raise SystemExit(
                 f"the tap of {topic} made {beacons} beacons of {RECORDS} records: {made.counts.unreadable}"
             )
-        bare, tapped, bare_cpu, tapped_cpu = [], [], [], []
+        bare, tapped, bare_cpu, tapped_cpu = (list[float]() for _ in range(4))
         _bare_read(engine, plan)
         for _ in range(ROUNDS):  # in turns, so that a machine that drifts drifts for both
             for work, seconds, cpu in ((_bare_read, bare, bare_cpu), (_tap, tapped, tapped_cpu)):

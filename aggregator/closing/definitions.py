@@ -13,6 +13,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import QUEUES, NodeGroup
 from aggregator.reports.deferral import read_deferred
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.store import Store, read_basis
 
 
@@ -27,6 +28,8 @@ class DefinitionRegistry:
         """Names of those pipelines; replaced whole."""
         self.checkpoints: Mapping[str, frozenset[str]] = {}
         """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
+        self.newest: Mapping[str, StoredPipeline] = {}
+        """The newest version of each pipeline; replaced whole, too."""
         self.groups: Collection[NodeGroup] = ()
         """The consumer groups that the newest versions name; replaced whole, too."""
         self._engine = engine
@@ -59,6 +62,8 @@ class DefinitionRegistry:
         for name in {stored.name for stored in fresh} & self.schedules.keys():
             self.schedules[name].grace_ms = self.versions[name].newest.definition.spec.grace
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
+        left = {name: stored for name, stored in self.newest.items() if name in self.versions}
+        self.newest = left | {stored.name: stored for stored in fresh}  # of a name, the newest version comes last
         self.groups = [
             NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.input_cluster)
             for name, versions in self.versions.items()

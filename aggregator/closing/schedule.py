@@ -141,7 +141,8 @@ class WindowSchedule:
         for start in sorted(self._entries):
             entry = self._entries[start]
             if entry.is_done(now_ms):
-                del self._entries[start]
+                if start < self._listed_to:  # one that was closed early is not listed yet: it would be closed again
+                    del self._entries[start]
                 continue
             if entry.basis == 0:
                 ready = start <= due and (not self._is_filled_in_late(start, entry) or entry.is_settled(now_ms))

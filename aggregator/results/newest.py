@@ -13,6 +13,7 @@ from sqlalchemy import Row, select, true
 from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.results.metrics import RESULTS, PipelineResult, ResultMetric, Sample
+from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.queries.budgets import read_budgets
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store, closed_document
@@ -23,9 +24,8 @@ MAX_SERIES: Final = 50_000
 """About so many series at most: from there on, pipelines have only those without nodes, links and destinations."""
 
 
-def read_newest(store: Store) -> dict[str, PipelineResult]:
-    """Return the newest closed window of every pipeline that has one, with its error budgets."""
-    pipelines = store.pipelines()
+def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, PipelineResult]:
+    """Return the newest closed window of each of these pipelines that has one, with its error budgets."""
     window = tables.table_of(tables.WindowRow)
     pipeline = select(tables.PipelineRow.name).where(tables.PipelineRow.name.in_([each.name for each in pipelines]))
     names = pipeline.distinct().subquery()

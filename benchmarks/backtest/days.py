@@ -178,7 +178,7 @@ KINDS: Final[tuple[Callable[[_Plan, float], LedgerFault], ...]] = (
 
 def plan(rng: np.random.Generator, from_s: float, to_s: float) -> list[LedgerFault]:
     """Return faults of every kind in turn, in random order, at random times from one moment to another."""
-    draw, found, at_s = _Plan(rng), [], from_s
+    draw, found, at_s = _Plan(rng), list[LedgerFault](), from_s
     left: list[Callable[[_Plan, float], LedgerFault]] = []
     while True:
         at_s = at_s // 60 * 60 + APART_S + 60 * int(rng.integers(0, 60)) + 15

@@ -327,7 +327,7 @@ class SimulatedPipeline:
         corrupted: Counter[str] = Counter()
         lags: dict[str, list[tuple[float, int]]] = {name: [] for name in (*graph.entrances, *graph.delivery)}
         for batch in batches:
-            mask, last_s, lag_at = 0, 0.0, {}
+            mask, last_s, lag_at = 0, 0.0, dict[str, float]()
             for checkpoint, at_s, count in _beacons(batch):
                 if at_s > known_s:
                     continue

@@ -43,7 +43,7 @@ def test_the_newest_closed_window_is_shown_and_a_revision_replaces_it(store: Sto
     assert value("lagloss_window_messages") is None  # nothing is shown by an aggregator that does not work
     stored.close(older, messages=50)
     stored.close(newer, messages=100, lost=7, lag_ms=20)
-    with metrics.showing(lambda: read_newest(store)):
+    with metrics.showing(lambda: read_newest(store, store.pipelines())):
         _read_again(metrics)
         assert value("lagloss_window_start_timestamp_seconds") == newer
         assert value("lagloss_window_lost_messages", bound="min") == 7

@@ -293,10 +293,11 @@ def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(databas
     window, revision = tables.WindowRow, tables.WindowRevisionRow
 
     def results() -> list[tuple[Any, ...]]:
-        kept = select(window.document, window.facts, revision.document.label("earlier"))
         with store.engine.connect() as connection:
-            found = connection.execute(kept.join(revision, revision.window_start == window.window_start)).all()
-        return [(row.document, WindowFacts.unpack(row.facts).pack(), row.earlier) for row in found]
+            kept = connection.execute(select(window.document, window.facts).order_by(window.window_start)).all()
+            earlier = connection.execute(select(revision.document).order_by(revision.window_start)).scalars().all()
+        packed = [WindowFacts.unpack(row.facts).pack() for row in kept]
+        return list(zip([row.document for row in kept], packed, earlier, strict=True))
 
     def stored(columns: str, table: str = "window", by: str = "window_start") -> list[tuple[Any, ...]]:
         with store.engine.connect() as connection:
@@ -314,11 +315,11 @@ def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(databas
         for start, document in connection.execute(select(window.window_start, window.document)).all():
             earlier = {**document, "messages": 1}
             row = {"pipeline": "chain", "window_start": start, "revision": 1, "closed_at": 1, "document": earlier}
-            connection.execute(insert(revision).values(row))
+            connection.execute(insert(revision).values(**row))
         rollup = Rollup.of_window(document, facts).pack()
         counts = dict.fromkeys(("windows", "messages", "lost_min", "lost_max", "computed_at"), 1)
         row = {"pipeline": "chain", "period": "hour", "start": 3_600, **counts, "packed": rollup}
-        connection.execute(insert(tables.RollupRow).values(row))
+        connection.execute(insert(tables.RollupRow).values(**row))
     before = results()
     assert [(document["verdict"], earlier["messages"]) for document, _, earlier in before] == [("ok", 1), ("loss", 1)]
     alembic.command.downgrade(config(database_url), "0030")

@@ -89,7 +89,8 @@ def test_what_is_done_is_forgotten_and_known_again_from_the_database() -> None:
     for minute in range(100):
         found.tally_changed(W + 60 * minute, basis=1, changed_at=END_MS)
         found.closed(W + 60 * minute, basis=1, deadline=None)
-    assert list(found.to_close(DUE_MS, DUE_MS)) == []
+    all_due_ms = DUE_MS + 99 * 60_000
+    assert list(found.to_close(all_due_ms, all_due_ms)) == []
     assert found.size == 0
     found.tally_changed(W, basis=7, changed_at=DUE_MS, known=WindowEntry(basis=9))
     assert list(found.to_close(DUE_MS, DUE_MS + 60_000)) == []
@@ -121,3 +122,12 @@ def test_a_window_that_is_over_may_be_closed_early_and_is_tried_less_and_less_of
             found.tried_early(start, now_ms, read=False)
     assert tries[0] == END_MS
     assert 10 < len(tries) < 40
+
+
+def test_a_window_that_was_closed_early_is_not_closed_again_when_it_is_due() -> None:
+    found = agenda()
+    list(found.to_close(END_MS, END_MS))
+    found.closed(W, basis=2, deadline=None)
+    for now_ms in range(END_MS, DUE_MS + 5_000, 1_000):
+        assert list(found.to_close(now_ms, now_ms)) == []
+    assert found.size == 0
