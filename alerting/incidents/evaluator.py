@@ -26,6 +26,7 @@ from alerting.rules import Rule
 from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, BreachPlace, PendingBreach
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView
+from alerting.views import judged_windows
 from alerting.views.view_cache import ViewCache
 from alerting.views.window_cache import read_lossy
 from lagloss.wire.format import WINDOW_S
@@ -144,6 +145,7 @@ class Evaluator:
                 read_again_s=view.now_s + READ_AGAIN_S * (1 + zlib.crc32(pipeline.name.encode()) / 2**32),  # in turn
                 has_groups=any(isinstance(rule, TimeToLoss) for rule in rules),
             )
+            self._views.settle([pipeline], view.now_s)
 
     def _due_s(self, pipeline: StoredPipeline, view: PipelineView) -> float:
         by_rules = (rule.due_s(view) for rule in self._views.rules(pipeline).values())
@@ -188,6 +190,7 @@ class Evaluator:
                 before.due_s = self._due_s(pipeline, view)
                 if before.due_s > view.now_s:
                     self._settled[pipeline.name] = before
+        self._views.settle([one for one in known if one.name in self._settled], now_s)
         return [one.name for one in pipelines if one.name not in self._settled]
 
     def find_lossy(self, closed: Mapping[str, Collection[int]]) -> list[str]:
@@ -197,13 +200,14 @@ class Evaluator:
 
     def read_along(self, pipeline: StoredPipeline) -> None:
         """Read the view ahead of an evaluation, so that the next one has less to read."""
-        self._views.view(pipeline, time.time())
+        self._views.view(pipeline, time.time(), follows=True)
 
     def end_incidents_of_deleted(self) -> list[str]:
         """Resolve open incidents of deleted pipelines and notify their receivers; return the changes."""
         names, changes = set(self.store.names()), []
         with self.store.engine.begin() as connection:
             pending.forget_deleted(connection)
+            judged_windows.forget_deleted(connection)
             gone = incidents.pipelines_with_open(connection) - names
         for name in sorted(gone):
             try:
