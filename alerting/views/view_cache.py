@@ -72,19 +72,25 @@ class ViewCache:
             )
 
     def glance(
-        self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]], now_s: float
+        self,
+        pipelines: Sequence[StoredPipeline],
+        closed: Mapping[str, Collection[int]],
+        now_s: float,
+        with_open: Collection[str] = (),
     ) -> Iterator[tuple[StoredPipeline, PipelineView]]:
         """Yield views of pipelines that have been read, out of one snapshot of the database, each with what is new of
-        these `closed` windows; none of a pipeline of which a window changed that had been judged. They know of messages
-        what `refresh_minutes` read, and neither nodes' reports nor runs or partitions: see `watch_list`."""
+        these `closed` windows; none of a pipeline of which a window changed that had been judged. Views know of
+        messages what `refresh_minutes` read, and neither nodes' reports nor runs or partitions: see `watch_list`.
+        Of pipelines `with_open` incidents all windows are assessed where one is new: good ones count together."""
         with self._engine.begin() as connection:
             rows = read_named(connection, {one.name: closed[one.name] for one in pipelines if one.name in closed})
             for pipeline in pipelines:
                 kept = self._of(pipeline)
                 news_from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
                 if news_from_s > -math.inf:
-                    are_new = kept.habits.due_s <= now_s  # of all windows
-                    news_from_s = -math.inf if are_new else news_from_s
+                    has_news = pipeline.name in with_open and news_from_s < math.inf
+                    if has_news or kept.habits.due_s <= now_s:
+                        news_from_s = -math.inf
                     yield pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)
 
     def settle(self, pipelines: Iterable[StoredPipeline], now_s: float) -> None:
