@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import numpy as np
 import psycopg
-from sqlalchemy import func, select
+from sqlalchemy import func, select, update
 
 from benchmarks.cpu import cpu_s
 from benchmarks.database import fresh_database
@@ -22,6 +22,7 @@ from benchmarks.generated import add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.ops.processes import spawn, terminate
 from lagloss_server.store.schema.alerting import JudgedWindowsRow
+from lagloss_server.store.schema.core import EmitterRow
 from lagloss_server.store.store import Store
 
 PIPELINES = 10_000
@@ -33,6 +34,8 @@ BREACHING = 20
 TOGETHER = 100
 """Pipelines whose windows are committed, or read, together."""
 BARE = 300
+REPORTED_S = 60.0
+"""Nodes report this often, else they are silent."""
 IDLE = 0.05
 """Cores that the alerter takes when no window closes."""
 TARGET_S = 5.0
@@ -164,12 +167,16 @@ def _pages(store: Store, names: Sequence[str], lossy: Collection[str], start_s: 
 
 
 def _wait_until_idle(store: Store, alerter: int) -> None:
-    """Wait until all pipelines have been judged, and the alerter has nothing to do."""
+    """Wait until all pipelines have been judged, and the alerter has nothing to do; nodes report meanwhile."""
     judged = select(func.count()).select_from(JudgedWindowsRow)
+    reported_s = time.monotonic()
     while True:
         before_s = cpu_s(alerter)
         time.sleep(1.0)
-        with store.engine.connect() as connection:
+        with store.engine.begin() as connection:
+            if time.monotonic() - reported_s > REPORTED_S:
+                reported_s = time.monotonic()
+                connection.execute(update(EmitterRow).values(appended_at=int(time.time() * 1_000)))
             if cpu_s(alerter) - before_s < IDLE and connection.execute(judged).scalar_one() == PIPELINES:
                 return
 
