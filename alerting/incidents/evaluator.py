@@ -192,7 +192,7 @@ class Evaluator:
         known = [one for one in pipelines if (at := settled[one.name]) is not None and at.version == one.version]
         with self.store.engine.connect() as connection:
             now = incidents.clock(connection)
-            with_open = incidents.pipelines_with_open(connection).intersection(settled)
+            with_open = incidents.pipelines_with_open(connection, settled)
         now_s, unchanged = now.timestamp(), []
         for pipeline, view in self._views.glance(known, closed, now_s, with_open):
             before = settled[pipeline.name]

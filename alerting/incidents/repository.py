@@ -15,7 +15,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.store.schema import alerting as alert_tables
-from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.core import is_any, table_of
 
 _table = table_of(alert_tables.IncidentRow)
 
@@ -66,9 +66,10 @@ def read(
     return [Incident.of_row(found, runbooks) for found in connection.execute(asked)]
 
 
-def pipelines_with_open(connection: Connection) -> set[str]:
-    """Return the names of the pipelines that have open incidents."""
-    return set(connection.execute(select(_table.c.pipeline).where(_table.c.state == "open")).scalars())
+def pipelines_with_open(connection: Connection, among: Iterable[str] | None = None) -> set[str]:
+    """Return the names of the pipelines, all or those `among` some, that have open incidents."""
+    asked = select(_table.c.pipeline).where(_table.c.state == "open")
+    return set(connection.execute(asked if among is None else asked.where(is_any(_table.c.pipeline, among))).scalars())
 
 
 def judge_by(rule: Rule, assessment: Assessment, incidents: Iterable[Incident], now_s: float) -> Transition | None:

@@ -74,6 +74,7 @@ class StoredWindows:
         self._rows = reader.rows(())
         self._stamps = _numbers((), 4)  # start, revision, moment of closing, whether it is history
         self._judged = Judged(0, _numbers((), 5), {})
+        self._settled_s = 0
         self._earlier: EarlierCounts | None = None
         self._windows: Windows | None = None
         self.newest_s: int | None = None
@@ -118,12 +119,8 @@ class StoredWindows:
     def take(self, rows: Collection[Row[Any]], seen_from_s: int) -> float:
         """Take in rows of windows as `read_named` gives them; return the start of the first that changed, inf if none
         did, -inf if one was judged, so that a `refresh` has to look further back."""
-        known = {start: stamp for start, *stamp in self._stamps.tolist()} if rows else {}
-        changed = [
-            row
-            for row in rows
-            if row.window_start >= first_needed_s(seen_from_s) and known.get(row.window_start) != _stamp(row)
-        ]
+        first_s = first_needed_s(seen_from_s)
+        changed = [row for row in rows if row.window_start >= first_s and not self._knows(row)]
         if not changed:
             return math.inf
         starts: list[int] = [row.window_start for row in changed]
@@ -138,19 +135,26 @@ class StoredWindows:
         self.newest_s = max(starts if self.newest_s is None else (self.newest_s, *starts))
         return first_s
 
+    def _knows(self, row: Row[Any]) -> bool:
+        at = int(self._stamps[:, 0].searchsorted(row.window_start))
+        return bool(self._stamps[at : at + 1].tolist() == [[row.window_start, *_stamp(row)]])
+
     def settle(self, now_s: float) -> bool:
         """Note that there is nothing to be found in the windows as they are, and forget those that no later one needs;
         return whether there were some. Kept are those that may be closed again soon or have pending messages, and
         those whose messages a watched checkpoint has still to see."""
         recent_s = int(now_s - RECENT_S)
-        if recent_s // HOUR_S * HOUR_S <= self._judged.to_s:
+        hour_s = recent_s // HOUR_S * HOUR_S
+        if hour_s <= max(self._judged.to_s, self._settled_s):  # once per hour, however often judged ones are read again
             return False
         windows = self.windows
         kept_s = [recent_s, *windows.starts[windows.column("pending") > 0].tolist()]
         for name in windows.watched:
             live_s, due_s = windows.newest_live(name), windows.starts[windows.due(name)]
             kept_s += [] if live_s is None else due_s[due_s > live_s].tolist()
-        return self._judge_to(min(kept_s) // HOUR_S * HOUR_S)
+        has_moved = self._judge_to(min(kept_s) // HOUR_S * HOUR_S)
+        self._settled_s = hour_s if has_moved else self._settled_s
+        return has_moved
 
     def _judge_to(self, to_s: int) -> bool:
         """Call the windows before that moment judged; return whether they were not."""
@@ -265,8 +269,11 @@ def _digests(stamps: Ints) -> Ints:
 
 
 def _merged(before: Any, before_starts: Ints, new: Any, starts: Collection[int]) -> Any:
-    """Return the rows of an array with `new` ones in place of those of the windows that start then, oldest first."""
-    kept = before[~np.isin(before_starts, list(starts))] if len(before) else before
+    """Return the rows of an array with `new` ones in place of those of the windows that start then; all oldest
+    first."""
+    if not len(before) or not starts or min(starts) > before_starts[-1]:
+        return np.concatenate([before, new])
+    kept = before[~np.isin(before_starts, list(starts))]
     merged = np.concatenate([kept, new])
     return merged[np.argsort(merged["start"] if merged.dtype.names else merged[:, 0], kind="stable")]
 
