@@ -1,4 +1,4 @@
-"""Judged windows in PostgreSQL: how far each pipeline's windows were judged, for the alerter that leads next.
+"""JudgedWindows windows in PostgreSQL: how far each pipeline's windows were judged, for the alerter that leads next.
 
 Statements only.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import Connection, delete, select
 from sqlalchemy.dialects.postgresql import insert
 
-from alerting.views.window_cache import Judged
+from alerting.views.window_cache import JudgedWindows
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.schema.alerting import JudgedWindowsRow
 from lagloss_server.store.schema.core import table_of
@@ -21,16 +21,16 @@ _table = table_of(JudgedWindowsRow)
 _DIGEST_COLUMNS = 5
 
 
-def read(connection: Connection, pipeline: StoredPipeline) -> Judged | None:
+def read(connection: Connection, pipeline: StoredPipeline) -> JudgedWindows | None:
     """Return what was judged by this version of a pipeline, if anything was."""
     is_this = (_table.c.pipeline == pipeline.name) & (_table.c.version == pipeline.version)
     row = connection.execute(select(_table).where(is_this)).one_or_none()
     if row is None:
         return None
-    return Judged(row.judged_to, np.frombuffer(row.digests, "<i8").reshape(-1, _DIGEST_COLUMNS), row.live)
+    return JudgedWindows(row.judged_to, np.frombuffer(row.digests, "<i8").reshape(-1, _DIGEST_COLUMNS), row.live)
 
 
-def write(connection: Connection, judged: Iterable[tuple[StoredPipeline, Judged]]) -> None:
+def write(connection: Connection, judged: Iterable[tuple[StoredPipeline, JudgedWindows]]) -> None:
     """Replace what was judged of these pipelines."""
     rows = [
         {

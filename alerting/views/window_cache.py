@@ -54,7 +54,7 @@ _DIGEST: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgedWindows:
     """What was judged of a pipeline's windows: those before `to_s` (epoch s), a full hour. `digests`: of these, a row
     each of hour, windows, sums of revisions and moments of closing, and how many are history. `live`: newest window
     with live beacons before those that have to be read, by watched checkpoint."""
@@ -73,7 +73,7 @@ class StoredWindows:
         self._engine = engine
         self._rows = reader.rows(())
         self._stamps = _numbers((), 4)  # start, revision, moment of closing, whether it is history
-        self._judged = Judged(0, _numbers((), 5), {})
+        self._judged = JudgedWindows(0, _numbers((), 5), {})
         self._settled_s = 0
         self._earlier: EarlierCounts | None = None
         self._windows: Windows | None = None
@@ -89,10 +89,10 @@ class StoredWindows:
         return self._windows
 
     @property
-    def judged(self) -> Judged:
+    def judged(self) -> JudgedWindows:
         return self._judged
 
-    def restore(self, judged: Judged) -> None:
+    def restore(self, judged: JudgedWindows) -> None:
         """Take over what another alerter has judged, so that it need not be read."""
         if judged.to_s > self._judged.to_s:
             self._forget_before(judged)
@@ -108,7 +108,7 @@ class StoredWindows:
         if not self.has_read or not np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S]):
             self._earlier = None
         if not np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S]):
-            self._judged = Judged(oldest_s, digests[digests[:, 0] < oldest_s // HOUR_S], {})
+            self._judged = JudgedWindows(oldest_s, digests[digests[:, 0] < oldest_s // HOUR_S], {})
         self._read(connection)
         if self._earlier is None:
             self._earlier = self._read_counts(connection, self._judged.to_s - LONGEST_SHORT_S)
@@ -166,10 +166,10 @@ class StoredWindows:
         gone = self._reader.of_rows(self._rows[self._rows["start"] < to_s - CONTEXT_S], live_before=before.live)
         live_s = {name: gone.newest_live(name) for name in gone.watched}
         live = {name: at for name, at in live_s.items() if at is not None and at >= to_s - HORIZON_S}
-        self._forget_before(Judged(to_s, np.concatenate([before.digests, new]), live))
+        self._forget_before(JudgedWindows(to_s, np.concatenate([before.digests, new]), live))
         return True
 
-    def _forget_before(self, judged: Judged) -> None:
+    def _forget_before(self, judged: JudgedWindows) -> None:
         """Forget the windows that are no context any more, but for their counts."""
         kept_s, counted_s = judged.to_s - CONTEXT_S, judged.to_s - LONGEST_SHORT_S
         if self._earlier is not None:

@@ -16,7 +16,7 @@ from alerting.incidents.notifier import Notifier
 from alerting.incidents.routing import ReceiverRoute
 from alerting.views import judged_windows
 from alerting.views.judged_windows import read as read_judged
-from alerting.views.window_cache import Judged
+from alerting.views.window_cache import JudgedWindows
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow, PendingBreachRow
@@ -215,7 +215,7 @@ def test_incidents_are_those_of_an_alerter_that_reads_and_judges_a_day_anew_each
 ) -> None:
     notifier, restored = Notifier([ReceiverRoute(matchers=(), receivers=("hook",))]), 0
 
-    def restore(connection: Connection, pipeline: StoredPipeline) -> Judged | None:
+    def restore(connection: Connection, pipeline: StoredPipeline) -> JudgedWindows | None:
         nonlocal restored
         found = read_judged(connection, pipeline)
         restored += found is not None
