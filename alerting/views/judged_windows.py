@@ -1,4 +1,4 @@
-"""JudgedWindows windows in PostgreSQL: how far each pipeline's windows were judged, for the alerter that leads next.
+"""Judged windows in PostgreSQL: how far each pipeline's windows were judged, for the alerter that leads next.
 
 Statements only.
 """

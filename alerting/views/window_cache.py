@@ -143,7 +143,7 @@ class StoredWindows:
         """Note that there is nothing to be found in the windows as they are, and forget those that no later one needs;
         return whether there were some. Kept are those that may be closed again soon or have pending messages, and
         those whose messages a watched checkpoint has still to see."""
-        recent_s = int(now_s - RECENT_S)
+        recent_s = min(int(now_s - RECENT_S), self.newest_s or 0)  # after an outage, windows of long ago are new
         hour_s = recent_s // HOUR_S * HOUR_S
         if hour_s <= max(self._judged.to_s, self._settled_s):  # once per hour, however often judged ones are read again
             return False
