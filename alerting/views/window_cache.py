@@ -161,12 +161,13 @@ class StoredWindows:
         before = self._judged
         if to_s <= before.to_s:
             return False
-        starts = self._stamps[:, 0]
+        starts, first_hour = self._stamps[:, 0], first_needed_s(to_s - HORIZON_S) // HOUR_S
         new = _digests(self._stamps[(starts >= before.to_s) & (starts < to_s)])
+        digests = np.concatenate([before.digests[before.digests[:, 0] >= first_hour], new])
         gone = self._reader.of_rows(self._rows[self._rows["start"] < to_s - CONTEXT_S], live_before=before.live)
         live_s = {name: gone.newest_live(name) for name in gone.watched}
         live = {name: at for name, at in live_s.items() if at is not None and at >= to_s - HORIZON_S}
-        self._forget_before(JudgedWindows(to_s, np.concatenate([before.digests, new]), live))
+        self._forget_before(JudgedWindows(to_s, digests, live))
         return True
 
     def _forget_before(self, judged: JudgedWindows) -> None:
