@@ -13,9 +13,7 @@ def upgrade() -> None:
         "judged_windows",
         sa.Column("pipeline", sa.Text(), primary_key=True),
         sa.Column("version", sa.Integer(), nullable=False, comment="of the definition by whose rules they were judged"),
-        sa.Column(
-            "judged_to", sa.BigInteger(), nullable=False, comment="epoch s, a full hour: those that start before"
-        ),
+        sa.Column("judged_to", sa.BigInteger(), nullable=False, comment="those that start before; epoch s, full hour"),
         sa.Column(
             "digests",
             sa.LargeBinary(),

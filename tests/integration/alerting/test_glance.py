@@ -20,6 +20,7 @@ from alerting.views.window_cache import JudgedWindows
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow, PendingBreachRow
+from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.core import Base, EmitterRow, ReportsPositionRow, TallyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
 from tests.support.window_documents import CHAIN, document, store_missing, store_window
@@ -171,7 +172,8 @@ def history(store: Store) -> list[tuple[Any, ...]]:
 def clear(store: Store) -> None:
     with store.engine.begin() as connection:
         for table in reversed(Base.metadata.sorted_tables):
-            connection.execute(table.delete())
+            if table.name != AuditTrailRow.__tablename__:
+                connection.execute(table.delete())
 
 
 def everything(store: Store) -> list[list[Any]]:
