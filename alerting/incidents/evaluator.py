@@ -4,7 +4,6 @@ changes, and notifications for their receivers."""
 from __future__ import annotations
 
 import math
-import time
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -249,7 +248,9 @@ class Evaluator:
 
     def read_along(self, pipeline: StoredPipeline) -> None:
         """Read the view ahead of an evaluation, so that the next one has less to read."""
-        self._views.view(pipeline, time.time(), follows=True)
+        with self.store.engine.connect() as connection:
+            now_s = incidents.clock(connection).timestamp()
+        self._views.view(pipeline, now_s, follows=True)
 
     def end_incidents_of_deleted(self) -> list[str]:
         """Resolve open incidents of deleted pipelines and notify their receivers; return the changes."""
