@@ -105,16 +105,16 @@ class ViewCache:
         self._since_s = now_s if self._since_s is None else self._since_s
         kept = self._of(pipeline)
         seen_from_s = max(int(now_s) - HORIZON_S, kept.stored.judged.to_s)
-        newest_s = kept.stored.newest_s
+        windows, newest_s = kept.stored.windows, kept.stored.newest_s
         return PipelineView(
             definition=pipeline.definition,
             now_s=now_s,
-            windows=kept.stored.windows,
+            windows=windows,
             seen_from_s=seen_from_s,
             newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
             newest_s=self._minutes.newest_s(pipeline.name, kept.watched),
             came_from_s={source: self._minutes.came_s(pipeline.name, source) for source in kept.sources},
-            waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
+            waiting=_waiting(connection, pipeline.definition, windows, seen_from_s),
             watched_since_s=self._since_s,
             habits=kept.habits.refreshed(connection, now_s),
             **more,

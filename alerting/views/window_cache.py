@@ -76,7 +76,6 @@ class StoredWindows:
         self._judged = JudgedWindows(0, _numbers((), 5), {})
         self._settled_s = 0
         self._earlier: EarlierCounts | None = None
-        self._windows: Windows | None = None
         self.newest_s: int | None = None
         """Start of the newest closed window, history or not."""
         self.has_read = False
@@ -84,9 +83,7 @@ class StoredWindows:
     @property
     def windows(self) -> Windows:
         """As last read, those that are no history, oldest first."""
-        if self._windows is None:
-            self._windows = self._reader.of_rows(self._rows, self._earlier, self._judged.live)
-        return self._windows
+        return self._reader.of_rows(self._rows, self._earlier, self._judged.live)
 
     @property
     def judged(self) -> JudgedWindows:
@@ -112,7 +109,7 @@ class StoredWindows:
         self._read(connection)
         if self._earlier is None:
             self._earlier = self._read_counts(connection, self._judged.to_s - LONGEST_SHORT_S)
-        self._windows, self.has_read = None, True
+        self.has_read = True
         newest = select(func.max(_WINDOW.c.window_start)).where(_WINDOW.c.pipeline == self._name)
         self.newest_s = connection.execute(newest).scalar_one()
 
@@ -131,7 +128,6 @@ class StoredWindows:
         self._rows = _merged(self._rows, self._rows["start"], self._reader.rows(read), starts)
         stamps = _numbers(((row.window_start, *_stamp(row)) for row in changed), 4)
         self._stamps = _merged(self._stamps, self._stamps[:, 0], stamps, starts)
-        self._windows = None
         self.newest_s = max(starts if self.newest_s is None else (self.newest_s, *starts))
         return first_s
 
@@ -181,7 +177,7 @@ class StoredWindows:
             self._earlier = EarlierCounts(starts[since], counts[:, since], counted_s, self._read_all_counts)
         self._rows = self._rows[self._rows["start"] >= kept_s].copy()
         self._stamps = self._stamps[self._stamps[:, 0] >= kept_s].copy()
-        self._judged, self._windows = judged, None
+        self._judged = judged
 
     def _read(self, connection: Connection) -> None:
         """Read the windows after those that were judged, and their context: documents of changed ones only."""
