@@ -190,6 +190,7 @@ def test_what_a_glance_leaves_out_an_evaluation_that_reads_everything_anew_would
 ) -> None:
     world = World(store, seed)
     monkeypatch.setattr(repository, "clock", lambda _: datetime.fromtimestamp(world.now_s, UTC))
+    monkeypatch.setattr(judged_windows, "read", lambda *_: None)
     notifier = Notifier([ReceiverRoute(matchers=(), receivers=("hook",))])
     watching = Evaluator(store, notifier)
     left_out = changes = 0
