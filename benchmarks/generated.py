@@ -12,7 +12,7 @@ import itertools
 import json
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,7 @@ from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, on_time_counts, period_of
+from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -135,15 +136,22 @@ def _repeat(connection: Connection, names: Sequence[str], table: Table) -> None:
     )
 
 
-def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int) -> None:
-    """Write a window of each pipeline that starts then and loses nothing, as if all nodes had just reported."""
-    shapes = make_shapes(chain(names[0], nodes), start_s, lossy=0)
+def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int, lossy: Collection[str] = ()) -> None:
+    """Write a window of each pipeline that starts then, and notify of it, as if all nodes had just reported. Only the
+    `lossy` ones lose messages."""
+    shapes = make_shapes(chain(names[0], nodes), start_s)
+    to_loss = -start_s // WINDOW_S  # phase of the first shape, which is lossy, as the next one is not
     starts_s = range(start_s, start_s + 1, WINDOW_S)
     with store.engine.begin() as connection:
         ensure_days(connection, starts_s)
-        rows = (row for name in names for row in _window_rows(name, shapes, starts_s, phase=0))
+        rows = (row for name in names for row in _window_rows(name, shapes, starts_s, to_loss + (name not in lossy)))
         _copy(connection, tables.table_of(tables.WindowRow), rows)
-        connection.execute(update(tables.EmitterRow).values(appended_at=int(time.time() * 1_000)))
+        now_ms = int(time.time() * 1_000)
+        connection.execute(
+            update(tables.EmitterRow).where(tables.is_any(tables.EmitterRow.pipeline, names)).values(appended_at=now_ms)
+        )
+        heard = text("SELECT pg_notify(:channel, name || :start) FROM unnest(CAST(:names AS text[])) AS asked(name)")
+        connection.execute(heard, {"channel": WINDOWS_CHANNEL, "start": f"/{start_s}", "names": list(names)})
 
 
 def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> list[Shape]:

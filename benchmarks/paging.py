@@ -4,30 +4,40 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import numpy as np
 import psycopg
+from sqlalchemy import func, select, update
 
+from benchmarks.cpu import cpu_s
+from benchmarks.database import fresh_database
+from benchmarks.generated import add_minute, fill
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import spawn, terminate
-from lagloss_server.store.migrate import migrate
+from lagloss_server.store.schema.alerting import JudgedWindowsRow
+from lagloss_server.store.schema.core import EmitterRow
 from lagloss_server.store.store import Store
-from tests.support.window_documents import CHAIN, document, store_window
 
-PIPELINES = 20
-HOURS = 24
-PAGES = 300
+PIPELINES = 10_000
+NODES = 2
+FILLED_MINUTES = 5
+MINUTES = 3
+BREACHING = 20
+"""Pipelines that lose messages in each of these minutes."""
+TOGETHER = 100
+"""Pipelines whose windows are committed, or read, together."""
+BARE = 300
+REPORTED_S = 60.0
+"""Nodes report this often, else they are silent."""
+IDLE = 0.05
+"""Cores that the alerter takes when no window closes."""
 TARGET_S = 5.0
 
 
@@ -71,30 +81,46 @@ class Pager:
 
 
 def run() -> None:
-    """Print how long pages take while 20 pipelines with a day of windows each are watched by all default rules."""
-    with (
-        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
-        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
-        _pager() as pager,
-    ):
-        Path(folder).chmod(0o711)
-        migrate(postgres.url)
-        definitions = [parse_definition(CHAIN.replace("chain", f"chain-{number}")) for number in range(PIPELINES)]
+    """Print how long pages take while a window of each of 10,000 pipelines closes per minute, and what that costs."""
+    names = [f"pipeline-{number:05}" for number in range(PIPELINES)]
+    with fresh_database() as (folder, postgres, store), _pager() as pager:
+        next_s = fill(store, names, NODES, FILLED_MINUTES / 1_440, 0, lossy=0) + WINDOW_S
+        bare = _bare(postgres.url, pager)
+        servers = [process.pid for process in postgres.processes]
+        before = _clocks(servers)
+        _pages(store, names, set(), next_s, pager)
+        _read(postgres.url, names, next_s)
+        _say_cpu("written and read, no alerter", before, _clocks(servers))
         env = {"LAGLOSS_DATABASE_URL": postgres.url, "LAGLOSS_ALERT_WEBHOOK_URL": pager.url}
-        with closing(Store(postgres.url)) as store:
-            next_s = _fill(store, definitions)
-            bare = _bare(postgres.url, pager)
-            alerter = spawn([sys.executable, "-m", "alerting"], Path(folder) / "alerting.log", env=env)
-            try:
-                first = _page(store, definitions[-1], next_s - WINDOW_S, pager, "loss")
-                pages = _pages(store, definitions[:-1], next_s, pager)
-            finally:
-                terminate(alerter)
-    print(f"watched: {PIPELINES} pipelines with {HOURS} h of windows each, all rules that are on by default")
-    print(f"page of a loss that was there when the alerter started: {first:.1f} s after its start")
+        began_s, pages = time.monotonic(), list[float]()
+        alerter = spawn([sys.executable, "-m", "alerting"], folder / "alerting.log", env=env)
+        try:
+            _wait_until_idle(store, alerter.pid)
+            print(f"{PIPELINES:,} pipelines judged {time.monotonic() - began_s:.0f} s after the alerter's start")
+            for minute in range(MINUTES):
+                next_s += WINDOW_S
+                time.sleep(max(0.0, next_s + WINDOW_S - time.time()))
+                before = _clocks([alerter.pid, *servers])
+                pages += _pages(store, names, set(names[minute :: PIPELINES // BREACHING]), next_s, pager)
+                _wait_until_idle(store, alerter.pid)
+                _say_cpu("written and looked at", before, _clocks([alerter.pid, *servers]))
+        finally:
+            terminate(alerter)
     _say("bare NOTIFY, LISTEN and POST", bare)
     _say("from a window's commit to its page", pages)
     print(f"p99 {np.quantile(pages, 0.99):.2f} s (asked for: {TARGET_S:.0f} s)")
+
+
+def _clocks(others: Sequence[int]) -> tuple[float, list[float]]:
+    return time.perf_counter(), [time.process_time(), *map(cpu_s, others)]
+
+
+def _say_cpu(what: str, before: tuple[float, list[float]], after: tuple[float, list[float]]) -> None:
+    took = [late - early for early, late in zip(before[1], after[1], strict=True)]
+    print(
+        f"a window of each {what}: {after[0] - before[0]:.1f} s; CPU of this process, alerter and servers in s:", end=""
+    )
+    print("", ", ".join(f"{each:.1f}" for each in took), flush=True)
 
 
 @contextmanager
@@ -110,17 +136,6 @@ def _pager() -> Iterator[Pager]:
         thread.join()
 
 
-def _fill(store: Store, definitions: list[Definition]) -> int:
-    """Write a day of windows for each; return the start of the next one."""
-    next_s = int(time.time()) // WINDOW_S * WINDOW_S - 2 * 3_600
-    for definition in definitions:
-        store.apply(definition)
-        with store.engine.begin() as connection:
-            for start_s in range(next_s - HOURS * 3_600, next_s, WINDOW_S):
-                store_window(connection, document(definition, start_s), start_s, notify=False)
-    return next_s
-
-
 def _bare(database_url: str, pager: Pager) -> list[float]:
     """Measure a notification and a request without an alerter between them."""
     took_s = []
@@ -131,7 +146,7 @@ def _bare(database_url: str, pager: Pager) -> list[float]:
         httpx2.Client() as client,
     ):
         listening.execute("LISTEN bench")
-        for number in range(PAGES):
+        for number in range(BARE):
             began = time.time()
             notifying.execute("NOTIFY bench")
             list(listening.notifies(timeout=5, stop_after=1))
@@ -140,28 +155,39 @@ def _bare(database_url: str, pager: Pager) -> list[float]:
     return took_s
 
 
-def _pages(store: Store, definitions: list[Definition], next_s: int, pager: Pager) -> list[float]:
-    """Time pages and their ends, one after the other, of one pipeline after the other."""
-    took_s: list[float] = []
-    while len(took_s) < PAGES:
-        for definition in definitions:
-            took_s.append(_page(store, definition, next_s, pager, "loss"))
-            for number in range(1, 4):
-                ended = _page(store, definition, next_s + number * WINDOW_S, pager, "ok" if number == 3 else "")
-            took_s.append(ended)
-        next_s += 4 * WINDOW_S
-    return took_s
+def _pages(store: Store, names: Sequence[str], lossy: Collection[str], start_s: int, pager: Pager) -> list[float]:
+    """Commit a window of each pipeline, a hundred at once, and wait for the pages of the lossy ones; return the seconds
+    between."""
+    began_s = dict[str, float]()
+    for at in range(0, len(names), TOGETHER):
+        part = names[at : at + TOGETHER]
+        add_minute(store, part, NODES, start_s, lossy)
+        began_s |= dict.fromkeys((name for name in part if name in lossy), time.time())
+    return [pager.wait(name, "open", 0) - at for name, at in began_s.items()]
 
 
-def _page(store: Store, definition: Definition, start_s: int, pager: Pager, verdict: str) -> float:
-    """Commit a window and wait for the message that follows from it, if one does; return the seconds between."""
-    state = "open" if verdict == "loss" else "resolved"
-    before = pager.count(definition.name, state)
-    lost = {"src->mid": (400, 400)} if verdict == "loss" else None
-    with store.engine.begin() as connection:
-        store_window(connection, document(definition, start_s, verdict=verdict or "ok", lost=lost), start_s)
-    began = time.time()
-    return pager.wait(definition.name, state, before) - began if verdict else 0.0
+def _wait_until_idle(store: Store, alerter: int) -> None:
+    """Wait until all pipelines have been judged, and the alerter has nothing to do; nodes report meanwhile."""
+    judged = select(func.count()).select_from(JudgedWindowsRow)
+    reported_s = time.monotonic()
+    while True:
+        before_s = cpu_s(alerter)
+        time.sleep(1.0)
+        with store.engine.begin() as connection:
+            if time.monotonic() - reported_s > REPORTED_S:
+                reported_s = time.monotonic()
+                connection.execute(update(EmitterRow).values(appended_at=int(time.time() * 1_000)))
+            if cpu_s(alerter) - before_s < IDLE and connection.execute(judged).scalar_one() == PIPELINES:
+                return
+
+
+def _read(database_url: str, names: Sequence[str], start_s: int) -> None:
+    """Read the windows' documents, and do no more."""
+    query = 'SELECT document::text FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
+    with psycopg.connect(database_url, autocommit=True) as bare:
+        for at in range(0, len(names), TOGETHER):
+            for (document,) in bare.execute(query, [names[at : at + TOGETHER], start_s]):
+                json.loads(document)
 
 
 def _say(what: str, took_s: list[float]) -> None:

@@ -4,7 +4,6 @@ changes, and notifications for their receivers."""
 from __future__ import annotations
 
 import math
-import time
 import uuid
 import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
@@ -19,13 +18,15 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
 from alerting.incidents.body import BLAMED, MAX_EXAMPLES, MAX_NOTES, IncidentEvidence, suffering
-from alerting.incidents.lifecycle import Transition, judge, text_of
+from alerting.incidents.lifecycle import Transition, text_of
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.watch_list import read_watched
 from alerting.rules import Rule
 from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, BreachPlace, PendingBreach
+from alerting.rules.blind import ReportsHealth
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView
+from alerting.views import judged_windows
 from alerting.views.view_cache import ViewCache
 from alerting.views.window_cache import read_lossy
 from lagloss.wire.format import WINDOW_S
@@ -65,7 +66,7 @@ READ_AGAIN_S: Final = 3_600.0
 
 @dataclass(slots=True)
 class _Settled:
-    """A pipeline of which the last evaluation left no incident open and no breach pending, as long as nothing is new.
+    """A pipeline of which the last evaluation left no breach pending, as long as nothing is new.
 
     `handled`: breaches of resolved incidents, by rule. `due_s`: when a rule may find a breach by the clock, and
     `awaited_s`: how long after messages came in. `read_again_s`: when to evaluate it in any case. `has_groups`: whether
@@ -113,12 +114,12 @@ class Evaluator:
             known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S, runbooks)
             applied_s, links = pipeline.applied_at_ms / 1_000, self.trace_links
             work = _Work(connection, self.store, pipeline.name, now, known, applied_s, runbooks, links)
-            has_failed = False
+            has_more = False
             for rule in rules.values():
                 assessment = self._assess(rule, view)
                 if assessment is not None:
                     work.judge(rule, assessment)
-                has_failed |= assessment is None
+                has_more |= assessment is None or work.has_more(rule, assessment)
             for incident in work.open():
                 if incident.rule not in rules:
                     work.end(incident, "rule removed")
@@ -126,15 +127,18 @@ class Evaluator:
             tells_of = {incident.rule: incident.severity for incident in work.open()}
             for known in work.stages():
                 self.notifier.notify(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
-        if not (has_failed or work.open() or work.pending()):
+        is_seen = all(_is_seen_at_a_glance(rules.get(incident.rule)) for incident in work.open())
+        if is_seen and not (has_more or work.pending()):
             self._settle(pipeline, view, work.known)
         return work.changes
 
-    def _settle(self, pipeline: StoredPipeline, view: PipelineView, resolved: Sequence[Incident]) -> None:
+    def _settle(self, pipeline: StoredPipeline, view: PipelineView, known: Sequence[Incident]) -> None:
         handled: dict[str, set[int]] = {}
-        for incident in resolved:
-            handled.setdefault(incident.rule, set()).update(incidents.known(incident).breaches)
-        rules, due_s = self._views.rules(pipeline).values(), self._due_s(pipeline, view)
+        for incident in known:
+            if not incident.is_open:
+                handled.setdefault(incident.rule, set()).update(incidents.known(incident).breaches)
+        is_open = {incident.rule for incident in known if incident.is_open}
+        rules, due_s = self._views.rules(pipeline).values(), self._due_s(pipeline, view, is_open)
         if due_s > view.now_s:
             self._settled[pipeline.name] = _Settled(
                 version=pipeline.version,
@@ -144,10 +148,15 @@ class Evaluator:
                 read_again_s=view.now_s + READ_AGAIN_S * (1 + zlib.crc32(pipeline.name.encode()) / 2**32),  # in turn
                 has_groups=any(isinstance(rule, TimeToLoss) for rule in rules),
             )
+            if not is_open:
+                self._views.settle([pipeline], view.now_s)
 
-    def _due_s(self, pipeline: StoredPipeline, view: PipelineView) -> float:
-        by_rules = (rule.due_s(view) for rule in self._views.rules(pipeline).values())
-        return min([self._views.habits_due_s(pipeline), *by_rules])
+    def _due_s(self, pipeline: StoredPipeline, view: PipelineView, is_open: Collection[str] = ()) -> float:
+        """Return when one of the rules without an open incident may find a breach by the clock (epoch s)."""
+        rules = self._views.rules(pipeline).values()
+        return min(
+            [self._views.habits_due_s(pipeline), *(rule.due_s(view) for rule in rules if rule.name not in is_open)]
+        )
 
     def unsettle(self) -> None:
         """Forget which pipelines are settled: closings went by unheard, or another alerter led."""
@@ -161,6 +170,7 @@ class Evaluator:
             with_groups = [name for name, settled in self._settled.items() if settled.has_groups]
             for name in read_watched(connection, now_s, with_groups):
                 self._settled.pop(name, None)
+            with_open = incidents.pipelines_with_open(connection)
         for name, came_s in self._views.refresh_minutes(now_s).items():
             if (settled := self._settled.get(name)) is not None:
                 settled.due_s = min(settled.due_s, came_s + settled.awaited_s)
@@ -170,7 +180,7 @@ class Evaluator:
             if settled is None or settled.version != version or settled.read_again_s <= now_s:
                 self._settled.pop(name, None)
                 found.append(name)
-            elif settled.due_s <= now_s:
+            elif settled.due_s <= now_s or name in with_open:
                 found.append(name)
         return found
 
@@ -180,15 +190,56 @@ class Evaluator:
         settled = {one.name: self._settled.pop(one.name, None) for one in pipelines}
         known = [one for one in pipelines if (at := settled[one.name]) is not None and at.version == one.version]
         with self.store.engine.connect() as connection:
-            now_s = incidents.clock(connection).timestamp()
-        for pipeline, view in self._views.glance(known, closed, now_s):
+            now = incidents.clock(connection)
+            with_open = incidents.pipelines_with_open(connection, settled)
+        now_s, unchanged = now.timestamp(), []
+        for pipeline, view in self._views.glance(known, closed, now_s, with_open):
             before = settled[pipeline.name]
-            rules = self._views.rules(pipeline).values()
-            if before is not None and all(_finds_nothing(rule, view, before) for rule in rules):
+            if before is not None and pipeline.name in with_open:
+                self._glance_at_open(pipeline, view, before, now)
+            elif before is not None and self._finds_nothing(pipeline, view, before):
                 before.due_s = self._due_s(pipeline, view)
                 if before.due_s > view.now_s:
                     self._settled[pipeline.name] = before
+                    unchanged.append(pipeline)
+        self._views.settle(unchanged, now_s)
         return [one.name for one in pipelines if one.name not in self._settled]
+
+    def _finds_nothing(self, pipeline: StoredPipeline, view: PipelineView, settled: _Settled) -> bool:
+        """Return whether the rules find no breach but those that are handled; one that fails is left to the
+        evaluation."""
+        try:
+            for rule in self._views.rules(pipeline).values():
+                found = rule.assess(view)
+                if found.begun is not None or not found.breaches.keys() <= settled.handled.get(rule.name, _NONE):
+                    return False
+        except Exception:
+            return False
+        return True
+
+    def _glance_at_open(self, pipeline: StoredPipeline, view: PipelineView, settled: _Settled, now: datetime) -> None:
+        """Look at a pipeline with open incidents, and leave it settled if none of them changes, no other opens, and
+        nothing is due to their receivers."""
+        rules = self._views.rules(pipeline)
+        try:
+            with self.store.engine.connect() as connection:
+                horizon_s, runbooks = int(view.now_s) - HORIZON_S, pipeline.definition.spec.alerts.runbook
+                known = incidents.read(connection, pipeline.name, horizon_s, runbooks, locks=False)
+                is_open = {incident.rule for incident in known if incident.is_open}
+                for rule in rules.values():
+                    found = rule.assess(view)
+                    begins = found.begun is not None and rule.name not in is_open
+                    if begins or incidents.judge_by(rule, found, known, view.now_s) is not None:
+                        return
+                if self.notifier.is_due(connection, pipeline, known, rules, self.dashboard_url, now):
+                    return
+        except (OperationalError, InterfaceError):  # the database is away
+            raise
+        except Exception:  # left to the evaluation, which reports it
+            return
+        settled.due_s = self._due_s(pipeline, view, is_open)
+        if settled.due_s > view.now_s and all(_is_seen_at_a_glance(rules.get(name)) for name in is_open):
+            self._settled[pipeline.name] = settled
 
     def find_lossy(self, closed: Mapping[str, Collection[int]]) -> list[str]:
         """Return the pipelines of which one of these windows is lossy."""
@@ -197,13 +248,16 @@ class Evaluator:
 
     def read_along(self, pipeline: StoredPipeline) -> None:
         """Read the view ahead of an evaluation, so that the next one has less to read."""
-        self._views.view(pipeline, time.time())
+        with self.store.engine.connect() as connection:
+            now_s = incidents.clock(connection).timestamp()
+        self._views.view(pipeline, now_s, follows=True)
 
     def end_incidents_of_deleted(self) -> list[str]:
         """Resolve open incidents of deleted pipelines and notify their receivers; return the changes."""
         names, changes = set(self.store.names()), []
         with self.store.engine.begin() as connection:
             pending.forget_deleted(connection)
+            judged_windows.forget_deleted(connection)
             gone = incidents.pipelines_with_open(connection) - names
         for name in sorted(gone):
             try:
@@ -240,14 +294,9 @@ class Evaluator:
 _NONE: Final[Set[int]] = frozenset()
 
 
-def _finds_nothing(rule: Rule, view: PipelineView, settled: _Settled) -> bool:
-    """Return whether the rule finds no breach but those that are handled; a rule that fails is left to the
-    evaluation."""
-    try:
-        found = rule.assess(view)
-    except Exception:
-        return False
-    return found.begun is None and found.breaches.keys() <= settled.handled.get(rule.name, _NONE)
+def _is_seen_at_a_glance(rule: Rule | None) -> bool:
+    """Return whether a glance has all that a rule with an open incident goes by."""
+    return rule is not None and not isinstance(rule, ReportsHealth | TimeToLoss)
 
 
 @dataclass(slots=True)
@@ -290,15 +339,17 @@ class _Work:
         if assessment.begun is not None:
             self._begun.append((rule, assessment.begun))
         for _ in range(_CHANGES_AT_MOST):
-            of_rule = [incident for incident in self.known if incident.rule == rule.name]
-            is_open = next((incidents.known(incident) for incident in of_rule if incident.is_open), None)
-            resolved = [incidents.known(incident) for incident in of_rule if not incident.is_open]
-            may_page = rule.severity == "critical"
-            now_s = self.now.timestamp()
-            change = judge(rule.higher_is_worse, assessment, is_open, resolved, now_s, may_page=may_page)
+            change = self._next_change(rule, assessment)
             if change is None:
                 return
             self._make(rule, change, assessment)
+
+    def has_more(self, rule: Rule, assessment: Assessment) -> bool:
+        """Return whether changes are left to the next evaluation."""
+        return self._next_change(rule, assessment) is not None
+
+    def _next_change(self, rule: Rule, assessment: Assessment) -> Transition | None:
+        return incidents.judge_by(rule, assessment, self.known, self.now.timestamp())
 
     def end(self, incident: Incident, why: str) -> None:
         detail = {**incident.detail, "resolved_because": why}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -16,6 +16,7 @@ from alerting.incidents.body import incident_body
 from alerting.incidents.notification_plan import (
     IncidentStatus,
     NotificationPolicy,
+    PlannedNotification,
     SentNotification,
     is_of_severity,
     plan,
@@ -34,6 +35,16 @@ from lagloss_server.store.schema.core import table_of
 BLIND: str = "blind"
 
 _log = structlog.get_logger("lagloss.alerting")
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What is due of an incident: `orders` with this `body`. `withheld`: why its notifications are, as of now."""
+
+    incident: Incident
+    withheld: Withheld | None
+    body: dict[str, Any]
+    orders: Sequence[PlannedNotification]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +67,33 @@ class Notifier:
     ) -> None:
         """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
         rules with an open incident, besides those of `known`, and its severity."""
+        for planned in self._planned(connection, pipeline, known, open_rules, rules, dashboard_url, now):
+            self._note_withheld(connection, planned.incident, planned.withheld, now)
+            self._queue(connection, planned, now)
+
+    def is_due(
+        self,
+        connection: Connection,
+        pipeline: StoredPipeline,
+        known: Sequence[Incident],
+        rules: Mapping[str, Rule],
+        dashboard_url: str,
+        now: datetime,
+    ) -> bool:
+        """Return whether `notify` would write something of these incidents of a pipeline, which are all it has."""
+        planned = self._planned(connection, pipeline, known, {}, rules, dashboard_url, now)
+        return any(one.orders or one.withheld != one.incident.withheld for one in planned)
+
+    def _planned(
+        self,
+        connection: Connection,
+        pipeline: StoredPipeline,
+        known: Sequence[Incident],
+        open_rules: Mapping[str, str],
+        rules: Mapping[str, Rule],
+        dashboard_url: str,
+        now: datetime,
+    ) -> Iterator[_Planned]:
         concerned = self._concerned(connection, known)
         if not concerned:
             return
@@ -71,15 +109,14 @@ class Notifier:
             inhibited_by = rule.inhibited_by if rule is not None else ()
             matched = labels_of(incident, labels)
             withheld = suppression_reason(matched, inhibited_by, around, now) if incident.is_open else None
-            self._note_withheld(connection, incident, withheld, now)
-            self._queue(connection, incident, sent, labels, dashboard_url, withheld, now)
+            yield self._plan(incident, sent, labels, dashboard_url, withheld, now)
 
     def notify_deleted(
         self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
     ) -> None:
         """Queue what is due of a deleted pipeline's incidents, which are over."""
         for incident, sent in self._concerned(connection, known):
-            self._queue(connection, incident, sent, {}, dashboard_url, None, now)
+            self._queue(connection, self._plan(incident, sent, {}, dashboard_url, None, now), now)
 
     def _concerned(
         self, connection: Connection, known: Sequence[Incident]
@@ -103,27 +140,28 @@ class Notifier:
             change = "released" if withheld is None else "withheld"
             note_change(connection, incident, change, now, note=None if withheld is None else str(withheld))
 
-    def _queue(
+    def _plan(
         self,
-        connection: Connection,
         incident: Incident,
         sent: Sequence[SentNotification],
         labels: Mapping[str, str],
         dashboard_url: str,
         withheld: Withheld | None,
         now: datetime,
-    ) -> None:
+    ) -> _Planned:
         triggered_s = seconds_since_trigger([row for row in sent if is_of_severity(row, incident.severity)], now)
         unacknowledged_s = None if incident.acknowledged_at else triggered_s
         goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
         body = incident_body(incident, change, labels, dashboard_url)
         status = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
-        orders = plan(status, sent, goes_to, self.policy, now)
-        outbox.queue(connection, incident.id, body, orders)
-        escalated = [order.receiver for order in orders if order.change == "escalated"]
+        return _Planned(incident, withheld, body, plan(status, sent, goes_to, self.policy, now))
+
+    def _queue(self, connection: Connection, planned: _Planned, now: datetime) -> None:
+        outbox.queue(connection, planned.incident.id, planned.body, planned.orders)
+        escalated = [order.receiver for order in planned.orders if order.change == "escalated"]
         if escalated:
-            note_change(connection, incident, "escalated", now, note=f"to {', '.join(escalated)}")
+            note_change(connection, planned.incident, "escalated", now, note=f"to {', '.join(escalated)}")
 
 
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:

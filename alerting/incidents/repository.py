@@ -8,12 +8,14 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, insert, select, text, update
 
-from alerting.incidents.lifecycle import KnownIncident
+from alerting.incidents.lifecycle import KnownIncident, Transition, judge
+from alerting.rules import Rule
+from alerting.rules.assessment import Assessment
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.store.schema import alerting as alert_tables
-from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.core import is_any, table_of
 
 _table = table_of(alert_tables.IncidentRow)
 
@@ -48,23 +50,34 @@ def take_turn(connection: Connection, pipeline: str) -> None:
     )
 
 
-def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | None = None) -> list[Incident]:
+def read(
+    connection: Connection, pipeline: str, horizon_s: int, runbooks: str | None = None, *, locks: bool = True
+) -> list[Incident]:
     """Read open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the
-    newest resolved first. Their rows are locked: an acknowledgement waits and is not overwritten. `runbooks`: its
-    own."""
+    newest resolved first. `locks`: their rows are locked, so that an acknowledgement waits and is not overwritten.
+    `runbooks`: its own."""
     row = _table.c
     asked = (
         select(_table)
         .where(row.pipeline == pipeline, (row.state == "open") | (row.last_window >= horizon_s))
         .order_by(row.resolved_at.desc())
-        .with_for_update()
     )
+    asked = asked.with_for_update() if locks else asked
     return [Incident.of_row(found, runbooks) for found in connection.execute(asked)]
 
 
-def pipelines_with_open(connection: Connection) -> set[str]:
-    """Return the names of the pipelines that have open incidents."""
-    return set(connection.execute(select(_table.c.pipeline).where(_table.c.state == "open")).scalars())
+def pipelines_with_open(connection: Connection, among: Iterable[str] | None = None) -> set[str]:
+    """Return the names of the pipelines, all or those `among` some, that have open incidents."""
+    asked = select(_table.c.pipeline).where(_table.c.state == "open")
+    return set(connection.execute(asked if among is None else asked.where(is_any(_table.c.pipeline, among))).scalars())
+
+
+def judge_by(rule: Rule, assessment: Assessment, incidents: Iterable[Incident], now_s: float) -> Transition | None:
+    """Return the next change of a rule's incident, of all `incidents` of its pipeline."""
+    of_rule = [incident for incident in incidents if incident.rule == rule.name]
+    is_open = next((known(incident) for incident in of_rule if incident.is_open), None)
+    resolved = [known(incident) for incident in of_rule if not incident.is_open]
+    return judge(rule.higher_is_worse, assessment, is_open, resolved, now_s, may_page=rule.severity == "critical")
 
 
 def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from sqlalchemy import Connection, or_, select
 
-from alerting.incidents.repository import pipelines_with_open
 from alerting.views.silent_nodes import read_silent
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.rules.group_progress import NOW_S
@@ -15,11 +14,11 @@ from lagloss_server.store.schema.core import ConsumerLagRow, is_any
 
 
 def read_watched(connection: Connection, now_s: float, with_groups: Collection[str]) -> set[str]:
-    """Return the pipelines with an open incident, a pending breach, a node that fell silent or, of those that are
+    """Return the pipelines with a pending breach, a node that fell silent or, of those that are
     `with_groups`, a partition at risk."""
     pending = set(connection.execute(select(PendingBreachRow.pipeline).distinct()).scalars())
     silent = read_silent(connection, now_s).keys()
-    return pipelines_with_open(connection) | pending | silent | _at_risk(connection, now_s, with_groups)
+    return pending | silent | _at_risk(connection, now_s, with_groups)
 
 
 def _at_risk(connection: Connection, now_s: float, pipelines: Collection[str]) -> set[str]:

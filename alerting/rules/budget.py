@@ -32,6 +32,7 @@ from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.rules.error_budget import BURN_SPANS, BurnSpans, Objective, bad_of, budget_of
 
 LONGEST_S: Final = max(spans.long_s for spans in BURN_SPANS)
+LONGEST_SHORT_S: Final = max(spans.short_s for spans in BURN_SPANS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +72,13 @@ class BurnRate:
         stretch = WindowRun.of(view, 1)
         if not len(stretch.windows):
             return Assessment((), {}, ())
-        long = self._burn_rates(view, self.spans.long_s, stretch.first)
-        burning: Flags = long > self.target
-        if burning.any():
-            short = self._burn_rates(view, self.spans.short_s, stretch.first)
+        long = short = self._burn_rates(view, self.spans.short_s, stretch.first)
+        burning: Flags = short > self.target
+        if burning.any():  # else the long span, which reaches far back, need not be read
+            long = self._burn_rates(view, self.spans.long_s, stretch.first)
             many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
-            history_s = stretch.windows.starts + WINDOW_S - view.windows.starts[0]
-            burning &= (short > self.target) & many & (history_s >= self.spans.short_s)
+            history_s = stretch.windows.starts + WINDOW_S - view.windows.first_s()
+            burning &= (long > self.target) & many & (history_s >= self.spans.short_s)
         return stretch.assessment(burning, long, ~burning & self._known(stretch), self.resolve_after)
 
     def _burn_rates(self, view: PipelineView, span_s: int, first: int) -> Floats:

@@ -7,6 +7,7 @@ anything. The same time a week ago is kept apart: on a Saturday it is the better
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -36,14 +37,23 @@ class UsualValues:
     week_ago: Floats
 
 
-@dataclass(frozen=True, slots=True)
 class HabitSeries:
     """Values by time: of each stretch of `step_s` that is known, by its start (epoch s)."""
 
-    step_s: int
-    values: Mapping[int, float] = field(default_factory=dict)
-    _usual: dict[int, tuple[float, float, float]] = field(default_factory=dict, repr=False, compare=False)
-    """Median, spread and value a week before of each stretch that was asked for."""
+    def __init__(self, step_s: int, values: Mapping[int, float]) -> None:
+        starts = sorted(values)
+        self.step_s = step_s
+        self._first_s = starts[0] if starts else 0
+        self._values = np.full((starts[-1] - starts[0]) // step_s + 1 if starts else 0, np.nan)
+        self._values[[(start - self._first_s) // step_s for start in starts]] = [values[at] for at in starts]
+        self._usual: dict[int, tuple[float, float, float]] = {}
+        """Median, spread and value a week before of each stretch that was asked for."""
+
+    def updated(self, values: Mapping[int, float], from_s: int) -> HabitSeries:
+        """Return the series from a moment on with more values."""
+        known = {self._first_s + at * self.step_s: value for at, value in enumerate(self._values.tolist())}
+        kept = {start: value for start, value in known.items() if start >= from_s and not math.isnan(value)}
+        return HabitSeries(self.step_s, {**kept, **values})
 
     def usual_at(self, moments_s: Ints) -> UsualValues:
         """Return what is usual at these moments, each judged by its own stretch of the day."""
@@ -79,8 +89,12 @@ class HabitSeries:
 
     def _days(self, starts: list[int]) -> Floats:
         """Return the values of the days before these starts, a row each, yesterday first."""
-        rows = [[self.values.get(start - day * DAY_S, np.nan) for day in range(1, DAYS + 1)] for start in starts]
-        return np.array(rows, np.float64).reshape(len(starts), DAYS)
+        days = np.arange(1, DAYS + 1) * DAY_S
+        at = (np.array(starts, np.int64)[:, np.newaxis] - days - self._first_s) // self.step_s
+        is_within = (at >= 0) & (at < len(self._values))
+        found = np.full(at.shape, np.nan)
+        found[is_within] = self._values[at[is_within]]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +102,7 @@ class Habits:
     """What is known of a pipeline's past days. `volume`: messages per minute by the quarter of an hour; `shares`:
     by the name of a share, its value by the hour."""
 
-    volume: HabitSeries = HabitSeries(QUARTER_S)
+    volume: HabitSeries = field(default_factory=lambda: HabitSeries(QUARTER_S, {}))
     shares: Mapping[str, HabitSeries] = field(default_factory=dict)
 
     def share(self, name: str) -> HabitSeries:
@@ -96,6 +110,6 @@ class Habits:
         return self.shares.get(name, _NOTHING)
 
 
-_NOTHING: Final = HabitSeries(HOUR_S)
+_NOTHING: Final = HabitSeries(HOUR_S, {})
 NO_HABITS: Final = Habits()
 """Of a pipeline whose past is not known."""

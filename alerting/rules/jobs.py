@@ -240,13 +240,13 @@ def waiting_words(view: PipelineView, spans: Sequence[tuple[int, int]]) -> str:
     from_s, to_s = spans[-1]
     earlier = f" and {fmt.counted(len(spans) - 1, 'hour')} before" if len(spans) > 1 else ""
     hour = f"{fmt.clock(from_s, date=True)}–{fmt.clock(to_s)} UTC{earlier}"
-    starts = view.windows.starts
-    within = np.zeros(len(starts), bool)
+    windows = records = 0
+    counted_to_s = spans[0][0]
     for begin, end in spans:
-        within |= (starts >= begin) & (starts < end)
-    if not within.any():
+        more, messages = view.windows.sum_between("messages", max(begin, counted_to_s), max(end, counted_to_s))
+        windows, records, counted_to_s = windows + more, records + messages, max(end, counted_to_s)
+    if not windows:
         return f"the hour {hour} waits, none of its windows is closed"
-    records = int(view.windows.column("messages")[within].sum())
     return f"{fmt.counted(records, 'record')} of {hour} {'waits' if records == 1 else 'wait'}"
 
 

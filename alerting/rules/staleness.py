@@ -74,9 +74,7 @@ class Staleness(PlacedRule):
     def _newest(self, view: PipelineView) -> Iterator[tuple[str, int]]:
         """Return the newest minute (epoch s) at each checkpoint that has one."""
         for name in self.watches:
-            windows = np.flatnonzero(view.windows.live(name))
-            closed = int(view.windows.starts[windows[-1]]) if len(windows) else None
-            found = [start for start in (closed, view.newest_s.get(name)) if start is not None]
+            found = [start for start in (view.windows.newest_live(name), view.newest_s.get(name)) if start is not None]
             if found:
                 yield name, max(found)
 

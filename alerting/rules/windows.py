@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -28,18 +29,45 @@ SEEING, BLIND, UNSURE = 0, 1, 2
 """State of a window's evidence: enough for a verdict; not enough; a new version of the definition leaves it open."""
 
 
+COUNTED: Final = ("messages", "lost_min", "on_time", "on_time_of")
+"""Columns that are summed over spans longer than the time of which windows have rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierCounts:
+    """Counts of the windows before those that have rows, oldest first; `counts`: a row for each of `COUNTED`.
+
+    They are complete from `from_s` (epoch s) on; `read_all` reads those before, too.
+    """
+
+    starts: Ints
+    counts: npt.NDArray[Any]
+    from_s: float
+    read_all: Callable[[], EarlierCounts]
+
+
 class Windows:
     """Rows of closed windows, oldest first. Columns hold counts of messages where their names do not say otherwise.
 
     `measured`: names of the measures that are no column of their own, the columns of `measures`; `watched`: the
-    checkpoints of `live` and `due`.
+    checkpoints of `live` and `due`. `earlier`: counts of windows before, if there are any; `live_before`: the newest of
+    these with live beacons, by watched checkpoint.
     """
 
-    def __init__(self, rows: npt.NDArray[np.void], measured: tuple[str, ...], watched: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        rows: npt.NDArray[np.void],
+        measured: tuple[str, ...],
+        watched: tuple[str, ...] = (),
+        earlier: EarlierCounts | None = None,
+        live_before: Mapping[str, int] | None = None,
+    ) -> None:
         self.rows = rows
         self.measured = measured
         self.watched = watched
-        self._sums: dict[str, Ints] = {}
+        self._earlier = earlier
+        self._live_before = live_before or {}
+        self._counted: dict[str, tuple[Ints, Ints]] = {}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -78,19 +106,43 @@ class Windows:
         """Position of the first window that starts at that moment or later."""
         return int(self.starts.searchsorted(moment_s))
 
-    def sums_over(self, name: str, span_s: int, first: int) -> Ints:
-        """Return, for each window from position `first` on, the sum of a column over the span that ends with it."""
-        sums = self._prefix_sums(name)
-        begins = self.starts.searchsorted(self.starts[first:] + WINDOW_S - span_s)
-        return sums[first + 1 :] - sums[begins]
+    def newest_live(self, checkpoint: str) -> int | None:
+        """Return the start (epoch s) of the newest window in which a watched checkpoint has live beacons."""
+        found = self.starts[self.live(checkpoint)]
+        return int(found[-1]) if len(found) else self._live_before.get(checkpoint)
 
-    def _prefix_sums(self, name: str) -> Ints:
-        """Return sums of a column up to each window, which is not in it; one more than there are windows."""
-        if name not in self._sums:
-            sums = np.zeros(len(self.rows) + 1, np.int64)
-            self.rows[name].cumsum(out=sums[1:])
-            self._sums[name] = sums
-        return self._sums[name]
+    def sums_over(self, name: str, span_s: int, first: int) -> Ints:
+        """Return, for each window from position `first` on, the sum of a column of `COUNTED` over the span that ends
+        with it."""
+        begins_s = self.starts[first:] + WINDOW_S - span_s
+        starts, sums = self._sums_since(name, begins_s[0] if len(begins_s) else math.inf)
+        return sums[len(starts) - len(begins_s) + 1 :] - sums[starts.searchsorted(begins_s)]
+
+    def sum_between(self, name: str, from_s: int, to_s: int) -> tuple[int, int]:
+        """Return how many windows start in from <= start < to, and the sum of a column of `COUNTED` over them."""
+        starts, sums = self._sums_since(name, from_s)
+        first, last = starts.searchsorted([from_s, to_s])
+        return int(last - first), int(sums[last] - sums[first])
+
+    def first_s(self) -> int:
+        """Return the start (epoch s) of the first window there is, however early."""
+        return int(self._sums_since(COUNTED[0], -math.inf)[0][0])
+
+    def _sums_since(self, name: str, from_s: float) -> tuple[Ints, Ints]:
+        """Return the starts of all windows from then on, and of some before; and sums of a column up to each of these,
+        which is not in it; one more than there are windows."""
+        if self._earlier is not None and from_s < self._earlier.from_s:
+            self._earlier = self._earlier.read_all()
+            self._counted.clear()
+        if name not in self._counted:
+            starts, counts = self.starts, self.rows[name]
+            if self._earlier is not None:
+                starts = np.concatenate([self._earlier.starts, starts])
+                counts = np.concatenate([self._earlier.counts[COUNTED.index(name)], counts])
+            sums = np.zeros(len(counts) + 1, np.int64)
+            counts.cumsum(dtype=np.int64, out=sums[1:])
+            self._counted[name] = starts, sums
+        return self._counted[name]
 
 
 _COLUMNS: Final = [
@@ -129,15 +181,20 @@ class WindowReader:
 
     def windows(self, rows: Iterable[Row]) -> Windows:
         """Return the windows with these rows, oldest first."""
-        return self.of_rows(np.array(list(rows), self._columns))
+        return self.of_rows(self.rows(rows))
 
-    def joined(self, parts: Sequence[Windows]) -> Windows:
-        """Join the windows of all parts, oldest first."""
-        return self.of_rows(np.concatenate([part.rows for part in (self.windows(()), *parts)]))
-
-    def of_rows(self, rows: npt.NDArray[np.void]) -> Windows:
+    def of_rows(
+        self,
+        rows: npt.NDArray[np.void],
+        earlier: EarlierCounts | None = None,
+        live_before: Mapping[str, int] | None = None,
+    ) -> Windows:
         """Return the windows of an array of such rows."""
-        return Windows(rows, tuple(self.measures), self.watched)
+        return Windows(rows, tuple(self.measures), self.watched, earlier, live_before)
+
+    def rows(self, rows: Iterable[Row]) -> npt.NDArray[np.void]:
+        """Return an array of these rows."""
+        return np.array(list(rows), self._columns)
 
     @property
     def _columns(self) -> np.dtype[np.void]:

@@ -15,7 +15,7 @@ from typing import Final
 from sqlalchemy import Connection, Integer, func, literal_column, select
 
 from alerting.rules.base import Rule
-from alerting.rules.habits import DAY_S, DAYS, HOUR_S, NO_HABITS, QUARTER_S, Habits, HabitSeries
+from alerting.rules.habits import DAY_S, DAYS, HOUR_S, QUARTER_S, Habits, HabitSeries
 from alerting.rules.measures import Measure
 from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
 from lagloss.wire.format import WINDOW_S
@@ -55,11 +55,9 @@ class HabitCache:
         self._name = pipeline
         self._shares = shares_of(rules)
         self._needs_volume = needs_volume(rules)
-        self._quarters: dict[int, float] = {}
-        self._hours: dict[str, dict[int, float]] = {name: {} for name in self._shares}
         self._hour: int | None = None
         self._begins_s = zlib.crc32(pipeline.encode()) % HOUR_S
-        self._habits = NO_HABITS
+        self._habits = habits_of({}, {name: {} for name in self._shares})
 
     @property
     def due_s(self) -> float:
@@ -74,20 +72,14 @@ class HabitCache:
         if hour != self._hour:
             to_s = (hour - SETTLED_H) * HOUR_S
             from_s = to_s - KEPT_S if self._hour is None else max(to_s - KEPT_S, (self._hour - SETTLED_H) * HOUR_S)
+            volume, shares = self._habits.volume, self._habits.shares
             if self._needs_volume:
-                self._quarters |= read_volume(connection, self._name, from_s, to_s)
-            if self._shares:
-                for name, found in read_shares(connection, self._name, self._shares, from_s, to_s).items():
-                    self._hours[name] |= found
-            self._forget(to_s - KEPT_S)
-            self._hour = hour
-            self._habits = habits_of(self._quarters, self._hours)
+                volume = volume.updated(read_volume(connection, self._name, from_s, to_s), to_s - KEPT_S)
+            if shares:
+                read = read_shares(connection, self._name, self._shares, from_s, to_s)
+                shares = {name: known.updated(read[name], to_s - KEPT_S) for name, known in shares.items()}
+            self._hour, self._habits = hour, Habits(volume, shares)
         return self._habits
-
-    def _forget(self, before_s: int) -> None:
-        self._quarters = {start: value for start, value in self._quarters.items() if start >= before_s}
-        for name, hours in self._hours.items():
-            self._hours[name] = {start: value for start, value in hours.items() if start >= before_s}
 
 
 def habits_of(quarters: Mapping[int, float], hours: Mapping[str, Mapping[int, float]]) -> Habits:

@@ -7,6 +7,8 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
 from sqlalchemy import Connection, func, select
 
 from lagloss_server.store.schema.core import TallyRow, table_of
@@ -19,12 +21,14 @@ _KEPT_S: Final = 10_800
 
 
 class Minutes:
-    """Cache of minutes with live beacons, each with the moment (epoch s) at which its first report was known to be
-    there; it reads only tallies that changed since its last read."""
+    """Cache of the newest minute with live beacons of each checkpoint, and of those with beacons at an `in`, each with
+    the moment (epoch s) at which its first report was known to be there; it reads only tallies that changed since its
+    last read."""
 
     def __init__(self) -> None:
         self._basis = -1
-        self._minutes: dict[tuple[str, str], dict[int, float]] = {}
+        self._newest: dict[tuple[str, str], int] = {}
+        self._minutes: dict[tuple[str, str], npt.NDArray[np.float64]] = {}  # a row each: start, known at
         self._came: dict[str, float] = {}
 
     def refresh(self, connection: Connection, now_s: float) -> None:
@@ -45,15 +49,20 @@ class Minutes:
             )
             .group_by(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start)
         )
-        found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        found: dict[tuple[str, str], list[tuple[int, float]]] = defaultdict(list)
         for pipeline, checkpoint, start, changed_ms in rows:
-            at_s = found[pipeline, checkpoint][start] = changed_ms / 1_000
+            at_s, key = changed_ms / 1_000, (pipeline, checkpoint)
+            self._newest[key] = max(start, self._newest.get(key, start))
+            if checkpoint.endswith(".in"):
+                found[key].append((start, at_s))
             if at_s < self._came.get(pipeline, math.inf):
                 self._came[pipeline] = at_s
         for key, minutes in found.items():
-            minutes |= self._minutes.get(key, {})  # what was read first was known first
-            oldest = max(minutes) - _KEPT_S
-            self._minutes[key] = {start: at for start, at in minutes.items() if start >= oldest}
+            known = self._minutes.get(key, _NONE)
+            new = [minute for minute in minutes if minute[0] not in known[:, 0]]  # what was read first was known first
+            if new:
+                known = np.concatenate([known, new])
+                self._minutes[key] = known[known[:, 0] >= self._newest[key] - _KEPT_S]
         self._basis = basis
 
     def take_came(self) -> dict[str, float]:
@@ -64,10 +73,14 @@ class Minutes:
 
     def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
         """Return the newest minute of each of these checkpoints that has one."""
-        known = {name: self._minutes.get((pipeline, name)) for name in checkpoints}
-        return {name: max(minutes) for name, minutes in known.items() if minutes}
+        known = {name: self._newest.get((pipeline, name)) for name in checkpoints}
+        return {name: start for name, start in known.items() if start is not None}
 
-    def came_s(self, pipeline: str, checkpoint: str) -> dict[int, float]:
-        """Return a checkpoint's minutes, as far as they are kept, each with the moment at which its first report was
-        there at the latest."""
-        return dict(self._minutes.get((pipeline, checkpoint), {}))
+    def came_s(self, pipeline: str, node: str) -> dict[int, float]:
+        """Return the minutes in which messages came in at a node, as far as they are kept, each with the moment at
+        which its first report was there at the latest."""
+        starts, known_at = self._minutes.get((pipeline, f"{node}.in"), _NONE).T.tolist()
+        return dict(zip(map(int, starts), known_at, strict=True))
+
+
+_NONE: Final = np.empty((0, 2))

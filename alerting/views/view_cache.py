@@ -6,13 +6,14 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, Engine, func, select
 
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.jobs import MAX_RUNS, RUNS_S
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
+from alerting.views import judged_windows
 from alerting.views.habit_cache import HabitCache
 from alerting.views.silent_nodes import read_expected, read_reported_s
 from alerting.views.tally_minutes import Minutes
@@ -30,11 +31,12 @@ from lagloss_server.store.task_runs import read_runs_by
 class _Kept:
     """Cached state of one version of a pipeline."""
 
-    def __init__(self, pipeline: StoredPipeline) -> None:
+    def __init__(self, pipeline: StoredPipeline, engine: Engine) -> None:
+        graph = Graph(pipeline.definition)
         self.version = pipeline.version
-        self.graph = Graph(pipeline.definition)
+        self.nodes, self.sources = frozenset(graph.nodes), graph.sources
         self.rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
-        self.stored = StoredWindows(pipeline.name, reader_of(pipeline.definition, self.rules.values()))
+        self.stored = StoredWindows(pipeline.name, reader_of(pipeline.definition, self.rules.values()), engine)
         self.watched = {name for rule in self.rules.values() for name in rule.watches}
         self.habits = HabitCache(pipeline.name, self.rules.values())
 
@@ -48,10 +50,15 @@ class ViewCache:
         self._minutes = Minutes()
         self._since_s: float | None = None
 
-    def view(self, pipeline: StoredPipeline, now_s: float) -> PipelineView:
-        """Return the view of a pipeline as of one moment, out of one snapshot of the database."""
+    def view(self, pipeline: StoredPipeline, now_s: float, *, follows: bool = False) -> PipelineView:
+        """Return the view of a pipeline as of one moment, out of one snapshot of the database. It need not hold what
+        was judged before; `follows`: by another alerter, while this one looks."""
         name, kept, jobs = pipeline.name, self._of(pipeline), pipeline.definition.spec.jobs
         with self._engine.begin() as connection:
+            if follows or not kept.stored.has_read:
+                judged = judged_windows.read(connection, pipeline)
+                if judged is not None:
+                    kept.stored.restore(judged)
             kept.stored.refresh(connection, int(now_s) - HORIZON_S)
             self._minutes.refresh(connection, now_s)
             return self._view(
@@ -59,39 +66,55 @@ class ViewCache:
                 pipeline,
                 now_s,
                 reported_s=read_reported_s(connection, [name]).get(name, {}),
-                expected=read_expected(connection, [name], now_s).get(name, frozenset()) & frozenset(kept.graph.nodes),
+                expected=read_expected(connection, [name], now_s).get(name, frozenset()) & kept.nodes,
                 runs=read_runs_by(connection, name, jobs, now_s - RUNS_S, limit=MAX_RUNS * len(jobs)),
                 partitions=_partitions(connection, name, kept.rules.values(), now_s),
             )
 
     def glance(
-        self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]], now_s: float
+        self,
+        pipelines: Sequence[StoredPipeline],
+        closed: Mapping[str, Collection[int]],
+        now_s: float,
+        with_open: Collection[str] = (),
     ) -> Iterator[tuple[StoredPipeline, PipelineView]]:
         """Yield views of pipelines that have been read, out of one snapshot of the database, each with what is new of
-        these `closed` windows. They know of messages what `refresh_minutes` read, and neither nodes' reports
-        nor runs or partitions: see `watch_list`."""
+        these `closed` windows; none of a pipeline of which a window changed that had been judged. Views know of
+        messages what `refresh_minutes` read, and neither nodes' reports nor runs or partitions: see `watch_list`.
+        Of pipelines `with_open` incidents all windows are assessed where one is new: good ones count together."""
         with self._engine.begin() as connection:
             rows = read_named(connection, {one.name: closed[one.name] for one in pipelines if one.name in closed})
             for pipeline in pipelines:
                 kept = self._of(pipeline)
-                from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
-                are_new = kept.habits.due_s <= now_s  # of all windows
-                news_from_s = -math.inf if are_new else math.inf if from_s is None else from_s
-                yield pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)
+                news_from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
+                if news_from_s > -math.inf:
+                    has_news = pipeline.name in with_open and news_from_s < math.inf
+                    if has_news or kept.habits.due_s <= now_s:
+                        news_from_s = -math.inf
+                    yield pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)
+
+    def settle(self, pipelines: Iterable[StoredPipeline], now_s: float) -> None:
+        """Note that in what is known of these pipelines nothing is to be found, so that it need not be kept or read."""
+        stored = [(pipeline, self._of(pipeline).stored) for pipeline in pipelines]
+        judged = [(pipeline, windows.judged) for pipeline, windows in stored if windows.settle(now_s)]
+        if judged:
+            with self._engine.begin() as connection:
+                judged_windows.write(connection, judged)
 
     def _view(self, connection: Connection, pipeline: StoredPipeline, now_s: float, **more: Any) -> PipelineView:
         self._since_s = now_s if self._since_s is None else self._since_s
-        kept, seen_from_s = self._of(pipeline), int(now_s) - HORIZON_S
-        newest_s = kept.stored.newest_s
+        kept = self._of(pipeline)
+        seen_from_s = max(int(now_s) - HORIZON_S, kept.stored.judged.to_s)
+        windows, newest_s = kept.stored.windows, kept.stored.newest_s
         return PipelineView(
             definition=pipeline.definition,
             now_s=now_s,
-            windows=kept.stored.windows,
+            windows=windows,
             seen_from_s=seen_from_s,
             newest_end_s=None if newest_s is None else newest_s + WINDOW_S,
             newest_s=self._minutes.newest_s(pipeline.name, kept.watched),
-            came_from_s={source: self._minutes.came_s(pipeline.name, f"{source}.in") for source in kept.graph.sources},
-            waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
+            came_from_s={source: self._minutes.came_s(pipeline.name, source) for source in kept.sources},
+            waiting=_waiting(connection, pipeline.definition, windows, seen_from_s),
             watched_since_s=self._since_s,
             habits=kept.habits.refreshed(connection, now_s),
             **more,
@@ -115,7 +138,7 @@ class ViewCache:
     def _of(self, pipeline: StoredPipeline) -> _Kept:
         kept = self._kept.get(pipeline.name)
         if kept is None or kept.version != pipeline.version:
-            kept = self._kept[pipeline.name] = _Kept(pipeline)
+            kept = self._kept[pipeline.name] = _Kept(pipeline, self._engine)
         return kept
 
     def has_read(self, pipeline: StoredPipeline) -> bool:

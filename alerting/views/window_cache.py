@@ -1,13 +1,15 @@
-"""Stored windows, kept in memory: of a pipeline's closed windows, only those that changed are read again.
+"""Stored windows, kept in memory: of a pipeline's closed windows, those that rules may yet find something new in.
 
-They are kept by hour, each with a digest that changes whenever one of its windows is closed or revised. As far back as
-rules speak, windows are read with their documents; before, back to the start of the longest span that ends there, only
-their counts. Windows that closings name are read for many pipelines at once, without a look at the digests.
+From some hour on they are kept, each with a row and a stamp that changes whenever it is closed or revised. Hours before
+were judged: of each there is a digest, which changes whenever one of its windows does, and then they are read again.
+Counts reach further back, as far as short spans do; what a long span needs is read when a rule asks for it. Windows
+that closings name are read for many pipelines at once, without a look at the digests.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +19,7 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     Connection,
+    Engine,
     Integer,
     Row,
     Text,
@@ -28,59 +31,51 @@ from sqlalchemy import (
     select,
 )
 
-from alerting.rules.budget import LONGEST_S
-from alerting.rules.windows import WindowReader, Windows
+from alerting.rules.budget import LONGEST_S, LONGEST_SHORT_S
+from alerting.rules.view import HORIZON_S
+from alerting.rules.windows import COUNTED, EarlierCounts, Ints, WindowReader, Windows
 from lagloss_server.store.schema.core import WindowRow, rows_of, table_of
 
 HOUR_S: Final = 3_600
 CONTEXT_S: Final = 2 * HOUR_S
-"""Windows with documents before those that are spoken of: enough for any k of n."""
+"""Windows with documents before those that are judged: enough for any k of n."""
+RECENT_S: Final = 3_600
+"""Windows that are younger than this are likely to be closed again."""
 
-Digest = tuple[int, ...]
 _WINDOW = table_of(WindowRow)
-
-
+_STAMP: Final = (_WINDOW.c.revision, _WINDOW.c.closed_at, _WINDOW.c.history)
+_HOUR: Final = (_WINDOW.c.window_start // literal_column(str(HOUR_S), Integer)).label("hour")
 _DIGEST: Final = (
     func.count(),
-    func.coalesce(func.sum(_WINDOW.c.revision), 0),
-    func.coalesce(func.sum(_WINDOW.c.closed_at), 0),
+    func.sum(_WINDOW.c.revision),
+    func.sum(_WINDOW.c.closed_at),
     func.count().filter(_WINDOW.c.history),
 )
-_HOUR: Final = (_WINDOW.c.window_start // literal_column(str(HOUR_S), Integer)).label("hour")
-_COUNTS: Final = tuple(
-    _WINDOW.c[name]
-    for name in (
-        *("window_start", "revision", "closed_at", "history", "verdict"),
-        *("messages", "lost_min", "on_time", "on_time_of", "pending"),
-    )
-)
-Stamp = tuple[int, int, bool]
-"""Revision, moment of closing and whether it is history: a window that keeps them is as it was."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Hour:
-    """An hour as last read. `windows`: those of its windows that are no history."""
+class JudgedWindows:
+    """What was judged of a pipeline's windows: those before `to_s` (epoch s), a full hour. `digests`: of these, a row
+    each of hour, windows, sums of revisions and moments of closing, and how many are history. `live`: newest window
+    with live beacons before those that have to be read, by watched checkpoint."""
 
-    stamps: Mapping[int, Stamp]
-    windows: Windows
-
-    @property
-    def digest(self) -> Digest:
-        """As `_DIGEST` computes it."""
-        stamps = self.stamps.values()
-        return (len(stamps), *(sum(stamp[at] for stamp in stamps) for at in range(3)))
+    to_s: int
+    digests: Ints
+    live: Mapping[str, int]
 
 
 class StoredWindows:
     """The closed windows of a pipeline, read for one version of its definition."""
 
-    def __init__(self, pipeline: str, reader: WindowReader) -> None:
+    def __init__(self, pipeline: str, reader: WindowReader, engine: Engine) -> None:
         self._name = pipeline
         self._reader = reader
-        self._hours: dict[int, _Hour] = {}
-        self._digests: dict[int, Digest] = {}
-        self._joined: Windows | None = self._reader.windows(())
+        self._engine = engine
+        self._rows = reader.rows(())
+        self._stamps = _numbers((), 4)  # start, revision, moment of closing, whether it is history
+        self._judged = JudgedWindows(0, _numbers((), 5), {})
+        self._settled_s = 0
+        self._earlier: EarlierCounts | None = None
         self.newest_s: int | None = None
         """Start of the newest closed window, history or not."""
         self.has_read = False
@@ -88,113 +83,143 @@ class StoredWindows:
     @property
     def windows(self) -> Windows:
         """As last read, those that are no history, oldest first."""
-        if self._joined is None:
-            self._joined = self._reader.joined([self._hours[hour].windows for hour in sorted(self._hours)])
-        return self._joined
+        return self._reader.of_rows(self._rows, self._earlier, self._judged.live)
+
+    @property
+    def judged(self) -> JudgedWindows:
+        return self._judged
+
+    def restore(self, judged: JudgedWindows) -> None:
+        """Take over what another alerter has judged, so that it need not be read."""
+        if judged.to_s > self._judged.to_s:
+            self._forget_before(judged)
 
     def refresh(self, connection: Connection, seen_from_s: int) -> None:
-        """Read the changed windows that rules judge, from this moment on, and those before that they need as context.
-        The connection is in a REPEATABLE READ transaction."""
-        from_s = first_s(seen_from_s)
-        self._drop_before(from_s)
-        if self.has_read:
-            found = _numbers(connection.execute(select(*_DIGEST).where(self._within(from_s))).one())
-            if found == tuple(map(sum, zip(_NONE, *self._digests.values(), strict=True))):
-                return
+        """Read the changed windows that rules judge, from this moment on as far as they were not judged yet, and those
+        before that they need as context. The connection is in a REPEATABLE READ transaction."""
+        oldest_s, first_s = seen_from_s // HOUR_S * HOUR_S, first_needed_s(seen_from_s)
+        self._judge_to(oldest_s)
+        by_hour = select(_HOUR, *_DIGEST).where(self._within(first_s, self._judged.to_s)).group_by(_HOUR)
+        digests = _numbers(connection.execute(by_hour.order_by(_HOUR)), 5)
+        known = self._judged.digests
+        if not self.has_read or not np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S]):
+            self._earlier = None
+        if not np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S]):
+            self._judged = JudgedWindows(oldest_s, digests[digests[:, 0] < oldest_s // HOUR_S], {})
+        self._read(connection)
+        if self._earlier is None:
+            self._earlier = self._read_counts(connection, self._judged.to_s - LONGEST_SHORT_S)
         self.has_read = True
-        by_hour = select(_HOUR, *_DIGEST).where(self._within(from_s)).group_by(_HOUR)
-        digests = {int(row[0]): _numbers(row[1:]) for row in connection.execute(by_hour)}
-        for hour in self._hours.keys() - digests.keys():
-            self._put(hour, {}, self._reader.windows(()))
-        changed = {hour for hour, digest in digests.items() if self._digests.get(hour) != digest}
-        if changed:
-            self._read(connection, changed, seen_from_s - CONTEXT_S)
         newest = select(func.max(_WINDOW.c.window_start)).where(_WINDOW.c.pipeline == self._name)
         self.newest_s = connection.execute(newest).scalar_one()
 
-    def take(self, rows: Collection[Row[Any]], seen_from_s: int) -> int | None:
-        """Take in rows of windows as `read_named` gives them; return the start of the first that changed, if one did.
-        What was read before has to be as complete as a `refresh` leaves it."""
-        self._drop_before(first_s(seen_from_s))
-        by_hour: dict[int, list[Row[Any]]] = {}
-        for row in rows:
-            hour = self._hours.get(row.window_start // HOUR_S)
-            is_new = hour is None or hour.stamps.get(row.window_start) != _stamp(row)
-            if is_new and row.window_start >= first_s(seen_from_s):
-                by_hour.setdefault(row.window_start // HOUR_S, []).append(row)
-        for at, changed in by_hour.items():
-            before = self._hours.get(at) or _Hour({}, self._reader.windows(()))
-            new = {row.window_start: _stamp(row) for row in changed}
-            kept = before.windows.rows
-            if before.stamps.keys() & new.keys():
-                kept = kept[[start not in new for start in kept["start"].tolist()]]
-            read = [self._row(row, seen_from_s - CONTEXT_S, row.document) for row in changed if not row.history]
-            merged = np.concatenate([kept, self._reader.windows(read).rows])
-            if len(kept) and kept["start"][-1] > min(new):
-                merged = merged[np.argsort(merged["start"], kind="stable")]
-            self._put(at, {**before.stamps, **new}, self._reader.of_rows(merged))
-        changed_s = [row.window_start for changed in by_hour.values() for row in changed]
-        if changed_s:
-            self.newest_s = max(changed_s if self.newest_s is None else (self.newest_s, *changed_s))
-        return min(changed_s, default=None)
+    def take(self, rows: Collection[Row[Any]], seen_from_s: int) -> float:
+        """Take in rows of windows as `read_named` gives them; return the start of the first that changed, inf if none
+        did, -inf if one was judged, so that a `refresh` has to look further back."""
+        first_s = first_needed_s(seen_from_s)
+        changed = [row for row in rows if row.window_start >= first_s and not self._knows(row)]
+        if not changed:
+            return math.inf
+        starts: list[int] = [row.window_start for row in changed]
+        first_s = min(starts)
+        if first_s < self._judged.to_s:
+            return -math.inf
+        read = [self._reader.row(row.window_start, row.document) for row in changed if not row.history]
+        self._rows = _merged(self._rows, self._rows["start"], self._reader.rows(read), starts)
+        stamps = _numbers(((row.window_start, *_stamp(row)) for row in changed), 4)
+        self._stamps = _merged(self._stamps, self._stamps[:, 0], stamps, starts)
+        self.newest_s = max(starts if self.newest_s is None else (self.newest_s, *starts))
+        return first_s
 
-    def _read(self, connection: Connection, hours: set[int], documents_from_s: int) -> None:
-        """Read these hours, with the documents of their changed windows."""
-        within = and_(
-            self._within(min(hours) * HOUR_S, (max(hours) + 1) * HOUR_S), _is_any(_HOUR.element, sorted(hours))
-        )
-        rows = connection.execute(select(*_COUNTS).where(within).order_by(_WINDOW.c.window_start)).all()
-        stamps = {row.window_start: _stamp(row) for row in rows}
-        kept = {start: row for hour in hours for start, row in self._unchanged(hour, stamps)}
-        wanted = [
-            row.window_start
-            for row in rows
-            if not row.history and row.window_start not in kept and row.window_start >= documents_from_s
-        ]
+    def _knows(self, row: Row[Any]) -> bool:
+        at = int(self._stamps[:, 0].searchsorted(row.window_start))
+        return bool(self._stamps[at : at + 1].tolist() == [[row.window_start, *_stamp(row)]])
+
+    def settle(self, now_s: float) -> bool:
+        """Note that there is nothing to be found in the windows as they are, and forget those that no later one needs;
+        return whether there were some. Kept are those that may be closed again soon or have pending messages, and
+        those whose messages a watched checkpoint has still to see."""
+        recent_s = min(int(now_s - RECENT_S), self.newest_s or 0)  # after an outage, windows of long ago are new
+        hour_s = recent_s // HOUR_S * HOUR_S
+        if hour_s <= max(self._judged.to_s, self._settled_s):  # once per hour, however often judged ones are read again
+            return False
+        windows = self.windows
+        kept_s = [recent_s, *windows.starts[windows.column("pending") > 0].tolist()]
+        for name in windows.watched:
+            live_s, due_s = windows.newest_live(name), windows.starts[windows.due(name)]
+            kept_s += [] if live_s is None else due_s[due_s > live_s].tolist()
+        has_moved = self._judge_to(min(kept_s) // HOUR_S * HOUR_S)
+        self._settled_s = hour_s if has_moved else self._settled_s
+        return has_moved
+
+    def _judge_to(self, to_s: int) -> bool:
+        """Call the windows before that moment judged; return whether they were not."""
+        before = self._judged
+        if to_s <= before.to_s:
+            return False
+        starts, first_hour = self._stamps[:, 0], first_needed_s(to_s - HORIZON_S) // HOUR_S
+        new = _digests(self._stamps[(starts >= before.to_s) & (starts < to_s)])
+        digests = np.concatenate([before.digests[before.digests[:, 0] >= first_hour], new])
+        gone = self._reader.of_rows(self._rows[self._rows["start"] < to_s - CONTEXT_S], live_before=before.live)
+        live_s = {name: gone.newest_live(name) for name in gone.watched}
+        live = {name: at for name, at in live_s.items() if at is not None and at >= to_s - HORIZON_S}
+        self._forget_before(JudgedWindows(to_s, digests, live))
+        return True
+
+    def _forget_before(self, judged: JudgedWindows) -> None:
+        """Forget the windows that are no context any more, but for their counts."""
+        kept_s, counted_s = judged.to_s - CONTEXT_S, judged.to_s - LONGEST_SHORT_S
+        if self._earlier is not None:
+            gone = self._rows[self._rows["start"] < kept_s]
+            starts = np.concatenate([self._earlier.starts, gone["start"]])
+            counts = np.hstack([self._earlier.counts, _compact([gone[name] for name in COUNTED])])
+            since = starts >= counted_s
+            self._earlier = EarlierCounts(starts[since], counts[:, since], counted_s, self._read_all_counts)
+        self._rows = self._rows[self._rows["start"] >= kept_s].copy()
+        self._stamps = self._stamps[self._stamps[:, 0] >= kept_s].copy()
+        self._judged = judged
+
+    def _read(self, connection: Connection) -> None:
+        """Read the windows after those that were judged, and their context: documents of changed ones only."""
+        within = self._within(self._judged.to_s - CONTEXT_S)
+        asked = select(_WINDOW.c.window_start, *_STAMP).where(within).order_by(_WINDOW.c.window_start)
+        stamps = _numbers(connection.execute(asked), 4)
+        before = set(map(tuple, self._stamps.tolist()))
+        are_new = [stamp not in before for stamp in map(tuple, stamps.tolist())]
+        kept = stamps[np.invert(are_new), 0] if len(stamps) else ()
+        wanted = stamps[are_new & (stamps[:, 3] == 0), 0].tolist() if len(stamps) else []
+        read = []
         if wanted:
-            within = and_(self._within(wanted[0], wanted[-1] + 1), _is_any(_WINDOW.c.window_start, wanted))
-            for start, document in connection.execute(select(_WINDOW.c.window_start, _WINDOW.c.document).where(within)):
-                kept[start] = self._reader.row(start, document)
-        found: dict[int, list[Row[Any]]] = {hour: [] for hour in hours}
-        for row in rows:
-            found[row.window_start // HOUR_S].append(row)
-        for hour, of_hour in found.items():
-            read = [kept.get(row.window_start) or self._reader.counts(row) for row in of_hour if not row.history]
-            of = {row.window_start: stamps[row.window_start] for row in of_hour}
-            self._put(hour, of, self._reader.windows(read))
+            within = and_(
+                self._within(wanted[0], wanted[-1] + 1),
+                _WINDOW.c.window_start == any_(literal(wanted, ARRAY(BigInteger))),
+            )
+            documents = connection.execute(select(_WINDOW.c.window_start, _WINDOW.c.document).where(within))
+            read = [self._reader.row(start, document) for start, document in documents]
+        rows = self._rows[np.isin(self._rows["start"], kept)]
+        self._rows = _merged(rows, rows["start"], self._reader.rows(sorted(read, key=lambda row: row[0])), wanted)
+        self._stamps = stamps
 
-    def _unchanged(self, hour: int, stamps: Mapping[int, Stamp]) -> Iterator[tuple[int, Any]]:
-        """Yield the rows of an hour's windows that are as they were."""
-        before = self._hours.get(hour)
-        if before is not None and len(before.windows):
-            for start, row in zip(before.windows.starts.tolist(), before.windows.rows.tolist(), strict=True):
-                if before.stamps[start] == stamps.get(start):
-                    yield start, row
+    def _read_counts(self, connection: Connection, from_s: float) -> EarlierCounts:
+        """Read the counts of the windows from that moment on that have no row."""
+        columns = [_WINDOW.c[name] for name in ("window_start", *COUNTED)]
+        first_s = max(from_s, first_needed_s(self._judged.to_s))
+        within = self._within(int(first_s), self._judged.to_s - CONTEXT_S)
+        asked = select(*columns).where(within, ~_WINDOW.c.history).order_by(_WINDOW.c.window_start)
+        found = _numbers(connection.execute(asked), len(columns)).T
+        return EarlierCounts(found[0].copy(), _compact(found[1:]), from_s, self._read_all_counts)
 
-    def _row(self, row: Row[Any], documents_from_s: int, document: dict[str, Any]) -> Any:
-        if row.window_start < documents_from_s:
-            return self._reader.counts(row)
-        return self._reader.row(row.window_start, document)
-
-    def _put(self, hour: int, stamps: Mapping[int, Stamp], windows: Windows) -> None:
-        self._joined = None
-        if not stamps:
-            self._hours.pop(hour, None)
-            self._digests.pop(hour, None)
-            return
-        self._hours[hour] = _Hour(stamps, windows)
-        self._digests[hour] = self._hours[hour].digest
-
-    def _drop_before(self, from_s: int) -> None:
-        for hour in [hour for hour in self._hours if hour < from_s // HOUR_S]:
-            self._put(hour, {}, self._reader.windows(()))
+    def _read_all_counts(self) -> EarlierCounts:
+        with self._engine.begin() as connection:
+            self._earlier = self._read_counts(connection, -math.inf)
+        return self._earlier
 
     def _within(self, from_s: int, to_s: int | None = None) -> ColumnElement[bool]:
         begins = and_(_WINDOW.c.pipeline == self._name, _WINDOW.c.window_start >= from_s)
         return begins if to_s is None else and_(begins, _WINDOW.c.window_start < to_s)
 
 
-def first_s(seen_from_s: int) -> int:
+def first_needed_s(seen_from_s: int) -> int:
     """Return the start (epoch s) of the first hour that rules need which speak of windows from that moment on."""
     return (seen_from_s - LONGEST_S) // HOUR_S * HOUR_S
 
@@ -206,7 +231,7 @@ def read_named(connection: Connection, named: Mapping[str, Collection[int]]) -> 
     )
     is_asked = and_(_WINDOW.c.pipeline == asked.c.name, _WINDOW.c.window_start == asked.c.start)
     found: dict[str, list[Row[Any]]] = {}
-    columns: tuple[Any, ...] = (_WINDOW.c.pipeline, *_COUNTS, _WINDOW.c.document)
+    columns: tuple[Any, ...] = (_WINDOW.c.pipeline, _WINDOW.c.window_start, *_STAMP, _WINDOW.c.document)
     for row in connection.execute(select(*columns).join(asked, is_asked).order_by(_WINDOW.c.window_start)):
         found.setdefault(row.pipeline, []).append(row)
     return found
@@ -222,16 +247,35 @@ def read_lossy(connection: Connection, named: Mapping[str, Collection[int]]) -> 
     return list(connection.execute(found).scalars())
 
 
-_NONE: Final = (0,) * len(_DIGEST)
+def _stamp(row: Row[Any]) -> list[int]:
+    return [row.revision, row.closed_at, int(row.history)]
 
 
-def _stamp(row: Row[Any]) -> Stamp:
-    return row.revision, row.closed_at, row.history
+def _numbers(rows: Iterable[Iterable[Any]], columns: int) -> Ints:
+    return np.array([[int(number) for number in row] for row in rows], np.int64).reshape(-1, columns)
 
 
-def _numbers(row: Iterable[Any]) -> Digest:
-    return tuple(int(number) for number in row)
+def _digests(stamps: Ints) -> Ints:
+    """Return the digests of the hours of these windows, as `_DIGEST` computes them."""
+    hours, first = np.unique(stamps[:, 0] // HOUR_S, return_index=True)
+    if not len(hours):
+        return _numbers((), 5)
+    ones = np.ones((len(stamps), 1), np.int64)
+    sums = np.add.reduceat(np.hstack([ones, stamps[:, 1:]]), first)
+    return np.hstack([hours[:, np.newaxis], sums])
 
 
-def _is_any(column: ColumnElement[int], numbers: list[int]) -> ColumnElement[bool]:
-    return column == any_(literal(numbers, ARRAY(BigInteger)))
+def _merged(before: Any, before_starts: Ints, new: Any, starts: Collection[int]) -> Any:
+    """Return the rows of an array with `new` ones in place of those of the windows that start then; all oldest
+    first."""
+    if not len(before) or not starts or min(starts) > before_starts[-1]:
+        return np.concatenate([before, new])
+    kept = before[~np.isin(before_starts, list(starts))]
+    merged = np.concatenate([kept, new])
+    return merged[np.argsort(merged["start"] if merged.dtype.names else merged[:, 0], kind="stable")]
+
+
+def _compact(counts: Any) -> np.ndarray[Any, Any]:
+    """Return the rows of counts in the narrowest type that holds them."""
+    found = np.array(counts, np.int64)
+    return found.astype(np.min_scalar_type(int(found.max(initial=0))))

@@ -33,7 +33,7 @@ WRITES: Final = {
         *("set_aside", "stranger", "tally", "window", "window_history"),
     ),
     "lagloss_collector": ("pipeline", *RUNS),
-    "lagloss_alerting": (*_ALERTING, "alerting_leader", "pending_breach", "receiver"),
+    "lagloss_alerting": (*_ALERTING, "alerting_leader", "judged_windows", "pending_breach", "receiver"),
     "lagloss_taps": ("tap", "tap_tally", "tap_unreadable"),
     "lagloss_dashboard": (*_ALERTING, "login_session", "login_user", "recompute_request", "report_run"),
     "lagloss_cli": (*_ALERTING, "login_session", "login_user", "pipeline", "recompute_request", "token"),

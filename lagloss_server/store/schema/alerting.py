@@ -110,6 +110,21 @@ class PendingBreachRow(Base):
     text: Mapped[str] = mapped_column(comment="the newest one's value against the target, for people")
 
 
+class JudgedWindowsRow(Base):
+    __tablename__ = "judged_windows"
+    __table_args__ = {"comment": "Windows in which alerting has found all there is to find. Writer: alerting."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, comment="of the definition by whose rules they were judged")
+    judged_to: Mapped[int] = mapped_column(comment="those that start before; epoch s, full hour")
+    digests: Mapped[bytes] = mapped_column(
+        comment="of each hour, five int64: hour, windows, sums of revision and closed_at, how many are history"
+    )
+    live: Mapped[dict[str, Any]] = mapped_column(
+        comment="newest window with live beacons (epoch s) before those that are read, by checkpoint"
+    )
+
+
 class SilenceRow(Base):
     __tablename__ = "silence"
     __table_args__ = {"comment": "Incidents nobody is to be told of for a while. Writers: lagloss alerts, dashboard."}

@@ -14,10 +14,14 @@ from alerting.incidents import repository
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.routing import ReceiverRoute
-from lagloss_server.model.definition import Definition, parse_definition
+from alerting.views import judged_windows
+from alerting.views.judged_windows import read as read_judged
+from alerting.views.window_cache import JudgedWindows
+from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow, PendingBreachRow
-from lagloss_server.store.schema.core import EmitterRow, ReportsPositionRow, TallyRow, WindowRow, table_of
+from lagloss_server.store.schema.audit import AuditTrailRow
+from lagloss_server.store.schema.core import Base, EmitterRow, ReportsPositionRow, TallyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
 from tests.support.window_documents import CHAIN, document, store_missing, store_window
 
@@ -155,6 +159,23 @@ def emitter(name: str, node: str, now_s: float) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def history(store: Store) -> list[tuple[Any, ...]]:
+    """Return all that happened to incidents, whatever their ids are."""
+    incident, change = table_of(IncidentRow), table_of(IncidentChangeRow)
+    columns = (change.c.at, incident.c.pipeline, incident.c.rule, change.c.change, change.c.note, change.c.value)
+    windows = (change.c.worst, change.c.first_window, change.c.last_window, incident.c.detail["breaches"].astext)
+    asked = select(*columns, *windows).join(incident, incident.c.id == change.c.incident_id)
+    with store.engine.connect() as connection:
+        return sorted((tuple(row) for row in connection.execute(asked)), key=str)
+
+
+def clear(store: Store) -> None:
+    with store.engine.begin() as connection:
+        for table in reversed(Base.metadata.sorted_tables):
+            if table.name != AuditTrailRow.__tablename__:
+                connection.execute(table.delete())
+
+
 def everything(store: Store) -> list[list[Any]]:
     with store.engine.connect() as connection:
         return [
@@ -169,6 +190,7 @@ def test_what_a_glance_leaves_out_an_evaluation_that_reads_everything_anew_would
 ) -> None:
     world = World(store, seed)
     monkeypatch.setattr(repository, "clock", lambda _: datetime.fromtimestamp(world.now_s, UTC))
+    monkeypatch.setattr(judged_windows, "read", lambda *_: None)
     notifier = Notifier([ReceiverRoute(matchers=(), receivers=("hook",))])
     watching = Evaluator(store, notifier)
     left_out = changes = 0
@@ -188,3 +210,36 @@ def test_what_a_glance_leaves_out_an_evaluation_that_reads_everything_anew_would
             left_out += 1
         assert everything(store) == before
     assert (left_out > 50, changes > 3) == (True, True), (left_out, changes)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_incidents_are_those_of_an_alerter_that_reads_and_judges_a_day_anew_each_time_whoever_takes_over(
+    store: Store, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    notifier, restored = Notifier([ReceiverRoute(matchers=(), receivers=("hook",))]), 0
+
+    def restore(connection: Connection, pipeline: StoredPipeline) -> JudgedWindows | None:
+        nonlocal restored
+        found = read_judged(connection, pipeline)
+        restored += found is not None
+        return found
+
+    def lived_through(evaluator: Evaluator, *, anew: bool) -> list[tuple[Any, ...]]:
+        clear(store)
+        world, handover = World(store, seed), random.Random(seed)
+        monkeypatch.setattr(repository, "clock", lambda _: datetime.fromtimestamp(world.now_s, UTC))
+        monkeypatch.setattr(judged_windows, "read", lambda *_: None if anew else restore(*_))
+        for _ in range(150):
+            closed = world.move()
+            pipelines = {one.name: one for one in store.pipelines()}
+            if anew or handover.random() < 0.05:
+                before, evaluator = evaluator, Evaluator(store, notifier)
+                evaluator._views._since_s, evaluator._views._minutes = before._views._since_s, before._views._minutes
+            due = evaluator.find_due({name: one.version for name, one in pipelines.items()})
+            for name in evaluator.glance([pipelines[name] for name in {*closed, *due}], closed):
+                evaluator.evaluate(pipelines[name])
+        return history(store)
+
+    found = lived_through(Evaluator(store, notifier), anew=False)
+    assert found == lived_through(Evaluator(store, notifier), anew=True)
+    assert (len(found) > 10, restored > 0) == (True, True), (len(found), restored)
