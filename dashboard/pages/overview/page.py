@@ -16,12 +16,13 @@ from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.overview import parts as overview_parts
 from dashboard.pages.shell import Shell
-from dashboard.queries.overview import Overview
+from dashboard.queries.overview import Overview, detailed
 from dashboard.queries.pipeline_status import Order, State
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
+from lagloss_server.store.store import Store
 
 _TITLE: Final = "overview-title"
 _NOTICE: Final = "overview-notice"
@@ -62,15 +63,18 @@ def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
     found = services.overview()
     if not found.standings:
         return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}, None
-    return services.drawn.read((here.href, sight()), found.now_s, lambda: _drawn(found, here, now_s))  # type: ignore[no-any-return]
+    return services.drawn.read(  # type: ignore[no-any-return]
+        (here.href, sight()), found.now_s, lambda: _drawn(services.store, found, here, now_s)
+    )
 
 
-def _drawn(found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
+def _drawn(store: Store, found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
     text, state = here.query.get("q", ""), chosen_state(here)
     chosen = found.chosen(text, state, chosen_order(here))
     notice = None if chosen else overview_parts.nothing_matches(here, text, state)
     page = overview_parts.PageOf(chosen_page(here), len(chosen))
-    rows = overview_parts.table(page.rows(chosen), here, now_s, chosen_order(here)) if chosen else None
+    shown = detailed(store, page.rows(chosen), now_s)
+    rows = overview_parts.table(shown, here, now_s, chosen_order(here)) if chosen else None
     filters = [overview_parts.state_filter(found, here, state), overview_parts.shown(page)]
     tree = {"into": _ROWS, "tree": rows}
     return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here)
