@@ -103,6 +103,13 @@ def chosen_page(here: Address) -> int:
     return int(asked) if asked.isdecimal() and len(asked) < _MAX_DIGITS else 1
 
 
+def looked_for(here: Address, text: str | None) -> Address:
+    """Return where a text to find leads: to the first page of what matches it. One that the address has leads nowhere:
+    it came from there."""
+    wanted = (text or "").strip()
+    return here if wanted == here.query.get("q", "") else here.asking(q=wanted or None, page=None)
+
+
 def register(app: Dash, services: Services) -> None:
     light.register(app, _DRAWN)
 
@@ -139,7 +146,7 @@ def register(app: Dash, services: Services) -> None:
     )
     def find(text: str | None, pathname: str | None, search: str | None) -> Any:
         here, _ = PAGE.asked(pathname, search)
-        return step(here, here.asking(q=(text or "").strip() or None, page=None))
+        return step(here, looked_for(here, text))
 
 
 PAGE: Final = Page(
