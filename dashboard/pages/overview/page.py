@@ -75,9 +75,9 @@ def _drawn(store: Store, found: Overview, here: Address, now_s: float) -> tuple[
     page = overview_parts.PageOf(chosen_page(here), len(chosen))
     shown = detailed(store, page.rows(chosen), now_s)
     rows = overview_parts.table(shown, here, now_s, chosen_order(here)) if chosen else None
-    filters = [overview_parts.state_filter(found, here, state), overview_parts.shown(page)]
+    filters = [overview_parts.state_filter(found, here, state), overview_parts.pager(page, here, "top")]
     tree = {"into": _ROWS, "tree": rows}
-    return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here)
+    return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here, "foot")
 
 
 def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:

@@ -177,11 +177,11 @@ def test_pages_show_each_matching_pipeline_once(matching: int, asked: int) -> No
 
 def test_the_way_to_other_pages_keeps_what_is_chosen_and_says_how_many_there_are() -> None:
     here = Address("/", {"q": "p", "page": "2"})
-    drawn = html_of(pager(PageOf(2, 10_000), here))
+    drawn = html_of(pager(PageOf(2, 10_000), here, "top"))
     assert "101–200 of 10,000 pipelines" in drawn
     links = ["/?q=p", "/?q=p", "/?q=p&amp;page=3", "/?q=p&amp;page=100"]
     assert [part.partition('"')[0] for part in drawn.split('href="')[1:]] == links
-    assert pager(PageOf(1, PAGE_SIZE), here) is None
+    assert pager(PageOf(1, PAGE_SIZE), here, "top") is None
 
 
 @pytest.mark.parametrize(
