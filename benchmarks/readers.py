@@ -17,6 +17,7 @@ import numpy as np
 from playwright.sync_api import Request, sync_playwright
 from sqlalchemy import Connection, insert, select, text
 
+from benchmarks.cpu import cpu_s
 from benchmarks.generated import fill
 from benchmarks.serving import Served, serving
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
@@ -64,22 +65,23 @@ def _measure(names: Sequence[str], minutes_days: float, hours_days: int | None) 
             # the first read of all pipelines is not asked for
             asyncio.run(_read(served.url, refreshes, EVERY_S, _Took()))
             took, began_s = _Took(), time.monotonic()
-            before = _transactions(served.store), closed["transactions"], closed["windows"]
+            before, used_s = (_transactions(served.store), closed["transactions"], closed["windows"]), cpu_s(served.pid)
             asyncio.run(_read(served.url, refreshes, LASTS_S, took))
             after = _transactions(served.store), closed["transactions"], closed["windows"]
-            lasted_s = time.monotonic() - began_s
+            lasted_s, used_s = time.monotonic() - began_s, cpu_s(served.pid) - used_s
     every, written, windows = (late - early for early, late in zip(before, after, strict=True))
     read = every - written
     print(f"{len(names):,} pipelines, {READERS} readers for {lasted_s:.0f} s, {windows:,} windows closed")
     slow = []
     for kind, seconds in took.refreshes.items():
-        p50, p95 = np.quantile(seconds, [0.5, 0.95])
-        print(f"{kind}: {len(seconds)} refreshes, p50 {p50 * 1_000:.0f} ms, p95 {p95 * 1_000:.0f} ms")
-        slow += [kind] if p95 >= ANSWER_S else []
+        p50, p95, most = np.quantile(seconds, [0.5, 0.95, 1.0]) * 1_000
+        print(f"{kind}: {len(seconds)} refreshes, p50 {p50:.0f} ms, p95 {p95:.0f} ms, at most {most:.0f} ms")
+        slow += [kind] if p95 >= ANSWER_S * 1_000 else []
     p50, p95 = np.quantile(took.static, [0.5, 0.95])
     print(f"{_STATIC}, in turns: p50 {p50 * 1_000:.0f} ms, p95 {p95 * 1_000:.0f} ms (asked for: {ANSWER_S:g} s)")
     refreshed = sum(map(len, took.refreshes.values()))
     print(f"{read:,} reads of PostgreSQL: {read / refreshed:.2f} per refresh, {read / lasted_s:.1f} per second")
+    print(f"the dashboard took {used_s / lasted_s:.2f} cores")
     if slow:
         raise SystemExit(f"p95 of {', '.join(slow)} is above {ANSWER_S:g} s")
 

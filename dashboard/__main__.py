@@ -51,6 +51,7 @@ def main() -> int:
         access_log=False,
         server_header=False,
         proxy_headers=False,  # the login reads them, of proxies that it trusts
+        timeout_keep_alive=75,  # uvicorn's 5 s end just as a page refreshes
         timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
     )
     return 0

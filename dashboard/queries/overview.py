@@ -1,7 +1,7 @@
 """The overview: how every pipeline stands, read in a few statements for all of them together.
 
 What closed windows come to is kept of each pipeline until one of them changes. Which is the newest, who reports and
-which incidents are open is read each time.
+which incidents are open is read each time; what decides nothing, only of the rows that are shown (`detailed`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Final, TypeAlias
 
-from sqlalchemy import Row, Select, select, true
+from sqlalchemy import BigInteger, Row, Select, Text, select, true
 
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
 from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
+from dashboard.queries.sla_periods import is_held
 from dashboard.queries.window_changes import WindowChanges
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import open_by_severity
@@ -35,9 +38,9 @@ _Found: TypeAlias = Row[*tuple[Any, ...]]
 HOURS: Final = 24
 """The hours of a sparkline, the one that is running among them."""
 LOOKED_BACK_S: Final = 6 * 3_600
-"""How far back the beginning of a verdict is looked for. Of 200 pipelines that is up to 72,000 rows of an index."""
+"""How far back the beginning of a verdict is looked for. Of 100 pipelines that is up to 36,000 rows of an index."""
 KEPT_S: Final = 60.0
-"""After this time a pipeline is read anew although no notice came: hours begin, and roll-ups follow their windows."""
+"""After this time a pipeline is read anew although no notice came: roll-ups follow their windows."""
 _MOST_EXPIRED: Final = 1_000
 """Pipelines that are read anew for their age in one read, so that no reader waits for all of them."""
 _PAUSES: Final = 4
@@ -45,8 +48,10 @@ _PAUSES: Final = 4
 is spent reading, however many readers there are."""
 _MIN_SHARED_S: Final = 1.0
 _MAX_SHARED_S: Final = 5.0
+_PATIENCE_S: Final = 0.25
+"""Readers wait for so long for a read that is due; then they are shown what the one before found."""
 _MAX_AGE_S: Final = 10.0
-"""Readers wait for a read only if the one before began longer ago."""
+"""They wait to its end if the one before began longer ago."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +84,12 @@ class Overview:
         ]
         return found if order is Order.WORST else sorted(found, key=order.key)
 
-    def document(self, chosen: Sequence[PipelineStatus], offset: int = 0, limit: int | None = None) -> dict[str, Any]:
-        """Return the overview as the API prints it: of the chosen pipelines at most `limit`, from `offset` on."""
-        shown = chosen[offset : None if limit is None else offset + limit]
+    def document(self, matching: int, shown: Sequence[PipelineStatus]) -> dict[str, Any]:
+        """Return the overview as the API prints it, with those that are shown of the matching pipelines."""
         return {
             "as_of": rfc3339(int(self.now_s)),
             "total": len(self.standings),
-            "matching": len(chosen),
+            "matching": matching,
             "states": dict(self.counts),
             "pipelines": [standing.document() for standing in shown],
         }
@@ -98,7 +102,6 @@ class _Kept:
     stored: StoredPipeline
     newest: Minute | None
     spending: Spending
-    hours: tuple[Hour, ...]
     stamp: Hashable
     read_at_s: float
 
@@ -115,28 +118,36 @@ class OverviewCache:
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
         self._newest = Overview(0.0, ())
-        self._shared_to_s = 0.0
+        self._due_s = 0.0
+        self._thread = ThreadPoolExecutor(1, "overview")
+        self._reading: Future[None] | None = None
         self._lock = threading.Lock()
 
     def read(self, store: Store, changes: WindowChanges) -> Overview:
-        """Return how every pipeline stands that whoever asks may see: now, or a moment ago where others asked then. Who
-        asks while another reads is shown what was read before, unless that is too old."""
-        is_old = time.time() - self._newest.now_s > _MAX_AGE_S
-        if time.monotonic() >= self._shared_to_s and self._lock.acquire(blocking=is_old):
-            try:
-                self._refresh(store.unscoped, changes)
-            finally:
-                self._lock.release()
+        """Return how every pipeline stands that whoever asks may see: now, or a moment ago where others asked then, or
+        where to read it takes long; never longer than `_MAX_AGE_S` ago."""
+        reading = self._read_if_due(store.unscoped, changes)
+        if reading is not None:
+            is_old = time.time() - self._newest.now_s > _MAX_AGE_S
+            with suppress(TimeoutError):
+                reading.result(None if is_old else _PATIENCE_S)
         newest = self._newest
         return newest if store.is_whole else newest.among(frozenset(store.names()))
 
+    def _read_if_due(self, store: Store, changes: WindowChanges) -> Future[None] | None:
+        """Return the read that is being made, begun here if one is due; None if none is."""
+        with self._lock:
+            if time.monotonic() < self._due_s:
+                return None
+            if self._reading is None or self._reading.done():
+                self._reading = self._thread.submit(self._refresh, store, changes)
+            return self._reading
+
     def _refresh(self, store: Store, changes: WindowChanges) -> None:
         began_s = time.monotonic()
-        if began_s < self._shared_to_s:
-            return  # another one has read it meanwhile
         self._newest = self.read_anew(store, changes, time.time())
         ended_s = time.monotonic()
-        self._shared_to_s = ended_s + min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
+        self._due_s = ended_s + min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
 
     def read_anew(self, store: Store, changes: WindowChanges, now_s: float) -> Overview:
         """Return how every pipeline that is not deleted stands now."""
@@ -168,6 +179,20 @@ def read_overview(store: Store, now_s: float) -> Overview:
     return OverviewCache().read_anew(store, WindowChanges(), now_s)
 
 
+def detailed(store: Store, shown: Sequence[PipelineStatus], now_s: float) -> list[PipelineStatus]:
+    """Return these pipelines with what is read of shown ones alone: since when they have their verdict, and their last
+    hours."""
+    since_s, hours = _read_since(store, shown), _read_hours(store, [one.pipeline for one in shown], now_s)
+    return [
+        replace(
+            one,
+            newest=None if one.newest is None else replace(one.newest, since_s=since_s.get(one.pipeline)),
+            hours=_hours(hours.get(one.pipeline, ()), now_s),
+        )
+        for one in shown
+    ]
+
+
 def _read_closed(
     store: Store,
     names: Sequence[str],
@@ -181,14 +206,13 @@ def _read_closed(
     new = store.pipelines([name for name in names if name not in known])
     pipelines = [*(known[name].stored for name in names if name in known), *new]
     there = [stored.name for stored in pipelines]
-    newest, hours = _read_newest(store, there), _read_hours(store, there, now_s)
-    spending = read_spending(store, pipelines, now_s)
+    newest, spending = _read_newest(store, there), read_spending(store, pipelines, now_s)
+    lags = _read_lags(store, pipelines, newest)
     return {
         stored.name: _Kept(
             stored,
-            None if (row := newest.get(stored.name)) is None else _minute(row, stored.definition),
+            None if (row := newest.get(stored.name)) is None else _minute(row, lags[stored.name], stored.definition),
             spending[stored.name],
-            _hours(hours.get(stored.name, ()), now_s),
             stamps[stored.name],
             now_s,
         )
@@ -207,22 +231,17 @@ def _standing(kept: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s
         targets=Targets(sla.loss.max, sla.lag.percentile, sla.lag.target),
         newest=kept.newest,
         budgets=kept.spending.budgets(expected_to_s(now_s, grace)),
-        hours=kept.hours,
         critical=incidents.get("critical", 0),
         warning=incidents.get("warning", 0),
     )
 
 
-def _minute(row: _Found, definition: Definition) -> Minute:
-    if row.changed_s is not None:
-        since_s = row.changed_s + WINDOW_S
-    else:
-        since_s = row.first_s if row.first_s > row.window_start - LOOKED_BACK_S else None
-    lags, on_time_share = row.document["e2e_lag_ms"], row.document["on_time_share"]
+def _minute(row: _Found, lags: Mapping[str, float | None], definition: Definition) -> Minute:
+    on_time_share = row.on_time / row.on_time_of if row.on_time_of else None
     return Minute(
         start_s=row.window_start,
         verdict=row.verdict,
-        since_s=since_s,
+        since_s=None,
         messages=row.messages,
         lost_min=row.lost_min,
         lost_max=row.lost_max,
@@ -247,40 +266,68 @@ def _first_hour(now_s: float) -> int:
 
 
 def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
-    """Return the newest closed window of each. `changed_s`: the newest before it with another verdict; `first_s`: the
-    oldest one; both no further back than `LOOKED_BACK_S`."""
+    """Return the newest closed window of each, by the columns that hold its numbers."""
     window, names = tables.WindowRow, names_of(pipelines)
+    columns = (window.window_start, window.verdict, window.messages, window.lost_min, window.lost_max)
     newest = (
-        select(
-            window.window_start,
-            window.verdict,
-            window.messages,
-            window.lost_min,
-            window.lost_max,
-            window.document,
-            window.document_json,
-        )
+        select(*columns, window.on_time, window.on_time_of, window.e2e_p95_ms)
         .where(window.pipeline == names.c.name)
         .order_by(window.window_start.desc())
         .limit(1)
         .lateral("newest")
     )
+    asked: Select[*tuple[Any, ...]] = select(names.c.name, newest).select_from(names.join(newest, true()))
+    with store.engine.connect() as connection:
+        return {row.name: row for row in connection.execute(asked)}
+
+
+def _read_lags(
+    store: Store, pipelines: Sequence[StoredPipeline], newest: Mapping[str, _Found]
+) -> dict[str, Mapping[str, float | None]]:
+    """Return the E2E lags of these newest windows at the SLA's percentile; nothing where results do not hold it. Only
+    for another one than p95 documents are read."""
+    slas = {stored.name: stored.definition.spec.sla.lag for stored in pipelines if stored.name in newest}
+    found: dict[str, Mapping[str, float | None]] = {
+        name: {"p95": newest[name].e2e_p95_ms} if lag.percentile == 95 else {} for name, lag in slas.items()
+    }
+    others = [name for name, lag in slas.items() if is_held(lag) and lag.percentile != 95]
+    if others:
+        window = tables.WindowRow
+        asked = tables.rows_of(((name, newest[name].window_start) for name in others), name=Text(), start=BigInteger())
+        here = (window.pipeline == asked.c.name, window.window_start == asked.c.start)
+        with store.engine.connect() as connection:
+            rows = connection.execute(select(asked.c.name, window.document, window.document_json).where(*here))
+            found |= {row.name: row.document["e2e_lag_ms"] for row in rows}
+    return found
+
+
+def _read_since(store: Store, shown: Sequence[PipelineStatus]) -> dict[str, int]:
+    """Return the start of the first window that had the verdict of the newest one without a break, where it is no
+    further back than `LOOKED_BACK_S`."""
+    window = tables.WindowRow
+    minutes = ((one.pipeline, one.newest.start_s, one.newest.verdict) for one in shown if one.newest is not None)
+    asked = tables.rows_of(minutes, name=Text(), start=BigInteger(), verdict=Text())
     lately = (
         select(window.window_start)
         .where(
-            window.pipeline == names.c.name,
-            window.window_start >= newest.c.window_start - LOOKED_BACK_S,
-            window.window_start <= newest.c.window_start,
+            window.pipeline == asked.c.name,
+            window.window_start >= asked.c.start - LOOKED_BACK_S,
+            window.window_start <= asked.c.start,
         )
         .limit(1)
     )
-    changed = lately.where(window.verdict != newest.c.verdict).order_by(window.window_start.desc()).lateral("changed")
+    another = (window.verdict != asked.c.verdict, window.window_start < asked.c.start)
+    changed = lately.where(*another).order_by(window.window_start.desc()).lateral("changed")
     first = lately.order_by(window.window_start).lateral("first")
-    asked: Select[*tuple[Any, ...]] = select(
-        names.c.name, newest, changed.c.window_start.label("changed_s"), first.c.window_start.label("first_s")
-    ).select_from(names.join(newest, true()).outerjoin(changed, true()).join(first, true()))
+    rows: Select[*tuple[Any, ...]] = select(
+        asked.c.name, asked.c.start, changed.c.window_start.label("changed_s"), first.c.window_start.label("first_s")
+    ).select_from(asked.outerjoin(changed, true()).join(first, true()))
     with store.engine.connect() as connection:
-        return {row.name: row for row in connection.execute(asked)}
+        return {
+            row.name: row.first_s if row.changed_s is None else row.changed_s + WINDOW_S
+            for row in connection.execute(rows)
+            if row.changed_s is not None or row.first_s > row.start - LOOKED_BACK_S
+        }
 
 
 def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, list[_Found]]:

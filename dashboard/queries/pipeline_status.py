@@ -41,8 +41,9 @@ _RANKS = {state: rank for rank, state in enumerate(State)}
 @dataclass(frozen=True, slots=True)
 class Minute:
     """The newest closed window. `since_s`: start (epoch s) of the first of the windows that had its verdict without a
-    break; None where that is longer ago than was looked. `lag_ms`: its E2E lag at the SLA's percentile, None where
-    results do not hold that one. `is_late`: whether it is above its target, or too few were on time."""
+    break; None where that is longer ago than was looked, and before `overview.detailed`. `lag_ms`: its E2E lag at the
+    SLA's percentile, None where results do not hold that one. `is_late`: whether it is above its target, or too few
+    were on time."""
 
     start_s: int
     verdict: str
@@ -97,7 +98,8 @@ class Targets:
 
 @dataclass(frozen=True)
 class PipelineStatus:
-    """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages."""
+    """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages.
+    `hours`: none before `overview.detailed`."""
 
     pipeline: str
     description: str
@@ -124,7 +126,7 @@ class PipelineStatus:
     def state(self) -> State:
         """The first of `State` that is true of it."""
         verdict = self.newest.verdict if self.newest is not None and self.is_current else None
-        found = {
+        found = {  # in the order of `State`
             State.LOSS: verdict == "loss",
             State.CRITICAL: self.critical > 0,
             State.BLIND: self.condition is Condition.BLIND,
@@ -136,7 +138,7 @@ class PipelineStatus:
             State.NOT_CLOSED: self.newest is None,
             State.IDLE: verdict == "idle",
         }
-        return next((state for state in State if found.get(state)), State.OK)
+        return next((state for state, is_so in found.items() if is_so), State.OK)
 
     def document(self) -> dict[str, Any]:
         """Return the status as `/api/v1/overview` prints it."""

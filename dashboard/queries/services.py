@@ -25,13 +25,15 @@ from lagloss_server.trace_links import TraceLinks
 
 _MAX_DRAWN: Final = 200
 """Pages as they were last drawn, some 100 KB each."""
+_MAX_ANSWERS: Final = 20_000_000
+"""Bytes of the API's answers as they were last given."""
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
     """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
-    `logged`: the windows last read from the log; `changes`: of windows, from when the server starts; `overviews` and
-    `drawn`: what readers share. What answers people has those of `scoped`."""
+    `logged`: the windows last read from the log; `changes`: of windows, from when the server starts; `overviews`,
+    `drawn` and `answers`: what readers share. What answers people has those of `scoped`."""
 
     store: Store
     settings: Settings
@@ -40,6 +42,7 @@ class Services:
     changes: WindowChanges = field(default_factory=WindowChanges)
     overviews: OverviewCache = field(default_factory=OverviewCache)
     drawn: SharedReads[Any] = field(default_factory=lambda: SharedReads(_MAX_DRAWN))
+    answers: SharedReads[bytes] = field(default_factory=lambda: SharedReads(_MAX_ANSWERS, len))
 
     @property
     def trace_links(self) -> TraceLinks:

@@ -28,6 +28,11 @@ class WindowChanges:
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_listening(self) -> bool:
+        """Return whether stamps hold: PostgreSQL is listened to."""
+        return self._session is not None
+
     def stamp(self, pipeline: str) -> Hashable:
         """Return what is the same until a window of the pipeline changes; something new each time while PostgreSQL is
         not listened to."""

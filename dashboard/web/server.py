@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
 import structlog
@@ -32,6 +32,10 @@ from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.net.exposition import exposed
 from lagloss_server.store.store import Store
 
+_WARM_S: Final = 5.0
+"""Time between reads of the overview where no reader asks for it."""
+_LISTENING_S: Final = 0.2
+"""Time between looks whether PostgreSQL is listened to: what is read before would not be known to hold."""
 _log = structlog.get_logger("lagloss.dashboard")
 
 
@@ -51,7 +55,9 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
         if scheduler is not None:
             scheduler.start()
         services.changes.start(services.store)
+        warming = asyncio.create_task(_keep_warm(services))
         yield
+        warming.cancel()
         await asyncio.to_thread(services.changes.stop)
         if scheduler is not None:
             await asyncio.to_thread(scheduler.stop)
@@ -80,6 +86,18 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     app._setup_server()  # type: ignore[no-untyped-call]
     answering = FirstAnswers(CountedRequests(server, metrics), scoped)
     return protect(Compressed(answering), services, app.csp_hashes())
+
+
+async def _keep_warm(services: Services) -> None:
+    """Read the overview before a reader asks, and again while none does: the next one would wait for all that has
+    changed since the last."""
+    while True:
+        if services.changes.is_listening:
+            try:
+                await asyncio.to_thread(services.overview)
+            except Exception as error:  # the next reader is shown it
+                _log.warning("overview_not_read", error=type(error).__name__)
+        await asyncio.sleep(_WARM_S if services.changes.is_listening else _LISTENING_S)
 
 
 def _add_plain_routes(server: FastAPI, store: Store, metrics: DashboardMetrics) -> None:

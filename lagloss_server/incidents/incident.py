@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -258,8 +258,9 @@ def chosen_incidents(
     """Return the incidents whose rows of `incident_table` are so, in this order."""
     asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
     with store.engine.connect() as connection:
-        runbooks = _own_runbooks(connection)
-        return [Incident.of_row(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
+        rows = connection.execute(asked).all()
+        runbooks = _own_runbooks(connection, {row.pipeline for row in rows})
+        return [Incident.of_row(row, runbooks.get(row.pipeline)) for row in rows]
 
 
 def incident(store: Store, prefix: str) -> Incident:
@@ -284,7 +285,7 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident
         raise UnknownIncident(id=prefix)
     if len(rows) > 1:
         raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
-    return Incident.of_row(rows[0], _own_runbooks(connection).get(rows[0].pipeline))
+    return Incident.of_row(rows[0], _own_runbooks(connection, {rows[0].pipeline}).get(rows[0].pipeline))
 
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
@@ -328,12 +329,13 @@ def example_words(example: Mapping[str, Any]) -> str:
     return f"{example.get('kind', '')}{f' at {places}' if places else ''}{reason}{seen}"
 
 
-def _own_runbooks(connection: Connection) -> dict[str, str]:
-    """Return where pipelines have runbooks of their own, by the newest definition: addresses that a kind is put
+def _own_runbooks(connection: Connection, pipelines: Set[str]) -> dict[str, str]:
+    """Return where these pipelines have runbooks of their own, by the newest definition: addresses that a kind is put
     behind."""
     pipeline = table_of(tables.PipelineRow)
     base = pipeline.c.definition["spec"]["alerts"]["runbook"].astext
     found: dict[str, str | None] = {}
-    for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):
+    asked = select(pipeline.c.name, base).where(tables.is_any(pipeline.c.name, pipelines)).order_by(pipeline.c.version)
+    for name, address in connection.execute(asked):
         found[name] = address
     return {name: address for name, address in found.items() if address}

@@ -129,7 +129,7 @@ class Store:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
             newest = _newest_version(connection, definition.name)
             lives = newest is not None and newest.deleted_at is None
-            if newest is not None and lives and Definition.model_validate(newest.definition) == definition:
+            if newest is not None and lives and Definition.of_stored(newest.definition) == definition:
                 return int(newest.version)
             version = 1 if newest is None else newest.version + 1
             connection.execute(
@@ -350,7 +350,7 @@ class Store:
         newest = _newest_version(connection, pipeline)
         if newest is None or newest.deleted_at is not None:
             return []
-        graph = Graph(Definition.model_validate(newest.definition))
+        graph = Graph(Definition.of_stored(newest.definition))
         by_window: dict[int, list[LiveTally]] = {}
         for row in rows:
             by_window.setdefault(row.window_start, []).append(
@@ -391,7 +391,7 @@ def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
 
 
 def _stored(row: Row[Any]) -> StoredPipeline:
-    return StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
+    return StoredPipeline(row.name, row.version, row.applied_at, Definition.of_stored(row.definition))
 
 
 def closed_document(row: Row[Any]) -> dict[str, Any]:

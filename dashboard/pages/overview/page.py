@@ -16,12 +16,13 @@ from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.overview import parts as overview_parts
 from dashboard.pages.shell import Shell
-from dashboard.queries.overview import Overview
+from dashboard.queries.overview import Overview, detailed
 from dashboard.queries.pipeline_status import Order, State
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
+from lagloss_server.store.store import Store
 
 _TITLE: Final = "overview-title"
 _NOTICE: Final = "overview-notice"
@@ -62,18 +63,21 @@ def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
     found = services.overview()
     if not found.standings:
         return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}, None
-    return services.drawn.read((here.href, sight()), found.now_s, lambda: _drawn(found, here, now_s))  # type: ignore[no-any-return]
+    return services.drawn.read(  # type: ignore[no-any-return]
+        (here.href, sight()), found.now_s, lambda: _drawn(services.store, found, here, now_s)
+    )
 
 
-def _drawn(found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
+def _drawn(store: Store, found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
     text, state = here.query.get("q", ""), chosen_state(here)
     chosen = found.chosen(text, state, chosen_order(here))
     notice = None if chosen else overview_parts.nothing_matches(here, text, state)
     page = overview_parts.PageOf(chosen_page(here), len(chosen))
-    rows = overview_parts.table(page.rows(chosen), here, now_s, chosen_order(here)) if chosen else None
-    filters = [overview_parts.state_filter(found, here, state), overview_parts.shown(page)]
+    shown = detailed(store, page.rows(chosen), now_s)
+    rows = overview_parts.table(shown, here, now_s, chosen_order(here)) if chosen else None
+    filters = [overview_parts.state_filter(found, here, state), overview_parts.pager(page, here, "top")]
     tree = {"into": _ROWS, "tree": rows}
-    return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here)
+    return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here, "foot")
 
 
 def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
@@ -97,6 +101,13 @@ def chosen_page(here: Address) -> int:
     """Return the page that the address asks for, counted from 1."""
     asked = here.query.get("page", "")
     return int(asked) if asked.isdecimal() and len(asked) < _MAX_DIGITS else 1
+
+
+def looked_for(here: Address, text: str | None) -> Address:
+    """Return where a text to find leads: to the first page of what matches it. One that the address has leads nowhere:
+    it came from there."""
+    wanted = (text or "").strip()
+    return here if wanted == here.query.get("q", "") else here.asking(q=wanted or None, page=None)
 
 
 def register(app: Dash, services: Services) -> None:
@@ -135,7 +146,7 @@ def register(app: Dash, services: Services) -> None:
     )
     def find(text: str | None, pathname: str | None, search: str | None) -> Any:
         here, _ = PAGE.asked(pathname, search)
-        return step(here, here.asking(q=(text or "").strip() or None, page=None))
+        return step(here, looked_for(here, text))
 
 
 PAGE: Final = Page(

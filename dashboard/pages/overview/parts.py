@@ -124,26 +124,21 @@ def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
     return alert("Nothing matches", summary, "blue", "∅")
 
 
-def pager(page: PageOf, here: Address) -> Part:
-    """Return which of the matching pipelines are shown, and links to the other pages; None where all are."""
+def pager(page: PageOf, here: Address, at: str) -> Part:
+    """Return which of the matching pipelines are shown, `1–100 of 10,000 pipelines`, and links to the other pages; None
+    where all are. `at`: of the two on the page, the one at its top or at its foot."""
     if page.last == 1:
         return None
+    first = (page.number - 1) * PAGE_SIZE
+    rows = f"{fmt.count(first + 1)}–{fmt.count(min(first + PAGE_SIZE, page.matching))}"
+    shown = dmc.Text(f"{rows} of {fmt.counted(page.matching, 'pipeline')}", size="sm")
     ways = {"first": 1, "previous": page.number - 1, "next": page.number + 1, "last": page.last}
     links_ = [
         dmc.Anchor(way, href=here.asking(page=str(number) if number > 1 else None).href, size="sm")
         for way, number in ways.items()
         if 1 <= number <= page.last and number != page.number
     ]
-    return html.Nav(dmc.Group([shown(page), *links_], gap="sm", mt="sm"), **aria(label="pages of pipelines"))
-
-
-def shown(page: PageOf) -> Part:
-    """Return which of the matching pipelines are shown: `1–100 of 10,000 pipelines`; None where all are."""
-    if page.last == 1:
-        return None
-    first = (page.number - 1) * PAGE_SIZE
-    rows = f"{fmt.count(first + 1)}–{fmt.count(min(first + PAGE_SIZE, page.matching))}"
-    return dmc.Text(f"{rows} of {fmt.counted(page.matching, 'pipeline')}", size="sm")
+    return html.Nav(dmc.Group([shown, *links_], gap="sm", mt="sm"), **aria(label=f"pages of pipelines, {at}"))
 
 
 def _head(name: str, by: Order | None, here: Address, order: Order) -> Light:

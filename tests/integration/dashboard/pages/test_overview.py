@@ -15,8 +15,8 @@ from aggregator.maintenance import rollups
 from aggregator.maintenance.rollups import SETTLE_MS
 from aggregator.set_aside import SetAside
 from dashboard.queries.condition import read_freshness, read_freshness_of
-from dashboard.queries.overview import Overview, read_overview
-from dashboard.queries.pipeline_status import State
+from dashboard.queries.overview import Overview, detailed, read_overview
+from dashboard.queries.pipeline_status import PipelineStatus, State
 from dashboard.reports.making import make_report
 from dashboard.reports.ranges import CalendarSpan
 from lagloss_server.model.definition import Definition, parse_definition
@@ -85,6 +85,12 @@ def read(world: World) -> Overview:
     return read_overview(world.store, world.newest_s + 70)
 
 
+def row(world: World) -> PipelineStatus:
+    """Return what the row of `chain` shows."""
+    [found] = detailed(world.store, read(world).standings[:1], world.newest_s + 70)
+    return found
+
+
 def test_pipelines_stand_worst_first_with_what_is_worst_about_them(world: World) -> None:
     found = [(standing.pipeline, standing.state) for standing in read(world).standings]
     assert found == [
@@ -97,13 +103,28 @@ def test_pipelines_stand_worst_first_with_what_is_worst_about_them(world: World)
 
 
 def test_a_verdict_is_since_the_first_minute_that_had_it(world: World) -> None:
-    chain = read(world).standings[0]
+    chain = row(world)
     assert chain.newest is not None
     assert (chain.newest.since_s, chain.newest.loss_ratio["min"]) == (world.newest_s - 60, 0.3)
 
 
+@pytest.mark.parametrize("percentile", [50, 95, 99, 90])
+def test_lag_is_that_of_the_percentile_of_the_sla_or_the_share_that_was_on_time(store: Store, percentile: int) -> None:
+    of = defined("one").model_dump(mode="json", by_alias=True)
+    of["spec"]["sla"]["lag"]["percentile"] = percentile
+    one = Definition.model_validate(of)
+    store.apply(one, 0)
+    found = document(one, 600, lags_ms={"snk.out": 900.0})
+    with store.engine.begin() as connection:
+        store_window(connection, found, 600, notify=False)
+    minute = read_overview(store, 700).standings[0].newest
+    assert minute is not None
+    assert minute.lag_ms == found["e2e_lag_ms"].get(f"p{percentile}")
+    assert minute.on_time_share == found["on_time_share"]
+
+
 def test_budgets_and_hours_are_what_the_roll_ups_say(world: World) -> None:
-    chain = read(world).standings[0]
+    chain = row(world)
     # of 500 messages 60 were lost, where 1 % may be; and as many were not on time, where 5 % may not be
     loss, on_time = chain.budgets["loss"], chain.budgets["on-time"]
     assert loss is not None

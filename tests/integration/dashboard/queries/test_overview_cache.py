@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import pytest
@@ -129,9 +129,11 @@ def test_who_asks_while_another_reads_is_shown_what_was_read_before(
         return read_anew(*asked)
 
     monkeypatch.setattr(cache, "read_anew", slowly)
+    assert cache.read(store, listening) is before
+    assert reading.is_set()
+    monkeypatch.setattr(overview, "_MAX_AGE_S", 0.0)
     with ThreadPoolExecutor(1) as pool:
-        other = pool.submit(cache.read, store, listening)
-        assert reading.wait(20)
-        assert cache.read(store, listening) is before
+        waiting = pool.submit(cache.read, store, listening)
+        assert not wait([waiting], timeout=2 * overview._PATIENCE_S).done  # what was read before is too old
         may_end.set()
-        assert other.result(20) is not before
+        assert waiting.result(20) is not before

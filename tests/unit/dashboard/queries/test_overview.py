@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.pages import fast_html as light
+from dashboard.pages.overview.page import looked_for
 from dashboard.pages.overview.parts import PAGE_SIZE, PageOf, pager, table, totals
 from dashboard.pages.static_html import html_of
 from dashboard.queries.condition import Condition, Freshness
@@ -176,11 +177,11 @@ def test_pages_show_each_matching_pipeline_once(matching: int, asked: int) -> No
 
 def test_the_way_to_other_pages_keeps_what_is_chosen_and_says_how_many_there_are() -> None:
     here = Address("/", {"q": "p", "page": "2"})
-    drawn = html_of(pager(PageOf(2, 10_000), here))
+    drawn = html_of(pager(PageOf(2, 10_000), here, "top"))
     assert "101–200 of 10,000 pipelines" in drawn
     links = ["/?q=p", "/?q=p", "/?q=p&amp;page=3", "/?q=p&amp;page=100"]
     assert [part.partition('"')[0] for part in drawn.split('href="')[1:]] == links
-    assert pager(PageOf(1, PAGE_SIZE), here) is None
+    assert pager(PageOf(1, PAGE_SIZE), here, "top") is None
 
 
 @pytest.mark.parametrize(
@@ -315,3 +316,12 @@ def test_light_elements_carry_no_code() -> None:
 )
 def test_sizes_are_readable(number: int, said: str) -> None:
     assert fmt.size(number) == said
+
+
+def test_a_text_to_find_leads_to_the_first_page_unless_it_came_from_the_address() -> None:
+    here = Address("/", {"q": "clicks", "page": "3", "sort": "lag"})
+    assert looked_for(here, " clicks ") == here
+    assert looked_for(here, "views") == Address("/", {"q": "views", "sort": "lag"})
+    assert looked_for(here, "") == Address("/", {"sort": "lag"})
+    everything = Address("/", {"page": "3"})
+    assert looked_for(everything, None) == everything
