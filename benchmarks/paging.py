@@ -18,6 +18,7 @@ from sqlalchemy import func, select, update
 
 from benchmarks.cpu import cpu_s
 from benchmarks.database import fresh_database
+from benchmarks.figures import Figure
 from benchmarks.generated import add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.ops.processes import spawn, terminate
@@ -80,7 +81,7 @@ class Pager:
         return len(self.came.get((pipeline, state), ()))
 
 
-def run() -> None:
+def run() -> list[Figure]:
     """Print how long pages take while a window of each of 10,000 pipelines closes per minute, and what that costs."""
     names = [f"pipeline-{number:05}" for number in range(PIPELINES)]
     with fresh_database() as (folder, postgres, store), _pager() as pager:
@@ -108,7 +109,9 @@ def run() -> None:
             terminate(alerter)
     _say("bare NOTIFY, LISTEN and POST", bare)
     _say("from a window's commit to its page", pages)
-    print(f"p99 {np.quantile(pages, 0.99):.2f} s (asked for: {TARGET_S:.0f} s)")
+    p99_s, bare_s = (float(np.quantile(took_s, 0.99)) for took_s in (pages, bare))
+    what = f"from a window's commit to its page, p99, {PIPELINES:,} pipelines"
+    return [Figure(what, p99_s, "s", TARGET_S, bare_s, "bare NOTIFY, LISTEN and POST")]
 
 
 def _clocks(others: Sequence[int]) -> tuple[float, list[float]]:

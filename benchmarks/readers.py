@@ -18,6 +18,7 @@ from playwright.sync_api import Request, sync_playwright
 from sqlalchemy import Connection, insert, select, text
 
 from benchmarks.cpu import cpu_s
+from benchmarks.figures import Figure
 from benchmarks.generated import fill
 from benchmarks.serving import Served, serving
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
@@ -42,17 +43,17 @@ _CALLBACK: Final = "/_dash-update-component"
 _WINDOW: Final = tables.table_of(tables.WindowRow)
 
 
-def run() -> None:
-    """Print what a refresh takes, and fail where that is longer than asked for."""
-    _measure([f"pipeline-{number:03}" for number in range(PIPELINES)], minutes_days=0.25, hours_days=None)
+def run() -> list[Figure]:
+    """Print and return what a refresh takes."""
+    return _measure([f"pipeline-{number:03}" for number in range(PIPELINES)], minutes_days=0.25, hours_days=None)
 
 
-def run_many() -> None:
-    """Print the same of 10,000 pipelines."""
-    _measure([f"pipeline-{number:05}" for number in range(MANY)], minutes_days=1 / 24, hours_days=1)
+def run_many() -> list[Figure]:
+    """Print and return the same of 10,000 pipelines."""
+    return _measure([f"pipeline-{number:05}" for number in range(MANY)], minutes_days=1 / 24, hours_days=1)
 
 
-def _measure(names: Sequence[str], minutes_days: float, hours_days: int | None) -> None:
+def _measure(names: Sequence[str], minutes_days: float, hours_days: int | None) -> list[Figure]:
     last_s = 0
 
     def generate(store: Store) -> None:
@@ -72,18 +73,22 @@ def _measure(names: Sequence[str], minutes_days: float, hours_days: int | None) 
     every, written, windows = (late - early for early, late in zip(before, after, strict=True))
     read = every - written
     print(f"{len(names):,} pipelines, {READERS} readers for {lasted_s:.0f} s, {windows:,} windows closed")
-    slow = []
     for kind, seconds in took.refreshes.items():
         p50, p95, most = np.quantile(seconds, [0.5, 0.95, 1.0]) * 1_000
         print(f"{kind}: {len(seconds)} refreshes, p50 {p50:.0f} ms, p95 {p95:.0f} ms, at most {most:.0f} ms")
-        slow += [kind] if p95 >= ANSWER_S * 1_000 else []
     p50, p95 = np.quantile(took.static, [0.5, 0.95])
     print(f"{_STATIC}, in turns: p50 {p50 * 1_000:.0f} ms, p95 {p95 * 1_000:.0f} ms (asked for: {ANSWER_S:g} s)")
     refreshed = sum(map(len, took.refreshes.values()))
     print(f"{read:,} reads of PostgreSQL: {read / refreshed:.2f} per refresh, {read / lasted_s:.1f} per second")
     print(f"the dashboard took {used_s / lasted_s:.2f} cores")
-    if slow:
-        raise SystemExit(f"p95 of {', '.join(slow)} is above {ANSWER_S:g} s")
+    static_s = float(np.quantile(took.static, 0.95))
+    return [
+        Figure(
+            f"{kind} refreshed, p95, {len(names):,} pipelines", float(np.quantile(seconds, 0.95)), "s", ANSWER_S,
+            static_s, "static file, in turns",
+        )
+        for kind, seconds in took.refreshes.items()
+    ]  # fmt: skip
 
 
 @dataclass
@@ -189,7 +194,8 @@ def _close(connection: Connection, names: Sequence[str], after_s: int) -> None:
         }
         for row in before.mappings()
     ]
-    connection.execute(insert(_WINDOW), rows)
+    if rows:
+        connection.execute(insert(_WINDOW), rows)
     connection.execute(
         text("SELECT pg_notify(:channel, payload) FROM unnest(CAST(:payloads AS text[])) payload"),
         {"channel": WINDOWS_CHANNEL, "payloads": [f"{name}/{start_s}" for name in names]},
