@@ -20,16 +20,18 @@ def is_ours(name: str | None, kind: str, _parents: object) -> bool:
 
 url = context.config.attributes.get("url") or context.get_x_argument(as_dictionary=True)["url"]
 engine = engine_for(url)
-with engine.connect() as connection:
-    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
-    connection.commit()
-    if "before" in context.config.attributes:
-        context.config.attributes["before"](MigrationContext.configure(connection).get_current_revision())
+try:
+    with engine.connect() as connection:
+        connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
         connection.commit()
-    context.configure(
-        connection=connection, target_metadata=Base.metadata, include_name=is_ours, compare_server_default=True
-    )
-    with context.begin_transaction():
-        context.run_migrations()
-    connection.commit()
-engine.dispose()
+        if "before" in context.config.attributes:
+            context.config.attributes["before"](MigrationContext.configure(connection).get_current_revision())
+            connection.commit()
+        context.configure(
+            connection=connection, target_metadata=Base.metadata, include_name=is_ours, compare_server_default=True
+        )
+        with context.begin_transaction():
+            context.run_migrations()
+        connection.commit()
+finally:
+    engine.dispose()
