@@ -22,6 +22,7 @@ from benchmarks.figures import Figure
 from benchmarks.generated import add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.ops.processes import spawn, terminate
+from lagloss_server.packed_json import unpack_json
 from lagloss_server.store.schema.alerting import JudgedWindowsRow
 from lagloss_server.store.schema.core import EmitterRow
 from lagloss_server.store.store import Store
@@ -186,11 +187,11 @@ def _wait_until_idle(store: Store, alerter: int) -> None:
 
 def _read(database_url: str, names: Sequence[str], start_s: int) -> None:
     """Read the windows' documents, and do no more."""
-    query = 'SELECT document::text FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
+    query = 'SELECT document FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
     with psycopg.connect(database_url, autocommit=True) as bare:
         for at in range(0, len(names), TOGETHER):
             for (document,) in bare.execute(query, [names[at : at + TOGETHER], start_s]):
-                json.loads(document)
+                unpack_json(document)
 
 
 def _say(what: str, took_s: list[float]) -> None:
