@@ -11,7 +11,19 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from sqlalchemy import BigInteger, Connection, Engine, TableValuedAlias, Text, case, delete, func, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Engine,
+    Table,
+    TableValuedAlias,
+    Text,
+    case,
+    delete,
+    func,
+    select,
+)
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.closing import rollup_marks
@@ -106,12 +118,7 @@ def _restate(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAsid
 
 def _delete_marks(connection: Connection, keys: Sequence[Key]) -> None:
     """Delete marks, locked in the order in which closings mark."""
-    asked = _asked(keys)
-    here = (
-        _marks.c.pipeline == asked.c.pipeline,
-        _marks.c.period == asked.c.period,
-        _marks.c.start == asked.c.start,
-    )
+    here = _of(_marks, keys)
     locked = select(_marks.c.start).where(*here).order_by(_marks.c.pipeline, _marks.c.start)
     connection.execute(locked.with_for_update(of=_marks))
     connection.execute(delete(_marks).where(*here))
@@ -119,16 +126,11 @@ def _delete_marks(connection: Connection, keys: Sequence[Key]) -> None:
 
 def _write(connection: Connection, totals: Mapping[Key, tuple[Rollup, bytes]], now_ms: int) -> list[Key]:
     """Write the roll-ups that differ from what is stored; return which these are."""
-    table, asked = tables.table_of(tables.RollupRow), _asked(totals)
-    here = (
-        table.c.pipeline == asked.c.pipeline,
-        table.c.period == asked.c.period,
-        table.c.start == asked.c.start,
-    )
+    table = tables.table_of(tables.RollupRow)
     stored = {
         Key(*key): packed
         for *key, packed in connection.execute(
-            select(table.c.pipeline, table.c.period, table.c.start, table.c.packed).where(*here)
+            select(table.c.pipeline, table.c.period, table.c.start, table.c.packed).where(*_of(table, totals))
         )
     }
     rows = {
@@ -181,6 +183,12 @@ def _read_hours(connection: Connection, days: Sequence[Key]) -> dict[Key, list[R
     for row in rows:
         found.setdefault(Key(row.pipeline, "day", period_of("day", row.start)), []).append(Rollup.unpack(row.packed))
     return found
+
+
+def _of(table: Table, keys: Iterable[Key]) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for the rows of these roll-ups."""
+    asked = _asked(keys)
+    return tuple(table.c[name] == asked.c[name] for name in Key._fields)
 
 
 def _asked(keys: Iterable[Key]) -> TableValuedAlias:

@@ -102,9 +102,10 @@ class StoredWindows:
         by_hour = select(_HOUR, *_DIGEST).where(self._within(first_s, self._judged.to_s)).group_by(_HOUR)
         digests = _numbers(connection.execute(by_hour.order_by(_HOUR)), 5)
         known = self._judged.digests
-        if not self.has_read or not np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S]):
+        is_as_judged = np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S])
+        if not self.has_read or not is_as_judged:
             self._earlier = None
-        if not np.array_equal(digests, known[known[:, 0] >= first_s // HOUR_S]):
+        if not is_as_judged:
             self._judged = JudgedWindows(oldest_s, digests[digests[:, 0] < oldest_s // HOUR_S], {})
         self._read(connection)
         if self._earlier is None:
@@ -226,25 +227,23 @@ def first_needed_s(seen_from_s: int) -> int:
 
 def read_named(connection: Connection, named: Mapping[str, Collection[int]]) -> dict[str, list[Row[Any]]]:
     """Return the rows of these windows of many pipelines, oldest first, with their documents."""
-    asked = rows_of(
-        ((name, start) for name, starts in named.items() for start in starts), name=Text(), start=BigInteger()
-    )
-    is_asked = and_(_WINDOW.c.pipeline == asked.c.name, _WINDOW.c.window_start == asked.c.start)
     found: dict[str, list[Row[Any]]] = {}
     columns: tuple[Any, ...] = (_WINDOW.c.pipeline, _WINDOW.c.window_start, *_STAMP, _WINDOW.c.document)
-    for row in connection.execute(select(*columns).join(asked, is_asked).order_by(_WINDOW.c.window_start)):
+    for row in connection.execute(select(*columns).where(_is_named(named)).order_by(_WINDOW.c.window_start)):
         found.setdefault(row.pipeline, []).append(row)
     return found
 
 
 def read_lossy(connection: Connection, named: Mapping[str, Collection[int]]) -> list[str]:
     """Return the pipelines of which one of these windows is lossy."""
-    asked = rows_of(
-        ((name, start) for name, starts in named.items() for start in starts), name=Text(), start=BigInteger()
-    )
-    is_asked = and_(_WINDOW.c.pipeline == asked.c.name, _WINDOW.c.window_start == asked.c.start)
-    found = select(_WINDOW.c.pipeline).distinct().join(asked, is_asked).where(_WINDOW.c.verdict == "loss")
+    found = select(_WINDOW.c.pipeline).distinct().where(_is_named(named), _WINDOW.c.verdict == "loss")
     return list(connection.execute(found).scalars())
+
+
+def _is_named(named: Mapping[str, Collection[int]]) -> ColumnElement[bool]:
+    places = ((name, start) for name, starts in named.items() for start in starts)
+    asked = rows_of(places, name=Text(), start=BigInteger())
+    return and_(_WINDOW.c.pipeline == asked.c.name, _WINDOW.c.window_start == asked.c.start)
 
 
 def _stamp(row: Row[Any]) -> list[int]:
