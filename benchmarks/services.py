@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -18,17 +19,30 @@ _PORT: Final = {"aggregator": "METRICS_PORT", "alerting": "ALERTING_PORT", "dash
 _GIVE_UP_S: Final = 30.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Service:
     """A running service that listens at `url`."""
 
-    pid: int
+    module: str
     url: str
     log: Path
+    env: Mapping[str, str]
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """Return the number of its process."""
+        return self.process.pid
 
     def await_answer(self, path: str, give_up_s: float = _GIVE_UP_S) -> None:
         """Wait until it answers well at this path. Raises SystemExit with its log if it does not."""
         await_answer(f"{self.url}{path}", self.log, give_up_s)
+
+    def kill(self) -> None:
+        """Kill its process and start another."""
+        self.process.kill()
+        self.process.wait()
+        self.process = _spawn(self.module, self.log, self.env)
 
 
 @contextmanager
@@ -36,11 +50,15 @@ def running(module: str, folder: Path, env: Mapping[str, str]) -> Iterator[Servi
     """Run `python -m MODULE`; its log is `MODULE.log` in the folder."""
     port, log = choose_port(module), folder / f"{module}.log"
     given = {"LAGLOSS_DATA_DIR": str(folder), f"LAGLOSS_{_PORT[module]}": str(port), **env}
-    process = spawn([sys.executable, "-m", module], log, env=given)
+    service = Service(module, f"http://127.0.0.1:{port}", log, given, _spawn(module, log, given))
     try:
-        yield Service(process.pid, f"http://127.0.0.1:{port}", log)
+        yield service
     finally:
-        terminate(process)
+        terminate(service.process)
+
+
+def _spawn(module: str, log: Path, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    return spawn([sys.executable, "-m", module], log, env=env)
 
 
 def await_answer(url: str, log: Path, give_up_s: float = _GIVE_UP_S) -> None:

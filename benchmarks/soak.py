@@ -1,7 +1,8 @@
 """A soak: all services on thousands of emitters and pipelines with faults, their memory, CPU and lags each 10 s, and
 whether memory stays flat and every window is as the traffic made it: `python -m benchmarks.soak --minutes 60`.
 
-Writes docs/images/soak.csv and draws docs/images/soak.png from it.
+Writes docs/images/soak.csv and draws docs/images/soak.png from it. With `--kill-every 2` the aggregator and the alerter
+are killed in turn each so many minutes; then nothing is drawn, and memory may grow.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import csv
 import itertools
+import math
 import multiprocessing
 import re
 import threading
@@ -29,7 +31,7 @@ from sqlalchemy import text
 from benchmarks.chart import IMAGES, draw
 from benchmarks.database import Servers, fresh_servers
 from benchmarks.services import Service, running
-from benchmarks.soak_traffic import NODES, Run, fault_of, pipeline_name, send
+from benchmarks.soak_traffic import NODES, Outcome, Run, fault_of, pipeline_name, send
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.ops.processes import log_tail
@@ -52,9 +54,14 @@ _SPAWN: Final = multiprocessing.get_context("spawn")
 Sample = dict[str, float]
 
 
-def run(minutes: int = MINUTES, pipelines: int = PIPELINES, emitters: int = EMITTERS, out: Path = IMAGES) -> None:
+def run(
+    minutes: int = MINUTES,
+    pipelines: int = PIPELINES,
+    emitters: int = EMITTERS,
+    out: Path = IMAGES,
+    kill_every: float | None = None,
+) -> None:
     """Run it, write and draw its samples, and fail where memory grows or a window is wrong."""
-    path = out / "soak.csv"
     with fresh_servers() as servers, ExitStack() as stack:
         for number in range(pipelines):
             servers.store.apply(_definition(number), 0)
@@ -72,15 +79,17 @@ def run(minutes: int = MINUTES, pipelines: int = PIPELINES, emitters: int = EMIT
         reading = stack.enter_context(_reading(services["dashboard"].url, pipelines))
         sampler = _Sampler(servers, services, reading, plan)
         print(f"{pipelines:,} pipelines, {emitters:,} emitters, {minutes} minutes from {time.ctime(begins_s)}")
-        samples = list(_sampled(sampler, traffic, path))
+        samples = list(_sampled(sampler, traffic, servers.folder if kill_every else out, kill_every))
         print(f"the sender was {queue.get(timeout=10):.1f} s late at most")
         wrong = _await_verdicts(servers.store, plan)
         wrong += _paged_wrongly(servers.store, plan)
         logs = {name: _warnings(service.log) for name, service in services.items()}
-    plot(samples, out / "soak.png")
+    if kill_every is None:
+        plot(samples, out / "soak.png")
     for name, warnings in logs.items():
         print(f"{name}: {sum(warnings.values())} warnings and errors: {dict(warnings.most_common(5))}")
-    _report([*wrong, *_growing(samples)])
+    growing = _growing(samples)
+    _report([*wrong, *(growing if kill_every is None else ())])
 
 
 def _definition(number: int) -> Definition:
@@ -215,10 +224,12 @@ def _metric(exposed: str, name: str) -> float:
     return float(found[1]) if found else float("nan")
 
 
-def _sampled(sampler: _Sampler, traffic: Any, path: Path) -> Iterator[Sample]:
-    """Sample until the traffic ends, and write each to the file at once."""
+def _sampled(sampler: _Sampler, traffic: Any, folder: Path, kill_every: float | None) -> Iterator[Sample]:
+    """Sample until the traffic ends, write each to a file at once, and kill services meanwhile."""
+    victims = itertools.cycle([sampler.services["aggregator"], sampler.services["alerting"]])
+    kill_at = kill_every or math.inf
     columns = list(sampler.sample())
-    with path.open("w", newline="") as file:
+    with (folder / "soak.csv").open("w", newline="") as file:
         rows = csv.DictWriter(file, columns)
         rows.writeheader()
         while traffic.is_alive():
@@ -227,6 +238,11 @@ def _sampled(sampler: _Sampler, traffic: Any, path: Path) -> Iterator[Sample]:
             rows.writerow(sample)
             file.flush()
             yield sample
+            if kill_every and sample["minute"] >= kill_at:
+                kill_at += kill_every
+                victim = next(victims)
+                victim.kill()
+                print(f"minute {sample['minute']:.1f}: killed {victim.module}", flush=True)
 
 
 def _await_verdicts(store: Store, plan: Run) -> list[str]:
@@ -241,15 +257,20 @@ def _await_verdicts(store: Store, plan: Run) -> list[str]:
 
 
 def _wrong_windows(store: Store, plan: Run) -> list[str]:
-    query = 'SELECT pipeline, window_start, verdict FROM "window" WHERE window_start BETWEEN :first AND :last'
+    columns = "pipeline, window_start, verdict, messages, lost_min, lost_max"
+    query = f'SELECT {columns} FROM "window" WHERE window_start BETWEEN :first AND :last'
     with store.engine.connect() as connection:
-        rows = connection.execute(text(query), {"first": plan.judged[0], "last": plan.judged[-1]})
-        found = {(row.pipeline, row.window_start): row.verdict for row in rows}
+        rows = connection.execute(text(query), {"first": plan.judged[0], "last": plan.judged[-1]}).all()
+    found = {(row.pipeline, row.window_start): row for row in rows}
     wrong = Counter[str]()
     for number, start_s in itertools.product(range(plan.pipelines), plan.judged):
-        expected, verdict = plan.verdict(number, start_s), found.get((pipeline_name(number), start_s), "not closed")
-        if verdict == "not closed" or verdict != (expected or verdict):
-            wrong[f"{fault_of(number) or 'sound'} pipelines: {verdict} instead of {expected}"] += 1
+        row, expected = found.get((pipeline_name(number), start_s)), plan.outcome(number, start_s)
+        if row is None:
+            wrong[f"{fault_of(number) or 'sound'} pipelines are not closed"] += 1
+        elif expected is not None:
+            for lost in {row.lost_min, row.lost_max}:
+                if (closed := Outcome(row.verdict, row.messages, lost)) != expected:
+                    wrong[f"{fault_of(number) or 'sound'} pipelines: {closed} instead of {expected}"] += 1
     return [f"{count:,} windows of {what}" for what, count in wrong.items()]
 
 
@@ -331,8 +352,11 @@ def main() -> None:
     parser.add_argument("--pipelines", type=int, default=PIPELINES)
     parser.add_argument("--emitters", type=int, default=EMITTERS)
     parser.add_argument("--out", type=Path, default=IMAGES, help="folder of soak.csv and soak.png")
+    parser.add_argument(
+        "--kill-every", type=float, metavar="MINUTES", help="kill the aggregator and the alerter in turn"
+    )
     asked = parser.parse_args()
-    run(asked.minutes, asked.pipelines, asked.emitters, asked.out)
+    run(asked.minutes, asked.pipelines, asked.emitters, asked.out, asked.kill_every)
 
 
 if __name__ == "__main__":

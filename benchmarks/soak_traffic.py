@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from multiprocessing import Queue
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from confluent_kafka import Producer
@@ -49,6 +49,14 @@ _LAGS_MS: Final = np.random.default_rng(1).lognormal(4, 0.5, (64, MESSAGES)).ast
 _LAG_KEYS: Final = [bin_keys(lags) for lags in _LAGS_MS]
 
 
+class Outcome(NamedTuple):
+    """What a window is found to be."""
+
+    verdict: str
+    messages: int
+    lost: int
+
+
 def pipeline_name(number: int) -> str:
     return f"small-{number:04}"
 
@@ -77,16 +85,21 @@ class Run:
         """Return the windows whose verdict is certain, late beacons included, soon after the end."""
         return range(self.begins_s, self.begins_s + self.minutes * WINDOW_S - LATE_S - 90, WINDOW_S)
 
-    def verdict(self, number: int, window_s: int) -> str | None:
+    @property
+    def shared(self) -> int:
+        """Return how many pipelines have two processes of the second node: the first ones."""
+        return self.emitters - len(NODES) * self.pipelines
+
+    def outcome(self, number: int, window_s: int) -> Outcome | None:
         """Return what a window must be found to be; None if that depends on which reports came last."""
-        fault = fault_of(number)
+        fault, messages = fault_of(number), int(WINDOW_S / FLUSH_S) * MESSAGES
         if fault == "loss":
-            return "loss"
+            return Outcome("loss", messages, 2 if number < self.shared else 1)
         if fault == "stop" and window_s >= self.stops_s:
-            return "idle"
+            return Outcome("idle", 0, 0)
         if fault == "crash" and window_s >= self.stops_s - 2 * WINDOW_S:
-            return "unknown" if window_s >= self.stops_s else None
-        return "ok"
+            return Outcome("unknown", 0, 0) if window_s >= self.stops_s else None
+        return Outcome("ok", messages, 0)
 
 
 @dataclass(slots=True)
@@ -122,9 +135,8 @@ class _Sender:
         self._rng = np.random.default_rng(2)
         self._next = dict.fromkeys(range(BEACONS_PARTITIONS), 0)
         self._slots: dict[int, list[list[_Emitter]]] = defaultdict(list)
-        spare = run.emitters - len(NODES) * run.pipelines
         for number in range(run.pipelines):
-            parts = (slice(0, None, 2), slice(1, None, 2)) if number < spare else (slice(None),)
+            parts = (slice(0, None, 2), slice(1, None, 2)) if number < run.shared else (slice(None),)
             members = [("src", slice(None)), *(("snk", part) for part in parts)]
             began_ms = run.begins_s * 1_000
             self._slots[number % SLOTS].append(
@@ -139,7 +151,7 @@ class _Sender:
                 now_s = run.begins_s + (flush + 1 + slot / SLOTS) * FLUSH_S
                 time.sleep(max(0.0, now_s - time.time()))
                 late_s = max(late_s, time.time() - now_s)
-                self._flush(self._slots[slot], flush, now_s - FLUSH_S / 2)
+                self._flush(self._slots[slot], flush, now_s - FLUSH_S)
         for pipelines in self._slots.values():
             self._report([each for emitters in pipelines for each in emitters], time.time(), closed=True)
         self._producer.flush(30)
