@@ -43,8 +43,9 @@ WINDOWS_AT_ONCE = 4_000
 """Maximum number of windows that are judged and committed together."""
 TURN_S = 10.0
 """How long one turn of due windows reads, before those that became due meanwhile are looked at."""
-BEACONS_PER_READ = 50_000_000
-"""Beacons per Spark read, of one window at least: a crash repeats no more than that."""
+BEACONS_PER_PARTITION = 6_250_000
+"""Beacons per Spark read of each partition of their topic, of one window at least: a task's memory stays the same
+however many partitions there are, and a crash repeats no more than one read."""
 
 
 class Closer:
@@ -286,10 +287,10 @@ class Closer:
     def _batches(self, known: JudgementContext, windows: Windows) -> Iterator[Windows]:
         """Split the windows into reads of bounded size, by the beacons in their tallies."""
         batch: list[tuple[str, int]] = []
-        beacons = 0
+        beacons, most = 0, BEACONS_PER_PARTITION * self.reader.partitions
         for window in windows:
             of_window = sum(tally.beacons for tally in known.reports.tallies[window])
-            if batch and beacons + of_window > BEACONS_PER_READ:
+            if batch and beacons + of_window > most:
                 yield batch
                 batch, beacons = [], 0
             batch.append(window)

@@ -15,6 +15,7 @@ from aggregator.closing import window_store as closings
 from aggregator.kernel import spark_reader as reading
 from aggregator.kernel.plan import ReadPlan
 from aggregator.reports.consumer import ReportConsumer
+from lagloss.broker.topics import BEACONS_PARTITIONS
 from tests.support.dying.processes import Die, around, death
 
 WINDOWS_PER_READ = 4
@@ -25,7 +26,7 @@ BEACONS_PER_WINDOW = 1_188
 def main() -> int:
     """Run the aggregator, to the point in the first argument."""
     point, marker, permit = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    closing.BEACONS_PER_READ = WINDOWS_PER_READ * BEACONS_PER_WINDOW
+    closing.BEACONS_PER_PARTITION = WINDOWS_PER_READ * BEACONS_PER_WINDOW // BEACONS_PARTITIONS
     POINTS[point](death(point, marker, permit))
     return __main__.main()
 
