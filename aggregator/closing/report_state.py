@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, ColumnElement, Connection, Table, Text, func, select, text
+from sqlalchemy import Column, ColumnElement, Connection, Table, func, select, text
 
 from lagloss.wire.format import OffsetRange, unpack_each_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.queries.emitters import is_heard, read_emitters
 from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.schema.core import is_any, rows_of
+from lagloss_server.store.schema.core import at_places, is_any
 from lagloss_server.store.store import read_basis
 
 Windows = Sequence[tuple[str, int]]
@@ -21,14 +21,8 @@ Windows = Sequence[tuple[str, int]]
 
 
 def of_windows(table: Table, windows: Windows) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions for rows of these windows, each looked up by itself, however many they are."""
-    asked = rows_of(windows, pipeline=Text(), start=BigInteger())
-    starts = [start for _, start in windows] or [0]
-    return (
-        table.c.pipeline == asked.c.pipeline,
-        table.c.window_start == asked.c.start,
-        table.c.window_start.between(min(starts), max(starts)),  # for the planner, which then leaves other days out
-    )
+    """Return the conditions for rows of these windows."""
+    return at_places(table.c.pipeline, table.c.window_start, windows)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from sqlalchemy import (
     Engine,
     Integer,
     Row,
-    Text,
     and_,
     any_,
     func,
@@ -34,7 +33,7 @@ from sqlalchemy import (
 from alerting.rules.budget import LONGEST_S, LONGEST_SHORT_S
 from alerting.rules.view import HORIZON_S
 from alerting.rules.windows import COUNTED, EarlierCounts, Ints, WindowReader, Windows
-from lagloss_server.store.schema.core import WindowRow, rows_of, table_of
+from lagloss_server.store.schema.core import WindowRow, at_places, table_of
 
 HOUR_S: Final = 3_600
 CONTEXT_S: Final = 2 * HOUR_S
@@ -229,21 +228,20 @@ def read_named(connection: Connection, named: Mapping[str, Collection[int]]) -> 
     """Return the rows of these windows of many pipelines, oldest first, with their documents."""
     found: dict[str, list[Row[Any]]] = {}
     columns: tuple[Any, ...] = (_WINDOW.c.pipeline, _WINDOW.c.window_start, *_STAMP, _WINDOW.c.document)
-    for row in connection.execute(select(*columns).where(_is_named(named)).order_by(_WINDOW.c.window_start)):
+    for row in connection.execute(select(*columns).where(*_are_named(named)).order_by(_WINDOW.c.window_start)):
         found.setdefault(row.pipeline, []).append(row)
     return found
 
 
 def read_lossy(connection: Connection, named: Mapping[str, Collection[int]]) -> list[str]:
     """Return the pipelines of which one of these windows is lossy."""
-    found = select(_WINDOW.c.pipeline).distinct().where(_is_named(named), _WINDOW.c.verdict == "loss")
+    found = select(_WINDOW.c.pipeline).distinct().where(*_are_named(named), _WINDOW.c.verdict == "loss")
     return list(connection.execute(found).scalars())
 
 
-def _is_named(named: Mapping[str, Collection[int]]) -> ColumnElement[bool]:
+def _are_named(named: Mapping[str, Collection[int]]) -> tuple[ColumnElement[bool], ...]:
     places = ((name, start) for name, starts in named.items() for start in starts)
-    asked = rows_of(places, name=Text(), start=BigInteger())
-    return and_(_WINDOW.c.pipeline == asked.c.name, _WINDOW.c.window_start == asked.c.start)
+    return at_places(_WINDOW.c.pipeline, _WINDOW.c.window_start, places)
 
 
 def _stamp(row: Row[Any]) -> list[int]:

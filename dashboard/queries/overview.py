@@ -293,11 +293,11 @@ def _read_lags(
     others = [name for name, lag in slas.items() if is_held(lag) and lag.percentile != 95]
     if others:
         window = tables.WindowRow
-        asked = tables.rows_of(((name, newest[name].window_start) for name in others), name=Text(), start=BigInteger())
-        here = (window.pipeline == asked.c.name, window.window_start == asked.c.start)
+        places = ((name, newest[name].window_start) for name in others)
+        here = tables.at_places(window.pipeline, window.window_start, places)
         with store.engine.connect() as connection:
-            rows = connection.execute(select(asked.c.name, window.document, window.document_json).where(*here))
-            found |= {row.name: row.document["e2e_lag_ms"] for row in rows}
+            rows = connection.execute(select(window.pipeline, window.document, window.document_json).where(*here))
+            found |= {row.pipeline: row.document["e2e_lag_ms"] for row in rows}
     return found
 
 

@@ -162,8 +162,8 @@ class PeriodReading:
                 yield place, self.memory.put((of, place, versions[place]), found)
 
     def _rollups(self, period: Period, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
-        row, asked = tables.RollupRow, _asked_places(places)
-        here = (row.pipeline == asked.c.name, row.period == period, row.start == asked.c.start)
+        row = tables.RollupRow
+        here = (row.period == period, *tables.at_places(row.pipeline, row.start, places))
         for name, start, packed in self.connection.execute(select(row.pipeline, row.start, row.packed).where(*here)):
             yield (name, start), Rollup.unpack(packed)
 
@@ -176,8 +176,8 @@ class PeriodReading:
             self._add(name, start, found)
 
     def _minutes(self, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
-        window, asked = tables.WindowRow, _asked_places(places)
-        here = (window.pipeline == asked.c.name, window.window_start == asked.c.start)
+        window = tables.WindowRow
+        here = tables.at_places(window.pipeline, window.window_start, places)
         columns = (window.pipeline, window.window_start, window.document, window.facts)
         for name, start, document, facts in self.connection.execute(select(*columns).where(*here)):
             yield (name, start), Rollup.of_window(document, WindowFacts.unpack(facts))
@@ -255,10 +255,6 @@ def _each(ranges: Ranges, change: Callable[[str, Sequence[Range]], list[Range]])
 def _asked(ranges: Ranges) -> TableValuedAlias:
     rows = ((name, from_s, to_s) for name, some in ranges.items() for from_s, to_s in some)
     return tables.rows_of(rows, name=Text(), from_s=BigInteger(), to_s=BigInteger())
-
-
-def _asked_places(places: Iterable[Place]) -> TableValuedAlias:
-    return tables.rows_of(places, name=Text(), start=BigInteger())
 
 
 def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:

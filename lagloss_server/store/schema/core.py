@@ -22,6 +22,7 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
+    SQLColumnExpression,
     Table,
     TableValuedAlias,
     Text,
@@ -34,7 +35,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from lagloss_server.packed_json import pack_json, unpack_json
@@ -471,7 +472,7 @@ PARTITIONED: Final = tuple(
 )
 
 
-def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
+def is_any(column: SQLColumnExpression[str], names: Iterable[str]) -> ColumnElement[bool]:
     """Return whether a text column is one of these, however many they are."""
     return column == any_(literal(sorted(names), ARRAY(Text)))
 
@@ -483,3 +484,17 @@ def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> Table
     arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
     columns = [column(name, kind) for name, kind in types.items()]
     return func.unnest(*arrays).table_valued(*columns, name="asked").render_derived()
+
+
+def at_places(
+    pipeline: SQLColumnExpression[str], start: SQLColumnExpression[int], places: Iterable[tuple[str, int]]
+) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions for rows with these pipelines and starts (epoch s), each looked up by itself, however many
+    they are. The two columns are given."""
+    listed = list(places)
+    asked, starts = rows_of(listed, pipeline=Text(), start=BigInteger()), [at for _, at in listed] or [0]
+    return (
+        pipeline == asked.c.pipeline,
+        start == asked.c.start,
+        start.between(min(starts), max(starts)),  # for the planner, which then leaves other days out
+    )
