@@ -16,7 +16,7 @@ from lagloss_server.model.window_result import WindowResult
 from lagloss_server.packed_json import pack_json
 from lagloss_server.rules.facts import MissingId, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
-from lagloss_server.store.bulk import as_json, copy, merge, stage
+from lagloss_server.store.bulk import as_json, copy, stage
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
@@ -147,13 +147,12 @@ def _upsert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     table = tables.table_of(tables.WindowRow)
     upsert = stage(connection, table, list(rows[0]), (list(row.values()) for row in rows))
     newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
-    merge(
-        connection,
+    connection.execute(
         upsert.on_conflict_do_update(
             index_elements=["pipeline", "window_start"],
             set_={name: upsert.excluded[name] for name in rows[0]},
             where=newer & (table.c.state != "sealed"),
-        ),
+        )
     )
 
 

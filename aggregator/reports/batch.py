@@ -152,7 +152,8 @@ def _stranger(
     if report.head.node not in nodes:
         return "unknown_node"
     parts: tuple[PackedTally | Progress, ...] = (*report.tallies, *report.head.progress)
-    return "unknown_checkpoint" if any(is_strange(part.checkpoint, checkpoints) for part in parts) else None
+    undeclared = {part.checkpoint for part in parts} - checkpoints
+    return "unknown_checkpoint" if any(is_strange(name, checkpoints) for name in undeclared) else None
 
 
 def position(record: ReportRecord) -> tuple[int, int, int]:

@@ -83,14 +83,14 @@ class ReportConsumer:
             crowding = self._crowding(fresh, known)
             later = deferred.keys() | crowding
             memory = self._recall(connection)
-            followed, now, passed_over = ReportBatch(strangers=memory.strangers), [], []
-            for record in sorted(fresh, key=position):
-                pipeline = pipeline_of_report(record.value) if later else None
-                if pipeline is not None and pipeline in later:
-                    followed.pass_over(record)
-                    passed_over.append((pipeline, record))
-                else:
-                    now.append(record)
+            followed, passed_over = ReportBatch(strangers=memory.strangers), []
+            now = sorted(fresh, key=position)
+            if later:
+                pipelines = [pipeline_of_report(record.value) for record in now]
+                passed_over = [(name, record) for name, record in zip(pipelines, now, strict=True) if name in later]
+                now = [record for name, record in zip(pipelines, now, strict=True) if name not in later]
+            for _, record in passed_over:
+                followed.pass_over(record)
             followed.take(now, known)
             deferral.defer(connection, passed_over)
             positions = {**followed_to, **followed.positions}

@@ -16,7 +16,7 @@ from aggregator.reports.undeclared import Name, UndeclaredNames
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
-from lagloss_server.store.bulk import as_json, merge, stage
+from lagloss_server.store.bulk import as_json, stage
 from lagloss_server.store.schema import core as tables
 
 FRESH_FOR_S: Final = 3_600
@@ -118,7 +118,7 @@ def merge_emitters(connection: Connection, followed: ReportBatch, accounts: Acco
     replaced: dict[str, Any] = {name: case((newer, upsert.excluded[name]), else_=table.c[name]) for name in of_newest}
     replaced |= {name: upsert.excluded[name] for name in of_all}
     replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
-    merge(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
+    connection.execute(upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
 
 
 def _recall(connection: Connection, unknown: Sequence[Account], accounts: Accounts) -> None:
@@ -160,7 +160,7 @@ def merge_lanes(connection: Connection, followed: ReportBatch) -> None:
         set_={name: found[name] for name in ("until", "reporter", *position)},
         where=func.row(*(found[name] for name in position)) > func.row(*(table.c[name] for name in position)),
     )
-    merge(connection, newest)
+    connection.execute(newest)
 
 
 def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> None:
@@ -200,4 +200,4 @@ def merge_tallies(connection: Connection, followed: ReportBatch, basis: int) -> 
     replaced: dict[str, Any] = {name: found[name] for name in ("seq", *content)}
     for name in ("changed_at", "changed_basis"):
         replaced[name] = case((changed, found[name]), else_=table.c[name])
-    merge(connection, upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=found.seq > table.c.seq))
+    connection.execute(upsert.on_conflict_do_update(index_elements=keys, set_=replaced, where=found.seq > table.c.seq))

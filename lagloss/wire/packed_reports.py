@@ -8,9 +8,10 @@ is not certainly good, or not written as usual, is left to `read_report`, so tha
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import fastavro
 import numpy as np
@@ -102,7 +103,7 @@ def read_reports(values: Sequence[bytes | None]) -> list[PackedReport | BadRecor
 
 
 def _read_some(values: Sequence[bytes | None]) -> list[PackedReport | BadRecord]:
-    found = [_read_quickly(value) for value in values]
+    found = [_read_quickly(value, ends) for value, ends in zip(values, _ends(values), strict=True)]
     quick = [(at, report) for at, report in enumerate(found) if report is not None]
     if not _are_sound([report for _, report in quick]):
         for at, report in quick:
@@ -161,15 +162,42 @@ _SECTIONS: Final = {version.header: _Sections.of(version) for version in REPORT_
 _HEADER_BYTES: Final = 10
 
 
-def _read_quickly(value: bytes | None) -> PackedReport | None:
+class _Ends(NamedTuple):
+    """Bytes at which an integer may end, of records that lie one after another.
+
+    `place`: their positions. `before`: of each position, how many of them come before it. `first`: the position at
+    which this record begins.
+    """
+
+    place: npt.NDArray[np.int64]
+    before: npt.NDArray[np.int32]
+    first: int
+
+    def end(self, at: int, count: int) -> int:
+        """Return the position in the record after so many integers that begin at `at`."""
+        first = self.first
+        return self.place.item(self.before.item(first + at) + count - 1) - first + 1
+
+
+def _ends(values: Sequence[bytes | None]) -> Iterator[_Ends]:
+    """Find the ends in many records at once: that costs the same for one as for hundreds."""
+    records = [value or b"" for value in values]
+    is_end = np.frombuffer(b"".join(records), np.uint8) < 0x80
+    before = is_end.cumsum(dtype=np.int32) - is_end
+    place = np.flatnonzero(is_end)
+    firsts = itertools.accumulate(map(len, records), initial=0)
+    return (_Ends(place, before, first) for first, _ in zip(firsts, records, strict=False))
+
+
+def _read_quickly(value: bytes | None, ends: _Ends) -> PackedReport | None:
     """Return the report, whose sketches and ranges are not validated yet; None if it has to be read in full."""
     try:
-        return None if value is None else _read_sections(value, _SECTIONS[value[:_HEADER_BYTES]])
+        return None if value is None else _read_sections(value, ends, _SECTIONS[value[:_HEADER_BYTES]])
     except Exception:  # whatever the bytes lead fastavro to; reading in full says what is wrong
         return None
 
 
-def _read_sections(value: bytes, sections: _Sections) -> PackedReport:
+def _read_sections(value: bytes, ends: _Ends, sections: _Sections) -> PackedReport:
     """Return the report in a record's value, whose arrays are written in one piece.
 
     Raises:
@@ -178,13 +206,12 @@ def _read_sections(value: bytes, sections: _Sections) -> PackedReport:
     body = io.BytesIO(value)
     body.seek(_HEADER_BYTES)
     head: Any = schemaless_reader(body, sections.head, None)
-    stops = np.flatnonzero(np.frombuffer(value, np.uint8) < 0x80)
     tallies = []
     count = head.pop("tallies")
     for _ in range(count):
         tally: Any = schemaless_reader(body, sections.tally, None)
-        bins, at = _array(value, stops, body.tell(), tally.pop("lag_sketch"), 2)
-        places, at = _array(value, stops, at + 1, _short(value[at]), 3)
+        bins, at = _array(value, ends, body.tell(), tally.pop("lag_sketch"), 2)
+        places, at = _array(value, ends, at + 1, _short(value[at]), 3)
         tallies.append(PackedTally(**tally, bins=bins, packed_ranges=places))
         body.seek(at)
     if count:
@@ -209,16 +236,12 @@ def _short(byte: int) -> int:
     return byte // 2
 
 
-def _array(value: bytes, stops: npt.NDArray[np.int64], at: int, count: int, width: int) -> tuple[bytes, int]:
-    """Return the bytes of an array of `count` records of so many integers, from `at` on, and the position after it.
-
-    Args:
-        stops: positions at which an integer may end.
-    """
+def _array(value: bytes, ends: _Ends, at: int, count: int, width: int) -> tuple[bytes, int]:
+    """Return the bytes of an array of `count` records of so many integers, from `at` on, and the position after it."""
     if count == 0:
         return b"", at
     _demand(count > 0)
-    end = int(stops[stops.searchsorted(at) + width * count - 1]) + 1
+    end = ends.end(at, width * count)
     _demand(value[end : end + 1] == _END)
     return value[at:end], end + 1
 
