@@ -42,7 +42,8 @@ MESSAGES: Final = 3
 LATE_S: Final = 90
 """Seconds from the end of a window to the beacons of its last message, in pipelines that are late."""
 RESTART_S: Final = 120
-NODES: Final = ("src", "snk")
+NODES: Final = ("node-0", "node-1")
+"""As `generated.chain` names them."""
 Fault = Literal["", "loss", "late", "restart", "stop", "crash"]
 _FAULTS: Final[dict[int, Fault]] = {7: "loss", 13: "late", 21: "restart", 33: "stop", 41: "crash"}
 _LAGS_MS: Final = np.random.default_rng(1).lognormal(4, 0.5, (64, MESSAGES)).astype(np.float32)
@@ -137,7 +138,7 @@ class _Sender:
         self._slots: dict[int, list[list[_Emitter]]] = defaultdict(list)
         for number in range(run.pipelines):
             parts = (slice(0, None, 2), slice(1, None, 2)) if number < run.shared else (slice(None),)
-            members = [("src", slice(None)), *(("snk", part) for part in parts)]
+            members = [(NODES[0], slice(None)), *((NODES[1], part) for part in parts)]
             began_ms = run.begins_s * 1_000
             self._slots[number % SLOTS].append(
                 [_Emitter(number, node, rows, f"topic/{at}", began_ms) for at, (node, rows) in enumerate(members)]
@@ -176,7 +177,7 @@ class _Sender:
             mine = ids[at] + np.uint64((emitters[0].pipeline + flush) % BEACONS_PARTITIONS << 61)
             for emitter in emitters:
                 here = mine[emitter.rows]
-                if fault == "loss" and emitter.node == "snk" and is_first:
+                if fault == "loss" and emitter.node == NODES[1] and is_first:
                     here = here[1:]
                 if fault == "late" and emitter is emitters[-1]:
                     if window_s not in emitter.held:
@@ -202,7 +203,7 @@ class _Sender:
             checkpoint, offset = f"{emitter.node}.{side}", self._next[partition]
             block = BeaconBlock(
                 pipeline, checkpoint, emitter.name, emitter.seq, window_s, BEACONS_PARTITIONS, ids, lags,
-                event_offset_ms=np.full(ids.size, 30_000, np.uint16) if checkpoint == "src.in" else None,
+                event_offset_ms=np.full(ids.size, 30_000, np.uint16) if checkpoint == f"{NODES[0]}.in" else None,
             )  # fmt: skip
             emitter.seq += 1
             self._producer.produce(BEACONS, encode_block(block), block_key(pipeline, window_s), partition=partition)

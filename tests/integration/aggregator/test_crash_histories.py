@@ -2,18 +2,21 @@
 consumer group, with losses injected in between, against the ledger.
 
 LAGLOSS_HISTORIES is how many (8 by default), LAGLOSS_HISTORIES_AT_ONCE how many side by side, LAGLOSS_HISTORIES_SEED
-the seed of the first.
+the seed of the first, LAGLOSS_HISTORIES_CROWD how many emitters of other pipelines send beside them, with faults of
+their own.
 """
 
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import time
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,6 +27,9 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator.reports.catchup import Catchup
+from benchmarks.generated import chain
+from benchmarks.soak import wrong_windows
+from benchmarks.soak_traffic import NODES, Run, pipeline_name, send
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -37,6 +43,8 @@ from tests.support.histories.history import SILENT_S, History
 COUNT = int(os.environ.get("LAGLOSS_HISTORIES", "8"))
 AT_ONCE = int(os.environ.get("LAGLOSS_HISTORIES_AT_ONCE", "40"))
 FIRST_SEED = int(os.environ.get("LAGLOSS_HISTORIES_SEED", "1"))
+CROWD = int(os.environ.get("LAGLOSS_HISTORIES_CROWD", "0"))
+CROWD_MINUTES = 8
 
 GRACE_S = 10.0
 MARGIN_S = 5.0
@@ -186,8 +194,27 @@ def parts(spark: SparkSession, bootstrap: str, store: Store) -> Iterator[Driven]
         yield found
 
 
+@contextmanager
+def crowded(store: Store, bootstrap: str) -> Iterator[Run]:
+    """Let the emitters of other pipelines send, and yield what their windows have to be found to be."""
+    crowd = Run(CROWD * 2 // 5, CROWD, (int(time.time()) // 60 + 2) * 60, CROWD_MINUTES)
+    for number in range(crowd.pipelines):
+        store.apply(chain(pipeline_name(number), len(NODES)), 0)
+    spawning = multiprocessing.get_context("spawn")
+    sender = spawning.Process(target=send, args=(bootstrap, crowd, spawning.Queue()))
+    if not crowd.pipelines:
+        yield crowd
+        return
+    sender.start()
+    try:
+        yield crowd
+    finally:
+        sender.terminate()
+        sender.join()
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(420 + 360 * (COUNT // AT_ONCE))
+@pytest.mark.timeout(420 + 360 * (COUNT // AT_ONCE) + (CROWD and 60 * CROWD_MINUTES))
 def test_every_loss_of_a_random_history_is_found_and_certain_in_time_and_none_is_false(
     parts: Driven, bootstrap: str
 ) -> None:
@@ -197,14 +224,18 @@ def test_every_loss_of_a_random_history_is_found_and_certain_in_time_and_none_is
     for observed in everything:
         parts.store.apply(parse_definition(observed.history.definition), 0)
     catchup = Catchup()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+
+    def close_due() -> None:
+        now_ms = time.time_ns() // 1_000_000
+        caught_up_ms = catchup.update(now_ms, parts.follower.positions(), parts.reports.ends)
+        if caught_up_ms:
+            parts.closer.tick(caught_up_ms, now_ms)
+
+    with crowded(parts.store, bootstrap) as crowd, ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             runs = [pool.submit(observed.history.run) for observed in everything]
             while not all(run.done() for run in runs):
-                now_ms = time.time_ns() // 1_000_000
-                caught_up_ms = catchup.update(now_ms, parts.follower.positions(), parts.reports.ends)
-                if caught_up_ms:
-                    parts.closer.tick(caught_up_ms, now_ms)
+                close_due()
                 for observed in everything:
                     if observed.history.sent and not observed.history.is_judged.is_set():
                         observed.look(parts.store, time.time())
@@ -216,6 +247,11 @@ def test_every_loss_of_a_random_history_is_found_and_certain_in_time_and_none_is
             pool.shutdown(wait=False, cancel_futures=True)
             for observed in everything:
                 observed.history.is_judged.set()
+        while crowd.pipelines and (wrong := wrong_windows(parts.store, crowd)):
+            assert time.time() < crowd.begins_s + crowd.minutes * 60 + CERTAIN_WITHIN_S, wrong
+            close_due()
+            time.sleep(POLL_S)
+        print(f"{crowd.pipelines * len(crowd.judged):,} windows of {crowd.emitters:,} emitters beside them are right")
     for run in runs:
         run.result()
     figures = [observed.figures() for observed in everything]

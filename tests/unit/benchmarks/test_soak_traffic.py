@@ -69,7 +69,7 @@ def test_messages_are_missing_only_where_a_fault_says_so(log: Log) -> None:
     for number in range(RUN.pipelines):
         name = pipeline_name(number)
         for start_s in RUN.judged:
-            sent, arrived = (ids.get((name, checkpoint, start_s), set()) for checkpoint in ("src.in", "snk.out"))
+            sent, arrived = (ids.get((name, checkpoint, start_s), set()) for checkpoint in ("node-0.in", "node-1.out"))
             outcome = RUN.outcome(number, start_s)
             if outcome is not None:
                 assert (len(sent), len(sent - arrived)) == (outcome.messages, outcome.lost)
