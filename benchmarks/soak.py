@@ -171,11 +171,11 @@ class _Sampler:
         before_s = sum(self.cpu_s[name].values())
         for process in processes:
             try:
-                memory += process.memory_full_info().pss
+                memory += _own_memory(process.pid)
                 threads += process.num_threads()
                 files += process.num_fds()
                 times = process.cpu_times()
-            except psutil.Error:
+            except (psutil.Error, OSError):
                 continue
             self.cpu_s[name][process.pid] = times.user + times.system
         cores = (sum(self.cpu_s[name].values()) - before_s) / passed_s
@@ -211,6 +211,13 @@ class _Sampler:
             "roll-ups dirty": _metric(exposed, "lagloss_rollups_dirty"),
             "answer s": round(max(took_s), 3) if took_s else float("nan"),
         }
+
+
+def _own_memory(pid: int) -> int:
+    """Return the bytes that are a process's own, each of those that it shares divided by how many share it. Pages of
+    files are not: they go when others need the memory, and their share depends on what else runs."""
+    found = dict(line.split(":") for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
+    return sum(int(found[name].split()[0]) * 1024 for name in ("Pss_Anon", "Pss_Shmem"))
 
 
 def _role(name: str, process: psutil.Process, root: psutil.Process) -> str:
@@ -314,7 +321,7 @@ def _warnings(log: Path) -> Counter[str]:
 def plot(samples: Sequence[Sample], path: Path) -> None:
     """Draw memory, CPU and lags over the run's minutes."""
     minutes = [sample["minute"] for sample in samples]
-    titles = ("memory (PSS), MB", "CPU, cores", "seconds", "seconds since the newest minute that is closed in all")
+    titles = ("own memory, MB", "CPU, cores", "seconds", "seconds since the newest minute that is closed in all")
     figure = make_subplots(rows=4, cols=1, shared_xaxes=True, vertical_spacing=0.05, subplot_titles=titles)
 
     def add(row: int, label: str, column: str, at: int, legend: str) -> None:
