@@ -76,7 +76,7 @@ def run(
         begins_s = (int(time.time()) + WARM_S) // WINDOW_S * WINDOW_S + WINDOW_S
         plan = Run(pipelines, emitters, begins_s, minutes)
         queue: multiprocessing.Queue[float] = _SPAWN.Queue()
-        traffic = _SPAWN.Process(target=send, args=(servers.kafka.bootstrap, plan, queue))
+        traffic = _SPAWN.Process(target=send, args=(servers.kafka.bootstrap, plan, queue), daemon=True)
         traffic.start()
         reading = stack.enter_context(_reading(services["dashboard"].url, pipelines))
         sampler = _Sampler(servers, services, reading, plan)
