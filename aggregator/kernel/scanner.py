@@ -17,6 +17,7 @@ from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES,
 from lagloss.wire.sketch import MAX_LAG_MS
 from lagloss.wire.traces import TRACE_ROW
 from lagloss_server.compiled import compiled
+from lagloss_server.varints import varint
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -82,23 +83,9 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
 
 
 @compiled
-def _varint(data: U8, at: Int, end: Int) -> tuple[Int, Int]:
-    """Return a zigzag long and its end; an end of -1 where it does not fit."""
-    value, shift = np.uint64(0), np.uint64(0)
-    while at < end and shift < 64:
-        byte = data[at]
-        value |= np.uint64(byte & 0x7F) << shift
-        at += 1
-        if byte < 0x80:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return 0, -1
-
-
-@compiled
 def _bytes(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
     """Start and size of a length-prefixed field and where it ends; an end of -1 where it does not fit."""
-    size, start = _varint(data, at, end)
+    size, start = varint(data, at, end)
     if start < 0 or size < 0 or size > end - start:
         return 0, 0, -1
     return start, size, start + size
@@ -107,7 +94,7 @@ def _bytes(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
 @compiled
 def _optional(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
     """Return the same for a union with null: a start of -1 where it is null."""
-    branch, at = _varint(data, at, end)
+    branch, at = varint(data, at, end)
     if at < 0 or branch < 0 or branch > 1:
         return 0, 0, -1
     if branch == 0:
@@ -203,16 +190,16 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         if at < 0 or end - at < 16:
             continue
         emitter = at
-        seq, at = _varint(data, at + 16, end)
+        seq, at = varint(data, at + 16, end)
         if at < 0:
             continue
-        window_start, at = _varint(data, at, end)
+        window_start, at = varint(data, at, end)
         if at < 0:
             continue
-        partitions, at = _varint(data, at, end)
+        partitions, at = varint(data, at, end)
         if at < 0:
             continue
-        sample, at = _varint(data, at, end)
+        sample, at = varint(data, at, end)
         if at < 0:
             continue
         replay, _, at = _optional(data, at, end)
@@ -221,7 +208,7 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         reason, reason_size, at = _optional(data, at, end)
         if at < 0:
             continue
-        count, at = _varint(data, at, end)
+        count, at = varint(data, at, end)
         if at < 0:
             continue
         ids, ids_size, at = _bytes(data, at, end)

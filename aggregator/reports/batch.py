@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from aggregator.reports.packed_reports import PackedReport, PackedTally, read_reports
 from aggregator.reports.undeclared import Name, UndeclaredNames, is_strange, strange_names
 from lagloss.wire.checks import window_problem
 from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress
-from lagloss.wire.packed_reports import PackedReport, PackedTally, read_reports
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
 

@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from aggregator.reports.packed_reports import PackedTally
 from lagloss.wire.format import Progress
-from lagloss.wire.packed_reports import PackedTally
 from lagloss_server.model.graph import node_of
 
 Kind = Literal["pipeline", "checkpoint", "replay", "lane"]

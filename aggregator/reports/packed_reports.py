@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from fastavro import schemaless_reader
 
-from lagloss.wire.avro import decode_long, decode_longs
+from lagloss.wire.avro import decode_long
 from lagloss.wire.checks import check_numbers, check_report, read_report
 from lagloss.wire.format import (
     MAX_COUNT,
@@ -34,9 +34,11 @@ from lagloss.wire.format import (
     unpack_ranges,
 )
 from lagloss.wire.sketch import MAX_KEY, MIN_KEY, Sketch
+from lagloss_server.compiled import compiled
+from lagloss_server.varints import U8, varint
 
 AT_ONCE: Final = 200
-"""Reports whose bins and ranges are validated together: their integers fit into a core's cache."""
+"""Reports that are read together: their bytes fit into a core's cache."""
 
 
 @dataclass(slots=True)
@@ -254,34 +256,50 @@ def _demand(holds: bool) -> None:
 def _are_sound(reports: Sequence[PackedReport]) -> bool:
     """Return whether all bins and ranges are certainly in range, and in the order in which a sketch has its bins."""
     tallies = [tally for report in reports for tally in report.tallies]
-    try:
-        bins = decode_longs(b"".join([tally.bins for tally in tallies])).reshape(-1, 2)
-        places = decode_longs(b"".join([tally.packed_ranges for tally in tallies])).reshape(-1, 3)
-    except ValueError:
-        return False
-    key, count = bins[:, 0], bins[:, 1]
-    partition, first, last = places.T
-    size = np.abs(key)
     return bool(
-        (((size >= MIN_KEY) & (size <= MAX_KEY)) | (size == 0)).all()
-        and ((count >= 0) & (count <= MAX_COUNT)).all()
-        and ((partition >= 0) & (partition < MAX_PARTITIONS) & (first >= 0) & (first <= last)).all()
-        and _are_ascending(key, tallies)
+        _are_bins(*_joined([tally.bins for tally in tallies]))
+        and _are_ranges(*_joined([tally.packed_ranges for tally in tallies]))
     )
 
 
-def _are_ascending(key: npt.NDArray[np.int64], tallies: Sequence[PackedTally]) -> bool:
-    """Return whether the keys of each sketch ascend; `key`: those of all, one after another."""
-    ends = np.cumsum([_count(tally.bins) // 2 for tally in tallies], dtype=np.int64)
-    begins_another = np.zeros(key.size + 1, np.bool_)
-    begins_another[ends] = True
-    return bool(((key[1:] > key[:-1]) | begins_another[1 : key.size]).all())
+def _joined(packed: Sequence[bytes]) -> tuple[U8, npt.NDArray[np.int64]]:
+    """Return the bytes one after another, and where each ends."""
+    return np.frombuffer(b"".join(packed), np.uint8), np.cumsum([len(one) for one in packed], dtype=np.int64)
 
 
-def _count(packed: bytes) -> int:
-    """Return how many integers there are."""
-    return len(packed.translate(None, _GOES_ON))
+@compiled
+def _are_bins(data: U8, ends: npt.NDArray[np.int64]) -> bool:
+    """Return whether the bytes up to each end are whole bins, whose keys ascend."""
+    at = 0
+    for end in ends:
+        before = -MAX_KEY - 1
+        while at < end:
+            key, at = varint(data, at, end)
+            if at < 0:
+                return False
+            count, at = varint(data, at, end)
+            size = abs(key)
+            if at < 0 or key <= before or not (size == 0 or MIN_KEY <= size <= MAX_KEY):
+                return False
+            if not 0 <= count <= MAX_COUNT:
+                return False
+            before = key
+    return True
 
 
-_GOES_ON: Final = bytes(range(0x80, 0x100))
-"""Bytes of an integer that are not its last."""
+@compiled
+def _are_ranges(data: U8, ends: npt.NDArray[np.int64]) -> bool:
+    """Return whether the bytes up to each end are whole ranges of offsets."""
+    at = 0
+    for end in ends:
+        while at < end:
+            partition, at = varint(data, at, end)
+            if at < 0 or not 0 <= partition < MAX_PARTITIONS:
+                return False
+            first, at = varint(data, at, end)
+            if at < 0 or first < 0:
+                return False
+            last, at = varint(data, at, end)
+            if at < 0 or last < first:
+                return False
+    return True

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.wire import packed_reports
+from aggregator.reports import packed_reports
+from aggregator.reports.packed_reports import PackedReport, PackedTally, read_reports
 from lagloss.wire.avro import encode_long
 from lagloss.wire.checks import read_report
 from lagloss.wire.format import (
@@ -21,7 +22,6 @@ from lagloss.wire.format import (
     encode_report,
     tally_record,
 )
-from lagloss.wire.packed_reports import PackedReport, PackedTally, read_reports
 from lagloss.wire.sketch import MAX_KEY, Sketch
 from tests.support.odd_records import Keyed, blocks, damaged, reports, written
 
