@@ -176,6 +176,7 @@ class Recording:
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
+        self.partitions = reader.partitions
         self.asked: list[list[OffsetRange]] = []
 
     def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
