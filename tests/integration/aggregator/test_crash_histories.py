@@ -201,13 +201,15 @@ def crowded(store: Store, bootstrap: str) -> Iterator[Run]:
     for number in range(crowd.pipelines):
         store.apply(chain(pipeline_name(number), len(NODES)), 0)
     spawning = multiprocessing.get_context("spawn")
-    sender = spawning.Process(target=send, args=(bootstrap, crowd, spawning.Queue()))
+    how_late = spawning.Queue()
+    sender = spawning.Process(target=send, args=(bootstrap, crowd, how_late))
     if not crowd.pipelines:
         yield crowd
         return
     sender.start()
     try:
         yield crowd
+        print(f"the crowd was {how_late.get(timeout=CERTAIN_WITHIN_S):.1f} s late at most")
     finally:
         sender.terminate()
         sender.join()
