@@ -42,6 +42,8 @@ MESSAGES: Final = 3
 LATE_S: Final = 90
 """Seconds from the end of a window to the beacons of its last message, in pipelines that are late."""
 RESTART_S: Final = 120
+FORGOTTEN_S: Final = 11 * WINDOW_S
+"""From a crash to the end of the last window that it keeps from being idle, if there were emitters that have ended."""
 NODES: Final = ("node-0", "node-1")
 """As `generated.chain` names them."""
 Fault = Literal["", "loss", "late", "restart", "stop", "crash"]
@@ -99,7 +101,8 @@ class Run:
         if fault == "stop" and window_s >= self.stops_s:
             return Outcome("idle", 0, 0)
         if fault == "crash" and window_s >= self.stops_s - 2 * WINDOW_S:
-            return Outcome("unknown", 0, 0) if window_s >= self.stops_s else None
+            is_forgotten = window_s + WINDOW_S > self.stops_s + FORGOTTEN_S
+            return Outcome("idle" if is_forgotten else "unknown", 0, 0) if window_s >= self.stops_s else None
         return Outcome("ok", messages, 0)
 
 
