@@ -1,11 +1,12 @@
 """The soak's traffic: thousands of emitters of small pipelines, some of which lose messages, are late, restart or end.
 
 A pipeline has two nodes, and every second message of some goes to a second process of the second node. All of a flush's
-messages have one event time and lie in one partition. One process sends all of it, so it knows each block's offset.
+messages have one event time and lie in one partition.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 import uuid
 from collections import defaultdict
@@ -15,7 +16,7 @@ from multiprocessing import Queue
 from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from lagloss.broker.topics import BEACONS, BEACONS_PARTITIONS, REPORTS
 from lagloss.wire.format import (
@@ -116,6 +117,14 @@ class _Account:
     ranges: dict[tuple[str, int], OffsetRange] = field(default_factory=dict)
     is_new: bool = True
 
+    def note(self, side: str, error: KafkaError | None, block: Message) -> None:
+        """Note where an acknowledged block lies."""
+        partition, offset = block.partition(), block.offset()
+        if error is not None or partition is None or offset is None:
+            raise RuntimeError(f"a block was not acknowledged: {error}")
+        first = self.ranges.get((side, partition), OffsetRange(partition, offset, offset)).first
+        self.ranges[side, partition] = OffsetRange(partition, first, offset)
+
 
 @dataclass(slots=True)
 class _Emitter:
@@ -137,7 +146,6 @@ class _Sender:
         self._producer = Producer({**settings, "enable.idempotence": True})
         self._run = run
         self._rng = np.random.default_rng(2)
-        self._next = dict.fromkeys(range(BEACONS_PARTITIONS), 0)
         self._slots: dict[int, list[list[_Emitter]]] = defaultdict(list)
         for number in range(run.pipelines):
             parts = (slice(0, None, 2), slice(1, None, 2)) if number < run.shared else (slice(None),)
@@ -203,16 +211,14 @@ class _Sender:
         account.lags, account.is_new = account.lags.plus(keys), True
         partition, pipeline = int(ids[0]) >> 61, pipeline_name(emitter.pipeline)
         for side in ("in", "out"):
-            checkpoint, offset = f"{emitter.node}.{side}", self._next[partition]
+            checkpoint = f"{emitter.node}.{side}"
             block = BeaconBlock(
                 pipeline, checkpoint, emitter.name, emitter.seq, window_s, BEACONS_PARTITIONS, ids, lags,
                 event_offset_ms=np.full(ids.size, 30_000, np.uint16) if checkpoint == f"{NODES[0]}.in" else None,
             )  # fmt: skip
             emitter.seq += 1
-            self._producer.produce(BEACONS, encode_block(block), block_key(pipeline, window_s), partition=partition)
-            first = account.ranges.get((side, partition), OffsetRange(partition, offset, offset)).first
-            account.ranges[side, partition] = OffsetRange(partition, first, offset)
-            self._next[partition] += 1
+            key, noted = block_key(pipeline, window_s), functools.partial(account.note, side)
+            self._producer.produce(BEACONS, encode_block(block), key, partition=partition, on_delivery=noted)
 
     def _report(self, emitters: list[_Emitter], event_s: float, *, closed: bool = False) -> None:
         for emitter in emitters:

@@ -1,13 +1,14 @@
 """The soak's traffic: tallies say what blocks hold, and where they are; faults are as injected."""
 
 from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks import soak_traffic
 from benchmarks.soak_traffic import FLUSH_S, SLOTS, Run, fault_of, pipeline_name
-from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
 
 BEGINS_S = 1_780_000_020
@@ -22,16 +23,24 @@ class Log:
         self.blocks: list[tuple[int, int, BeaconBlock]] = []
         self.reports: list[EmitterReport] = []
         self._ends = Counter[int]()
+        self._waiting: list[Callable[[], None]] = []
 
-    def produce(self, topic: str, value: bytes, _key: bytes, partition: int = 0) -> None:
-        if topic == BEACONS:
-            self.blocks.append((partition, self._ends[partition], decode_block(value)))
-            self._ends[partition] += 1
-        else:
+    def produce(
+        self, topic: str, value: bytes, _key: bytes, partition: int = 0, on_delivery: Callable[..., None] | None = None
+    ) -> None:
+        if on_delivery is None:
             self.reports.append(decode_report(value))
+            return
+        offset = self._ends[partition]
+        self._ends[partition] += 2  # others send, too
+        self.blocks.append((partition, offset, decode_block(value)))
+        acknowledged = SimpleNamespace(partition=lambda: partition, offset=lambda: offset)
+        self._waiting.append(lambda: on_delivery(None, acknowledged))
 
     def flush(self, _timeout_s: float) -> None:
-        pass
+        for acknowledge in self._waiting:
+            acknowledge()
+        self._waiting.clear()
 
     def poll(self, _timeout_s: float) -> None:
         pass
