@@ -229,6 +229,7 @@ class LogInMemory:
     """
 
     topic: str = "beacons"
+    partitions: int = 1
     log: list[Record] = field(default_factory=list)
 
     def append(self, block: BeaconBlock, now_ms: int) -> int:
