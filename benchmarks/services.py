@@ -38,7 +38,7 @@ class Service:
         """Wait until it answers well at this path. Raises SystemExit with its log if it does not."""
         await_answer(f"{self.url}{path}", self.log, give_up_s)
 
-    def kill(self) -> None:
+    def kill_and_start(self) -> None:
         """Kill its process and start another."""
         self.process.kill()
         self.process.wait()

@@ -249,7 +249,7 @@ def _sampled(sampler: _Sampler, traffic: Any, folder: Path, kill_every: float | 
             if kill_every and sample["minute"] >= kill_at:
                 kill_at += kill_every
                 victim = next(victims)
-                victim.kill()
+                victim.kill_and_start()
                 print(f"minute {sample['minute']:.1f}: killed {victim.module}", flush=True)
 
 

@@ -17,11 +17,9 @@ from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES,
 from lagloss.wire.sketch import MAX_LAG_MS
 from lagloss.wire.traces import TRACE_ROW
 from lagloss_server.compiled import compiled
-from lagloss_server.varints import varint
+from lagloss_server.varints import U8, Int, varint
 
-U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
-Int = Any
 """A machine integer: in Python of any kind, compiled an int64."""
 
 FIELDS = (

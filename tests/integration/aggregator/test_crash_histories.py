@@ -198,14 +198,14 @@ def parts(spark: SparkSession, bootstrap: str, store: Store) -> Iterator[Driven]
 def crowded(store: Store, bootstrap: str) -> Iterator[Run]:
     """Let the emitters of other pipelines send, and yield what their windows have to be found to be."""
     crowd = Run(CROWD * 2 // 5, CROWD, (int(time.time()) // 60 + 2) * 60, CROWD_MINUTES)
+    if not crowd.pipelines:
+        yield crowd
+        return
     for number in range(crowd.pipelines):
         store.apply(chain(pipeline_name(number), len(NODES)), 0)
     spawning = multiprocessing.get_context("spawn")
     how_late = spawning.Queue()
     sender = spawning.Process(target=send, args=(bootstrap, crowd, how_late))
-    if not crowd.pipelines:
-        yield crowd
-        return
     sender.start()
     try:
         yield crowd
