@@ -387,7 +387,7 @@ class Graph(Flow):
 
 @functools.lru_cache(10_000)
 def _unpickled(definition: bytes) -> Graph:
-    """Return the graph of a pickled definition; those of small pipelines take 11 KB each."""
+    """Return the graph of a pickled definition; those of small pipelines take 34 kB each, and 0.5 ms to build."""
     return Graph(pickle.loads(definition))
 
 
