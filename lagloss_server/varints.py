@@ -1,4 +1,4 @@
-"""Avro's integers in compiled loops."""
+"""Integers of variable length in compiled loops, as Protobuf and Avro write them."""
 
 from __future__ import annotations
 
@@ -7,21 +7,30 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import compiled
+from lagloss_server.compiled import compiled_bare
 
 U8 = npt.NDArray[np.uint8]
 Int = Any
 
 
-@compiled
-def varint(data: U8, at: Int, end: Int) -> tuple[Int, Int]:
-    """Return a zigzag long and its end; an end of -1 where it does not fit."""
+@compiled_bare
+def varint(data: U8, at: Int, end: Int) -> tuple[np.uint64, Int]:
+    """Return a varint's 64 bits and its end; an end of -1 where it does not fit or has more bits."""
     value, shift = np.uint64(0), np.uint64(0)
-    while at < end and shift < 64:
+    while at < end and shift < 70:
         byte = data[at]
-        value |= np.uint64(byte & 0x7F) << shift
         at += 1
+        if shift == 63 and byte > 1:
+            return np.uint64(0), -1
+        value |= np.uint64(byte & 0x7F) << shift
         if byte < 0x80:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
+            return value, at
         shift += np.uint64(7)
-    return 0, -1
+    return np.uint64(0), -1
+
+
+@compiled_bare
+def avro_long(data: U8, at: Int, end: Int) -> tuple[Int, Int]:
+    """Return a long of Avro, which is a varint in zigzag, and its end; an end of -1 likewise."""
+    bits, at = varint(data, at, end)
+    return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1)), at

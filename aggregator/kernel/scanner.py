@@ -17,7 +17,7 @@ from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES,
 from lagloss.wire.sketch import MAX_LAG_MS
 from lagloss.wire.traces import TRACE_ROW
 from lagloss_server.compiled import compiled
-from lagloss_server.varints import U8, Int, varint
+from lagloss_server.varints import U8, Int, avro_long
 
 I64 = npt.NDArray[np.int64]
 """A machine integer: in Python of any kind, compiled an int64."""
@@ -83,7 +83,7 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
 @compiled
 def _bytes(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
     """Start and size of a length-prefixed field and where it ends; an end of -1 where it does not fit."""
-    size, start = varint(data, at, end)
+    size, start = avro_long(data, at, end)
     if start < 0 or size < 0 or size > end - start:
         return 0, 0, -1
     return start, size, start + size
@@ -92,7 +92,7 @@ def _bytes(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
 @compiled
 def _optional(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
     """Return the same for a union with null: a start of -1 where it is null."""
-    branch, at = varint(data, at, end)
+    branch, at = avro_long(data, at, end)
     if at < 0 or branch < 0 or branch > 1:
         return 0, 0, -1
     if branch == 0:
@@ -188,16 +188,16 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         if at < 0 or end - at < 16:
             continue
         emitter = at
-        seq, at = varint(data, at + 16, end)
+        seq, at = avro_long(data, at + 16, end)
         if at < 0:
             continue
-        window_start, at = varint(data, at, end)
+        window_start, at = avro_long(data, at, end)
         if at < 0:
             continue
-        partitions, at = varint(data, at, end)
+        partitions, at = avro_long(data, at, end)
         if at < 0:
             continue
-        sample, at = varint(data, at, end)
+        sample, at = avro_long(data, at, end)
         if at < 0:
             continue
         replay, _, at = _optional(data, at, end)
@@ -206,7 +206,7 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         reason, reason_size, at = _optional(data, at, end)
         if at < 0:
             continue
-        count, at = varint(data, at, end)
+        count, at = avro_long(data, at, end)
         if at < 0:
             continue
         ids, ids_size, at = _bytes(data, at, end)

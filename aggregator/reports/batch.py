@@ -1,4 +1,4 @@
-"""Sum of a batch of reports: the newest state of emitters, lanes and tallies. Pure; `following` writes it."""
+"""Sum of a batch of reports: the newest state of emitters, lanes and tallies."""
 
 from __future__ import annotations
 

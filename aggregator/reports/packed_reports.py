@@ -35,7 +35,7 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.sketch import MAX_KEY, MIN_KEY, Sketch
 from lagloss_server.compiled import compiled
-from lagloss_server.varints import U8, varint
+from lagloss_server.varints import U8, avro_long
 
 AT_ONCE: Final = 200
 """Reports that are read together: their bytes fit into a core's cache."""
@@ -274,10 +274,10 @@ def _are_bins(data: U8, ends: npt.NDArray[np.int64]) -> bool:
     for end in ends:
         before = -MAX_KEY - 1
         while at < end:
-            key, at = varint(data, at, end)
+            key, at = avro_long(data, at, end)
             if at < 0:
                 return False
-            count, at = varint(data, at, end)
+            count, at = avro_long(data, at, end)
             size = abs(key)
             if at < 0 or key <= before or not (size == 0 or MIN_KEY <= size <= MAX_KEY):
                 return False
@@ -293,13 +293,13 @@ def _are_ranges(data: U8, ends: npt.NDArray[np.int64]) -> bool:
     at = 0
     for end in ends:
         while at < end:
-            partition, at = varint(data, at, end)
+            partition, at = avro_long(data, at, end)
             if at < 0 or not 0 <= partition < MAX_PARTITIONS:
                 return False
-            first, at = varint(data, at, end)
+            first, at = avro_long(data, at, end)
             if at < 0 or first < 0:
                 return False
-            last, at = varint(data, at, end)
+            last, at = avro_long(data, at, end)
             if at < 0 or last < first:
                 return False
     return True

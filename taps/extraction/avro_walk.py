@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss_server.compiled import compiled_bare
+from lagloss_server.varints import avro_long
 from taps.extraction import avro_program as program
 from taps.extraction import kinds
 from taps.extraction.avro_program import AvroProgram
@@ -44,22 +45,6 @@ def find_in_avro(column: ByteColumn, rows: I64, made: AvroProgram, table: PartTa
         nodes, left, counts, good,
     )  # fmt: skip
     return good
-
-
-@compiled_bare
-def _varint(data: U8, at: Int, end: Int) -> tuple[Int, Int]:
-    """Return a zigzag long and where it ends; -1 if it is none."""
-    value, shift = np.uint64(0), np.uint64(0)
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        if shift == 63 and byte > 1:
-            return 0, -1
-        value |= np.uint64(byte & 0x7F) << shift
-        if byte < 0x80:
-            return np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1)), at
-        shift += np.uint64(7)
-    return 0, -1
 
 
 @compiled_bare
@@ -102,7 +87,7 @@ def _walk(
             part = parts[node]
             # read a value; at < 0 means that it is none
             if op == _STRING:
-                size, at = _varint(data, at, end)
+                size, at = avro_long(data, at, end)
                 if at < 0 or size < 0 or size > end - at:
                     break
                 if node_kinds[node] == _TEXT and not is_utf8(data, at, at + size):
@@ -112,13 +97,13 @@ def _walk(
                     places[part, row], sizes[part, row] = at, size
                 at += size
             elif op == _LONG:
-                value, at = _varint(data, at, end)
+                value, at = avro_long(data, at, end)
                 if at < 0:
                     break
                 if part >= 0:
                     found_kinds[part, row], numbers[part, row] = node_kinds[node], value
             elif op == _UNION:
-                branch, at = _varint(data, at, end)
+                branch, at = avro_long(data, at, end)
                 if at < 0 or branch < 0 or branch >= first[node]:
                     break
                 node = links[second[node] + branch]
@@ -152,7 +137,7 @@ def _walk(
                     found_kinds[part, row], numbers[part, row] = node_kinds[node], data[at]
                 at += 1
             elif op == _ENUM:
-                symbol, at = _varint(data, at, end)
+                symbol, at = avro_long(data, at, end)
                 if at < 0 or symbol < 0 or symbol >= first[node]:
                     break
                 if part >= 0:
@@ -174,10 +159,10 @@ def _walk(
                         depth -= 1
                     continue
                 if left[top] == 0:
-                    items, at = _varint(data, at, end)
+                    items, at = avro_long(data, at, end)
                     if at >= 0 and items < 0:  # and the bytes of the block
                         items = -items
-                        size, at = _varint(data, at, end)
+                        size, at = avro_long(data, at, end)
                         if size < 0:
                             at = -1
                     if at < 0 or items < 0:
@@ -191,7 +176,7 @@ def _walk(
                 start, size = 0, 0
                 index = counts[top]
                 if ops[parent] == _MAP:
-                    size, at = _varint(data, at, end)
+                    size, at = avro_long(data, at, end)
                     if at < 0 or size < 0 or size > end - at or not is_utf8(data, at, at + size):
                         at = -1
                         break

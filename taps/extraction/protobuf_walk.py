@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lagloss_server.compiled import compiled_bare
 from lagloss_server.model.expressions import Path
+from lagloss_server.varints import varint
 from taps.extraction import kinds
 from taps.extraction.columns import I64, U8, ByteColumn, Int, PartTable
 from taps.extraction.text import is_utf8
@@ -194,28 +195,12 @@ def find_in_protobuf(
 
 
 @compiled_bare
-def _varint(data: U8, at: Int, end: Int) -> tuple[np.uint64, Int]:
-    """Return a varint's 64 bits and where it ends; -1 if it is none."""
-    value, shift = np.uint64(0), np.uint64(0)
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        if shift == 63 and byte > 1:
-            return np.uint64(0), -1
-        value |= np.uint64(byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += np.uint64(7)
-    return np.uint64(0), -1
-
-
-@compiled_bare
 def _is_packed(data: U8, at: Int, end: Int, op: Int) -> bool:
     """Return whether these bytes are values of a packed field, one after the other."""
     if op >= _SFIXED32:
         return bool((end - at) % (4 if op <= _FLOAT else 8) == 0)
     while at < end:
-        _, at = _varint(data, at, end)
+        _, at = varint(data, at, end)
         if at < 0:
             return False
     return True
@@ -264,7 +249,7 @@ def _walk(
             if at == stack_ends[depth]:
                 break
             end = stack_ends[depth]
-            tag, at = _varint(data, at, end)
+            tag, at = varint(data, at, end)
             if at < 0 or tag < 8 or tag >= 1 << 32:
                 good = False
                 break
@@ -284,7 +269,7 @@ def _walk(
                 hint = found
                 op, part = fields[found, 1], fields[found, 2]
             if wire == _VARINT:
-                raw, at = _varint(data, at, end)
+                raw, at = varint(data, at, end)
                 packed = op == _PACKED and fields[found, 3] <= _ENUM
                 if at < 0 or not (op <= _ENUM or op in (_SECONDS, _NANOS) or packed):
                     good = False
@@ -326,7 +311,7 @@ def _walk(
                     places[part, row], sizes[part, row] = beside + symbols[symbol, 1], symbols[symbol, 2]
                 found_kinds[part, row], numbers[part, row] = kind, value
             elif wire == _SIZED:
-                raw, at = _varint(data, at, end)
+                raw, at = varint(data, at, end)
                 if at < 0 or raw > np.uint64(end - at):
                     good = False
                     break
