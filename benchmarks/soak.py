@@ -321,7 +321,8 @@ def _warnings(log: Path) -> Counter[str]:
 
 
 def plot(samples: Sequence[Sample], path: Path) -> None:
-    """Draw memory, CPU and lags over the run's minutes."""
+    """Draw memory, CPU and lags over the minutes from the first beacon on."""
+    samples = [sample for sample in samples if sample["minute"] > 0]
     minutes = [sample["minute"] for sample in samples]
     titles = ("own memory, MB", "CPU, cores", "seconds", "seconds since the newest minute that is closed in all")
     figure = make_subplots(rows=4, cols=1, shared_xaxes=True, vertical_spacing=0.05, subplot_titles=titles)
