@@ -93,7 +93,10 @@ def run(
     for name, warnings in logs.items():
         print(f"{name}: {sum(warnings.values())} warnings and errors: {dict(warnings.most_common(5))}")
     growing = _growing(samples)
-    _report([*wrong, *(growing if kill_every is None else ())])
+    wrong += growing if kill_every is None else ()
+    if wrong:
+        raise SystemExit("; ".join(wrong))
+    print("every window is as expected")
 
 
 def _fill(store: Store, pipelines: int) -> None:
@@ -306,7 +309,7 @@ def _growing(samples: Sequence[Sample]) -> list[str]:
         is_flat = slope <= max(FLAT_MB, FLAT_SHARE * used.mean())
         cores = np.mean([sample[f"{name} cores"] for sample in half])
         counts = "".join(f"{half[0][each]:7.0f} {half[-1][each]:6.0f}" for each in (f"{name} threads", f"{name} files"))
-        print(f"{name:20}{used.mean():8.0f}{slope:+8.0f}{cores:8.2f}{counts}   {'flat' if is_flat else 'GROWS'}")
+        print(f"{name:20}{used.mean():8.0f}{slope:+8.0f}{cores:8.2f}{counts}   {'flat' if is_flat else 'grows'}")
         growing += [] if is_flat else [f"{name} grows by {slope:.0f} MB an hour"]
     for name in ("reports lag s", "live age s", "closing s", "newest whole minute s", "roll-ups dirty", "answer s"):
         values = np.array([sample[name] for sample in half])
@@ -349,12 +352,6 @@ def plot(samples: Sequence[Sample], path: Path) -> None:
 
 
 _COLOURS: Final = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#17becf")
-
-
-def _report(wrong: Sequence[str]) -> None:
-    if wrong:
-        raise SystemExit("; ".join(wrong))
-    print(f"memory is flat (at most {FLAT_SHARE:.0%} or {FLAT_MB:.0f} MB an hour), and every window is as expected")
 
 
 def main() -> None:
