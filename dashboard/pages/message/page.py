@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
@@ -130,6 +130,8 @@ def _register_controls(app: Dash) -> None:
     )
     def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
         here, _ = PAGE.asked(pathname, search)
+        if ctx.triggered_id is None and not here.query.keys() & {"id", "around"}:
+            raise PreventUpdate  # the page has just been loaded, and something may be typed already
         around_s = _time_s(here.query.get("around"), time.time())
         return here.query.get("id", ""), None if around_s is None else here.zone.typed(around_s)
 

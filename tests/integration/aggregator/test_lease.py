@@ -33,7 +33,7 @@ def end_holder(store: Store) -> None:
     """As a network does that is cut off: the holder's backend ends, and the holder does not hear of it."""
     with store.engine.connect() as connection:
         connection.execute(
-            text("SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key"),
+            text("SELECT pg_terminate_backend(pid, 20000) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key"),
             {"key": LEASE},
         )
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Iterator
 from contextlib import closing
 
 import httpx2
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Route, expect
 
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
@@ -125,6 +126,28 @@ def test_the_trace_is_that_of_the_trail_and_of_what_the_result_kept(url: str) ->
     assert (missing["trace_id"], missing["trace_url"]) == (OLD_TRACE.trace_id, f"{TRACES}/{OLD_TRACE.trace_id}")
     assert isinstance(neither["trail"], dict)
     assert "trace_id" not in neither["trail"]
+
+
+def test_what_is_typed_while_the_page_is_still_loading_stays(url: str, browser: Browser) -> None:
+    held: list[Route] = []
+
+    def hold(route: Route) -> None:
+        if "message-id.value" in str(route.request.post_data_json["output"]):
+            held.append(route)
+        else:
+            route.continue_()
+
+    with Watched(browser) as page:
+        page.route(re.compile("_dash-update-component"), hold)
+        page.goto(f"{url}/pipelines/retried/messages?zone=UTC")
+        until(lambda: address(page) and held, "the page to ask what to fill in")
+        page.locator("#message-id").fill(LOST)
+        with page.expect_response(re.compile("_dash-update-component")):
+            for route in held:
+                route.continue_()
+        page.unroute_all()
+        page.locator("#message-search").click()
+        until(lambda: f"id={LOST}" in address(page), "the id in the address")
 
 
 def test_a_lost_message_says_where_and_why_and_leads_to_its_minute(url: str, browser: Browser) -> None:
