@@ -9,7 +9,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
+import numpy.typing as npt
 
+U8 = npt.NDArray[np.uint8]
+Int = Any
+"""A machine integer: in Python of any kind, compiled an int64."""
 Loop = TypeVar("Loop", bound=Callable[..., object])
 
 

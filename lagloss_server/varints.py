@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from lagloss_server.compiled import compiled_bare
-
-U8 = npt.NDArray[np.uint8]
-Int = Any
+from lagloss_server.compiled import U8, Int, compiled_bare
 
 
 @compiled_bare

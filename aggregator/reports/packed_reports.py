@@ -34,8 +34,8 @@ from lagloss.wire.format import (
     unpack_ranges,
 )
 from lagloss.wire.sketch import MAX_KEY, MIN_KEY, Sketch
-from lagloss_server.compiled import compiled
-from lagloss_server.varints import U8, avro_long
+from lagloss_server.compiled import U8, compiled
+from lagloss_server.varints import avro_long
 
 AT_ONCE: Final = 200
 """Reports that are read together: their bytes fit into a core's cache."""

@@ -14,9 +14,10 @@ from typing import Any, Final
 import fastavro
 import numpy as np
 
+from lagloss_server.compiled import U8
 from lagloss_server.model.expressions import Path
 from taps.extraction import kinds
-from taps.extraction.columns import I64, U8
+from taps.extraction.columns import I64
 from taps.extraction.trie import PathNode
 
 NULL, BOOLEAN, LONG, FLOAT, DOUBLE, STRING, FIXED, ENUM, RECORD, ARRAY, MAP, UNION = range(12)

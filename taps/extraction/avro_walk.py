@@ -11,12 +11,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import compiled_bare
+from lagloss_server.compiled import U8, Int, compiled_bare
 from lagloss_server.varints import avro_long
 from taps.extraction import avro_program as program
 from taps.extraction import kinds
 from taps.extraction.avro_program import AvroProgram
-from taps.extraction.columns import I64, U8, ByteColumn, Int, PartTable
+from taps.extraction.columns import I64, ByteColumn, PartTable
 from taps.extraction.text import is_utf8
 
 MAX_DEPTH: Final = 64

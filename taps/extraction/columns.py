@@ -9,13 +9,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lagloss_server.compiled import U8
 from taps.extraction import kinds
 
-U8 = npt.NDArray[np.uint8]
 I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]
-Int = Any
-"""A machine integer: in Python of any kind, compiled an int64."""
 
 _I64_MAX: Final = 2**63 - 1
 _NOTHING: Final = np.frombuffer(b"", np.uint8)

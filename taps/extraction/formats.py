@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.errors import UsageError
-from lagloss_server.compiled import compiled_bare
+from lagloss_server.compiled import U8, compiled_bare
 from lagloss_server.model.expressions import Path
 from lagloss_server.net.schema_registry import RegisteredSchema
 from taps.extraction import kinds
 from taps.extraction.avro_program import AvroProgram, BadAvroSchema
 from taps.extraction.avro_walk import find_in_avro
-from taps.extraction.columns import I8, I64, U8, ByteColumn, PartColumn, PartTable
+from taps.extraction.columns import I8, I64, ByteColumn, PartColumn, PartTable
 from taps.extraction.json_format import JsonFinder
 from taps.extraction.protobuf_format import ProtobufFinder
 from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile

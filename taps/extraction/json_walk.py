@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from lagloss_server.compiled import compiled_bare
+from lagloss_server.compiled import U8, Int, compiled_bare
 from taps.extraction import kinds
-from taps.extraction.columns import I64, U8, ByteColumn, Int, PartTable
+from taps.extraction.columns import I64, ByteColumn, PartTable
 from taps.extraction.text import character_end
 from taps.extraction.trie import FlatTrie
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import compiled_bare
+from lagloss_server.compiled import U8, Int, compiled_bare
 from lagloss_server.model.expressions import Path
 from lagloss_server.varints import varint
 from taps.extraction import kinds
-from taps.extraction.columns import I64, U8, ByteColumn, Int, PartTable
+from taps.extraction.columns import I64, ByteColumn, PartTable
 from taps.extraction.text import is_utf8
 from taps.extraction.trie import PathNode
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lagloss_server.compiled import compiled_bare
-from taps.extraction.columns import U8, Int
+from lagloss_server.compiled import U8, Int, compiled_bare
 
 
 @compiled_bare

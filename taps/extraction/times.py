@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import compiled_bare
+from lagloss_server.compiled import U8, Int, compiled_bare
 from lagloss_server.model.expressions import Unit
 from taps.extraction import kinds
-from taps.extraction.columns import I8, I64, U8, Int, PartColumn
+from taps.extraction.columns import I8, I64, PartColumn
 from taps.extraction.reasons import CODES
 
 _UNITS: Final[dict[Unit | None, int]] = {None: 0, "s": 1, "ms": 2, "us": 3, "ns": 4}

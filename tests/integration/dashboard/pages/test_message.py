@@ -142,7 +142,7 @@ def test_what_is_typed_while_the_page_is_still_loading_stays(url: str, browser: 
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC")
         until(lambda: address(page) and held, "the page to ask what to fill in")
         page.locator("#message-id").fill(LOST)
-        with page.expect_response(re.compile("_dash-update-component")):
+        with page.expect_response(lambda answer: "message-id.value" in (answer.request.post_data or "")):
             for route in held:
                 route.continue_()
         page.unroute_all()
