@@ -75,7 +75,7 @@ def _compare(spark: SparkSession, bootstrap: str, topic: str, extraction: Extrac
         engine = SparkEngine(spark, bootstrap, bootstrap, maker, local)
         look = reader.look(reader.describe().partitions)
         first = TapPlan(0, 0, 8, SAMPLE_ALL, positions=dict.fromkeys(look.logs, 0), is_spread=True)
-        plan = TopicPlanner().plan(first, look, None, 2 * RECORDS)
+        plan = TopicPlanner(lambda: False).plan(first, look, None, 2 * RECORDS)
         made = engine.blocks(plan)
         beacons = sum(block.increment.beacons for block in made.blocks)
         if beacons != 2 * RECORDS:

@@ -177,7 +177,7 @@ class ClusterTopics:
                     at: _log(*(self._answer(topic, each[topic, at], deadline).offset for each in asked))
                     for at in wanted[topic]
                 }
-                looks[topic] = Look(at_ms, logs)
+                looks[topic] = Look(at_ms, logs, time.time_ns() // 1_000_000)
             except KafkaException as error:
                 looks[topic] = error
         return looks

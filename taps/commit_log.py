@@ -8,6 +8,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import takewhile
 from math import nextafter
 from typing import Final, NamedTuple, Protocol
@@ -191,12 +192,8 @@ class LoggedCommits:
         self._looked_at = 0.0
 
     def read(self, position: int, since_ms: int) -> NewCommits:
-        baseline: dict[int, Mark] = {}
         if position < 0:
-            position = self._log.starts_at(since_ms, self._partition)
-            with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
-                baseline = _newest(groups, self._group, self._topic)
-            self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
+            return self._begin(since_ms)
         found = self._log.read(self._partition, position, self._looked_at)
         self._looked_at = found.look.asked_at
         self._looks.add(found.look.look.at_ms, {self._partition: found.look.look.logs[self._partition].end})
@@ -204,10 +201,23 @@ class LoggedCommits:
         for commit in found.commits:
             if commit.group == self._group and commit.topic == self._topic:
                 marks.setdefault(commit.partition, []).append(Mark(commit.offset, commit.at_ms))
-        for partition, mark in baseline.items():
-            marks.setdefault(partition, []).append(mark)
         passed_ms = self._looks.passed({self._partition: found.reached})
         return NewCommits(passed_ms, found.reached, marks, topic_after=nextafter(self._looked_at, 0))
+
+    def _begin(self, since_ms: int) -> NewCommits:
+        """Return the commits since a time, and of partitions without any the one that stands, which is older."""
+        with closing(ConsumerGroups(self._cluster, "lagloss-taps")) as groups:
+            standing = _newest(groups, self._group, self._topic)
+        self._looked_at = time.monotonic()  # the log is read to where it has these commits, with their own times
+        found = self.read(self._log.starts_at(since_ms, self._partition), since_ms)
+        marks = {partition: list(some) for partition, some in found.marks.items()}
+        while found.at_ms is None:  # so far it has been read in part
+            found = self.read(found.next, since_ms)
+            for partition, some in found.marks.items():
+                marks.setdefault(partition, []).extend(some)
+        for partition, mark in standing.items():
+            marks.setdefault(partition, [Mark(mark.offset, since_ms)])
+        return replace(found, marks=marks)
 
     def close(self) -> None:
         """Leave the log open for the other groups."""
@@ -225,7 +235,7 @@ class PolledCommits:
     def read(self, position: int, since_ms: int) -> NewCommits:
         at_ms = time.time_ns() // 1_000_000
         marks = _newest(self._groups, self._group, self._topic)
-        return NewCommits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()})
+        return NewCommits(at_ms, -1, {partition: [mark] for partition, mark in marks.items()}, is_polled=True)
 
     def close(self) -> None:
         self._groups.close()

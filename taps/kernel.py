@@ -23,7 +23,7 @@ from taps.counts import TapCounts, UnreadableRecords
 from taps.extraction import Extracted, Extractor
 from taps.extraction.columns import ByteColumn
 from taps.order import KeyTimes, PartitionOrder
-from taps.plan import OffsetSpan, TapPlan
+from taps.plan import GAP_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords
 
 SEQ_BITS: Final = 30
@@ -32,8 +32,12 @@ SPAN_BITS: Final = 16
 """Of these, for its place among the blocks of a span, where each span makes its own."""
 AHEAD_MS: Final = MAX_AHEAD_MS // 2
 """Largest distance of an event time from the plan, ahead: closing takes no block of a later window."""
+COMMIT_SLACK_MS: Final = 5_000
+"""By how much the clocks of a group's coordinator, of the brokers and of taps may be apart."""
 AHEAD: Final = "time_ahead"
 TOO_OLD: Final = "time_too_old"
+COMMIT_AHEAD: Final = "commit_ahead"
+WINDOW_MS: Final = WINDOW_S * 1_000
 
 
 def oldest_ms(plan: TapPlan) -> int:
@@ -154,27 +158,32 @@ class BlockMaker:
         made.counts.seen += int(read.offsets.size)
         found = self.extractor.extract(read.records)
         made.counts.left_out += found.left_out
-        times_ms = read.records.timestamp_ms
-        for reason, rows in found.unreadable_rows.items():
-            self._count_unreadable(reason, rows, span, read, made)
         event_ms, rows, ids = found.event_ms, found.rows, found.ids
+        appended = _appended(plan, span, read)
+        observed_ms = self._observed_ms(span, read, rows, event_ms, appended)
         out_of_order = np.empty(0, np.bool_)
         if order is not None:
             out_of_order = self._judge(read, found, order, plan.planned_at_ms + AHEAD_MS)
         early = event_ms < self.since_ms
         made.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
-        self._count_unreadable(AHEAD, rows[ahead], span, read, made)
         too_old = (event_ms < oldest_ms(plan)) & ~early
-        self._count_unreadable(TOO_OLD, rows[too_old], span, read, made)
-        kept = np.flatnonzero(~(early | ahead | too_old))
+        in_reach = ~(early | ahead | too_old)
+        # What the records beside are of, an unreadable one may be of, too: a backlog, say.
+        beside = _windows_of(event_ms[in_reach])
+        for reason, odd in (*found.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old])):
+            if odd.size:
+                self._set_aside(reason, odd, span, read, beside | self._windows_around(plan, read, odd, appended), made)
+        not_read = in_reach & self._is_committed_ahead(observed_ms, event_ms, appended.since_ms[rows])
+        if not_read.any():
+            self._set_aside(COMMIT_AHEAD, rows[not_read], span, read, _windows_of(event_ms[not_read]), made)
+        kept = np.flatnonzero(in_reach & ~not_read)
         if not kept.size:
             return None
         if kept.size < rows.size:
-            event_ms, rows = event_ms[kept], rows[kept]
+            event_ms, rows, observed_ms = event_ms[kept], rows[kept], observed_ms[kept]
             ids = [ids[row] for row in kept.tolist()]
             out_of_order = out_of_order[kept] if order is not None else out_of_order
-        observed_ms = self._observed_ms(span, read, rows, times_ms)
         return Observed(
             code=np.zeros(rows.size, np.int64),
             id_hash=np.fromiter(map(xxhash.xxh3_64_intdigest, ids), np.uint64, len(ids)),
@@ -204,38 +213,65 @@ class BlockMaker:
         return flags
 
     def _observed_ms(
-        self, span: OffsetSpan, read: SpanRecords, rows: npt.NDArray[np.intp], times_ms: npt.NDArray[np.int64]
+        self,
+        span: OffsetSpan,
+        read: SpanRecords,
+        rows: npt.NDArray[np.intp],
+        event_ms: npt.NDArray[np.float64],
+        appended: _Appended,
     ) -> npt.NDArray[np.float64]:
         """Return when these records were observed: when a commit passed them, or when they were appended.
 
-        Where the broker keeps the producer's time, and that is older than a moment at which the record was not there
-        yet (a stream processor hands on the time of its input), it is that moment.
+        A producer's timestamp may be anything (the time of its input, another unit, a clock ahead): it counts as far as
+        the looks before and after allow. Where none was before, nothing is appended before it has happened.
         """
-        marked, at_ms = (
-            (np.array(column, np.int64) for column in zip(*span.marks, strict=True)) if span.marks else ((), ())
-        )
-        following = np.searchsorted(marked, read.offsets[rows], side="right")
         if self.tap.group is not None:
-            return at_ms[following].astype(np.float64)
-        found = times_ms[rows].astype(np.float64)
-        if read.is_append_time or not span.marks:
-            return found
-        before = np.where(following > 0, at_ms[np.maximum(following - 1, 0)], 0)
-        return np.maximum(found, before)
+            commits, at_ms = (np.array(column, np.int64) for column in zip(*span.commits, strict=True))
+            return at_ms[np.searchsorted(commits, read.offsets[rows], side="right")].astype(np.float64)
+        since_ms, until_ms = appended.since_ms[rows], appended.until_ms[rows]
+        lowest = np.where(np.isfinite(since_ms), since_ms, np.minimum(event_ms, until_ms))
+        if span.is_read:
+            lowest = np.maximum(lowest, until_ms - GAP_MS)
+        return np.clip(read.records.timestamp_ms[rows].astype(np.float64), lowest, until_ms)
 
-    def _count_unreadable(
-        self, reason: str, rows: npt.NDArray[np.intp], span: OffsetSpan, read: SpanRecords, made: Blocks
+    def _is_committed_ahead(
+        self, observed_ms: npt.NDArray[np.float64], event_ms: npt.NDArray[np.float64], since_ms: npt.NDArray[np.float64]
+    ) -> npt.NDArray[np.bool_]:
+        """Return which records of a group were committed before they were there, by their event times or by when they
+        were appended: the group has not read them by that commit."""
+        if self.tap.group is None:
+            return np.zeros(observed_ms.size, np.bool_)
+        return (event_ms > observed_ms + AHEAD_MS) | (since_ms > observed_ms + COMMIT_SLACK_MS)
+
+    def _set_aside(
+        self,
+        reason: str,
+        rows: npt.NDArray[np.intp],
+        span: OffsetSpan,
+        read: SpanRecords,
+        windows: Iterable[int],
+        made: Blocks,
     ) -> None:
-        """Count records that cannot be read: each may be the beacon of a message in the window of its timestamp or the
-        one before, whose evidence is incomplete by it."""
-        if not rows.size:
-            return
-        times_ms = read.records.timestamp_ms[rows]
-        found = UnreadableRecords(int(rows.size), span.partition, int(read.offsets[rows[-1]]), int(times_ms[-1]))
-        made.counts.add_unreadable(reason, found)
-        windows = np.unique(times_ms // (WINDOW_S * 1_000))
-        for window in {int(found) * WINDOW_S - back for found in windows for back in (0, WINDOW_S)}:
+        """Count records that make no beacons; they may be of any of these windows, whose evidence is incomplete."""
+        newest = rows[-1]
+        offset, at_ms = int(read.offsets[newest]), int(read.records.timestamp_ms[newest])
+        made.counts.add_unreadable(reason, UnreadableRecords(int(rows.size), span.partition, offset, at_ms))
+        for window in windows:
             self._drop(window, 1, made)
+
+    def _windows_around(
+        self, plan: TapPlan, read: SpanRecords, rows: npt.NDArray[np.intp], appended: _Appended
+    ) -> set[int]:
+        """Return the windows that records may be of which cannot be read: from the one before they were appended, since
+        messages take their time, to that in which they had been; and those of their timestamps, where these can be."""
+        oldest = max(self.since_ms, oldest_ms(plan))
+        first = np.maximum(appended.since_ms[rows] - WINDOW_MS, oldest)
+        bounds = np.unique(np.stack([first, appended.until_ms[rows]]) // WINDOW_MS, axis=1).astype(np.int64)
+        found = {window for since, until in bounds.T.tolist() for window in range(since, until + 1)}
+        stamps = read.records.timestamp_ms[rows]
+        stamps = stamps[(stamps >= oldest) & (stamps <= plan.planned_at_ms + AHEAD_MS)]
+        found.update(np.unique(np.concatenate([stamps, stamps - WINDOW_MS]) // WINDOW_MS).tolist())
+        return {window * WINDOW_S for window in found}
 
     def drop_gone(self, plan: TapPlan, gone: int, made: Blocks) -> None:
         """Count offsets that retention deleted unread, in every window that they may have been of."""
@@ -253,3 +289,31 @@ class BlockMaker:
             return
         for place in self.tap.places:
             made.dropped[TallyKey(place, None, window_start_s)] += beacons
+
+
+@dataclass(frozen=True, slots=True)
+class _Appended:
+    """Bounds of when records were appended (epoch ms), of shape (records,): after `since_ms` (-inf: unknown), and by
+    `until_ms`."""
+
+    since_ms: npt.NDArray[np.float64]
+    until_ms: npt.NDArray[np.float64]
+
+
+def _appended(plan: TapPlan, span: OffsetSpan, read: SpanRecords) -> _Appended:
+    """Return when records were appended, by the broker's clock where it says so, else by looks at the topic."""
+    ends = np.array(span.ends, np.float64).reshape(-1, 3)
+    # Marks of several looks and readers: of those at or below a record the newest bounds it, of those above the oldest.
+    not_there = np.maximum.accumulate(np.concatenate([[-np.inf], ends[:, 1]]))
+    there = np.minimum.accumulate(np.concatenate([ends[:, 2], [plan.planned_at_ms]])[::-1])[::-1]
+    following = np.searchsorted(ends[:, 0], read.offsets, side="right")
+    stamps = read.records.timestamp_ms.astype(np.float64)
+    return _Appended(
+        np.where(read.is_append_time, stamps, not_there[following]),
+        np.where(read.is_append_time, stamps, there[following]),
+    )
+
+
+def _windows_of(event_ms: npt.NDArray[np.float64]) -> set[int]:
+    """Return the starts (epoch s) of the windows that these times are in."""
+    return {int(window) * WINDOW_S for window in np.unique(event_ms // WINDOW_MS)}

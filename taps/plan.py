@@ -9,20 +9,32 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, Self
 
 MAX_LOOKS: Final = 256
 """Looks that wait to be passed; beyond that every other one is forgotten, which makes progress coarser, never wrong."""
+GAP_MS: Final = 2_000
+"""Between two looks, beyond which a producer's timestamp says too little of when a record between them was appended:
+readers may be 5 s past a record before it counts as lost."""
 MAX_MARKS: Final = 256
 """Marks of one partition that wait for its records to be read; beyond that every other one is forgotten."""
 
 
 class Mark(NamedTuple):
-    """An offset and a time. Of a topic: every record below the offset, and none above, was there at that time. Of a
-    consumer group: it committed the offset at that time."""
+    """A commit of a consumer group: the offset, and when."""
 
     offset: int
     at_ms: int
+
+
+class EndMark(NamedTuple):
+    """The end of a partition as a look showed it: no record at or above `offset` was there at `at_ms`, and every record
+    below it was by `by_ms`."""
+
+    offset: int
+    at_ms: int
+    by_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +49,12 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """The partitions of a topic, by number, as they were at `at_ms` or a little later."""
+    """The partitions of a topic, by number, as they were between `at_ms`, when the brokers were asked, and `by_ms`,
+    when they had answered (0: at once)."""
 
     at_ms: int
     logs: Mapping[int, PartitionLog]
+    by_ms: int = 0
 
     @property
     def ends(self) -> dict[int, int]:
@@ -49,12 +63,22 @@ class Look:
 
 @dataclass(frozen=True, slots=True)
 class OffsetSpan:
-    """Offsets of a partition to read, [start, end), and the marks by which their records were observed, ascending."""
+    """Offsets of a partition to read, [start, end), and the evidence of when their records were appended and, of a
+    group, taken in.
+
+    Attributes:
+        ends: looks that bound when the records were appended, by offset.
+        commits: those of a group that take the records in, ascending.
+        is_read: a reader of the topic has said how far it is, and may have looked between two of these looks that lie
+            far apart: a record that is dated before a look that did not show it would seem lost on the way to there.
+    """
 
     partition: int
     start: int
     end: int
-    marks: tuple[Mark, ...] = ()
+    ends: tuple[EndMark, ...] = ()
+    commits: tuple[Mark, ...] = ()
+    is_read: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +90,8 @@ class TapPlan:
         planned_at_ms: against which event times are checked.
         partitions, sample: of the beacons topic and the pipeline, as the blocks are made.
         spans: what to read.
-        gone: number of offsets by partition that retention deleted before they were planned.
+        gone: number of offsets by partition that retention deleted before they were planned; 1 where the tap begins at
+            an offset before which there may be records of its windows.
         positions: next offset to plan, by partition.
         until_ms: by partition, everything appended before was read (of a group: taken in).
         through_ms: everything observed before is in this plan or an earlier one.
@@ -74,6 +99,8 @@ class TapPlan:
         topic_id: of the topic that the offsets are of.
         commits_at: next offset of the log of commits to read, for a group.
         commits: marks of commits that are not planned yet, by partition.
+        void: by partition, the last commit of the group beyond the end of the log; its time is the latest at which it
+            was seen there.
         is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
     """
 
@@ -90,6 +117,7 @@ class TapPlan:
     topic_id: str = ""
     commits_at: int = -1
     commits: Mapping[int, tuple[Mark, ...]] = field(default_factory=dict)
+    void: Mapping[int, Mark] = field(default_factory=dict)
     is_spread: bool = False
 
     @property
@@ -109,10 +137,16 @@ class TapPlan:
             **{
                 **document,
                 **{name: {int(key): value for key, value in document[name].items()} for name in numbers},
-                "spans": tuple(OffsetSpan(**{**span, "marks": _marks(span["marks"])}) for span in document["spans"]),
+                "spans": tuple(_span(span) for span in document["spans"]),
                 "commits": {int(key): _marks(found) for key, found in document["commits"].items()},
+                "void": {int(key): Mark(*found) for key, found in document["void"].items()},
             }
         )
+
+
+def _span(document: Mapping[str, Any]) -> OffsetSpan:
+    ends = tuple(EndMark(*mark) for mark in document["ends"])
+    return OffsetSpan(**{**document, "ends": ends, "commits": _marks(document["commits"])})
 
 
 def _marks(found: Iterable[Sequence[int]]) -> tuple[Mark, ...]:
@@ -147,30 +181,44 @@ class EndMarks:
     """Marks of one topic's ends by partition: when records of which offsets had been appended."""
 
     def __init__(self) -> None:
-        self._marks: dict[int, list[Mark]] = {}
+        self._marks: dict[int, list[EndMark]] = {}
 
     def add(self, look: Look) -> None:
         """Add the ends of a look later than those before."""
         for partition, log in look.logs.items():
             marks = self._marks.setdefault(partition, [])
+            mark = EndMark(log.end, look.at_ms, max(look.at_ms, look.by_ms))
             if len(marks) >= 2 and marks[-1].offset == marks[-2].offset == log.end:
-                marks[-1] = Mark(log.end, look.at_ms)  # of equal ends, the first and the last say all
+                marks[-1] = mark  # of equal ends, the first and the last say all
             else:
-                marks.append(Mark(log.end, look.at_ms))
+                marks.append(mark)
             if len(marks) > MAX_MARKS:
                 del marks[1:-1:2]
 
-    def take(self, partition: int, start: int, end: int) -> tuple[Mark, ...]:
-        """Return the marks that bound the records of [start, end), and forget those that no later record needs."""
+    def take(self, partition: int, start: int, end: int, none_ms: int = 0) -> tuple[EndMark, ...]:
+        """Return the marks that bound the records of [start, end), and forget those that no later record needs.
+
+        Args:
+            none_ms: a time (epoch ms) at which no record at or above `start` was there, as a planner before this one
+                knew; 0 if there is none.
+        """
         marks = self._marks.get(partition, [])
         first = max(0, bisect_right(marks, start, key=_offset) - 1)
         last = bisect_left(marks, end, key=_offset)
         needed = tuple(marks[first : last + 1])
         del marks[: max(0, bisect_right(marks, end, key=_offset) - 1)]
+        if none_ms and (not needed or needed[0].offset > start):
+            needed = EndMark(start, none_ms, none_ms), *needed
         return needed
 
 
-def _offset(mark: Mark) -> int:
+def has_gap(marks: Sequence[EndMark], start: int) -> bool:
+    """Return whether some records from `start` on may have been appended at any time in more than `GAP_MS`."""
+    between = (later.by_ms - earlier.at_ms for earlier, later in pairwise(marks) if later.offset > earlier.offset)
+    return not marks or marks[0].offset > start or any(gap_ms > GAP_MS for gap_ms in between)
+
+
+def _offset(mark: EndMark) -> int:
     return mark.offset
 
 

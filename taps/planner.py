@@ -2,37 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, TapPlan, merged_commits, shared_out
+from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, TapPlan, has_gap, merged_commits, shared_out
 
 HasNone = Callable[[int, int, int], bool]
 """Return whether a partition holds no record in [start, end), but markers of transactions at most."""
+IsRead = Callable[[], bool]
+"""Return whether a reader of the topic has reported how far it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewCommits:
     """Commits of a group since those read before, by partition, in the order of time. `at_ms`: none before that is
     missing; None if that is not known yet. `next`: next offset of the log of commits. `topic_after`: monotonic s; a
-    look at the topic that was asked later has the commits' partitions."""
+    look at the topic that was asked later has the commits' partitions. `is_polled`: the times are those of the request,
+    and a commit that stands is there each time."""
 
     at_ms: int | None
     next: int
     marks: Mapping[int, Sequence[Mark]]
     topic_after: float = 0.0
+    is_polled: bool = False
 
 
 ANEW: Final[Mapping[int, int]] = MappingProxyType({0: -1})
 """Positions in a topic that was created anew: an offset counts as gone for what was not read of the one before it."""
 
 
-def first_positions(look: Look, starts: Mapping[int, int]) -> dict[int, int]:
-    """Return where a tap begins, by partition: at `starts`, the first offsets from some moment on. Where those are the
-    first that the log holds, retention may have deleted some since that moment: one counts as gone."""
-    return {at: start - (0 < start == look.logs[at].start) for at, start in starts.items()}
+REACH: Final = 500_000
+"""Offsets of a topic that a tap reads before the start that producers' timestamps suggest: some seconds of work."""
+
+
+class Beginning(NamedTuple):
+    """Where a tap begins, by partition, and where there may be records of its windows before that."""
+
+    positions: Mapping[int, int]
+    gone: Mapping[int, int]
+
+
+def beginning(look: Look, starts: Mapping[int, int], proven: Collection[int]) -> Beginning:
+    """Return where a tap begins.
+
+    Args:
+        starts: by partition the first offset whose record is stamped at or after some moment.
+        proven: partitions in which the broker's own clock says that what lies before was appended before that moment.
+            In others the stamps are the producers', which may be anything: the tap begins up to `REACH` offsets before.
+    """
+    reach = REACH // max(1, len(starts))
+    positions = {at: start if at in proven else max(look.logs[at].start, start - reach) for at, start in starts.items()}
+    # Where it is the first that the log holds, retention may have deleted some since that moment.
+    doubtful = (
+        at for at, start in positions.items() if start > 0 and (at not in proven or start == look.logs[at].start)
+    )
+    return Beginning(positions, dict.fromkeys(doubtful, 1))
+
+
+def lost_tails(last: TapPlan, look: Look) -> dict[int, int]:
+    """Return by partition the end of a log that has become shorter than what was planned of it: an unclean election of
+    a leader has lost its tail, or the topic was created anew by a broker that gives topics no ids."""
+    return {at: log.end for at, log in look.logs.items() if log.end < last.positions.get(at, 0)}
 
 
 class Planner(Protocol):
@@ -45,7 +77,8 @@ class Planner(Protocol):
 class TopicPlanner:
     """Plans the records of a topic as far as a committed reader can read."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_read: IsRead) -> None:
+        self._is_read = is_read
         self._looks = Looks()
         self._marks = EndMarks()
 
@@ -55,8 +88,12 @@ class TopicPlanner:
         starts, gone = _starts(last, look)
         wanted = {at: log.stable_end - starts[at] for at, log in look.logs.items() if log.stable_end > starts[at]}
         shares = shared_out(wanted, limit)
+        ends = {
+            at: self._marks.take(at, starts[at], starts[at] + share, last.through_ms) for at, share in shares.items()
+        }
+        is_read = any(has_gap(ends[at], starts[at]) for at, share in shares.items() if share) and self._is_read()
         spans = tuple(
-            OffsetSpan(at, starts[at], starts[at] + share, self._marks.take(at, starts[at], starts[at] + share))
+            OffsetSpan(at, starts[at], starts[at] + share, ends[at], is_read=is_read)
             for at, share in sorted(shares.items())
             if share
         )
@@ -81,12 +118,16 @@ class GroupPlanner:
     def __init__(self, has_none: HasNone) -> None:
         self._has_none = has_none
         self._looks: dict[int, Looks] = {}
+        self._marks = EndMarks()
 
     def plan(self, last: TapPlan, look: Look, commits: NewCommits | None, limit: int) -> TapPlan:
         assert commits is not None
+        self._marks.add(look)
         starts = {at: last.positions.get(at, 0) for at in look.logs}
+        void = dict(last.void)
         known = {
-            at: merged_commits(last.commits.get(at, ()), commits.marks.get(at, ()), starts[at]) for at in look.logs
+            at: merged_commits(last.commits.get(at, ()), _within(at, log.end, look, commits, void), starts[at])
+            for at, log in look.logs.items()
         }
         wanted = {
             at: min(marks[-1].offset, look.logs[at].stable_end) - starts[at] for at, marks in known.items() if marks
@@ -100,7 +141,8 @@ class GroupPlanner:
             if start > starts[at]:
                 gone[at] = start - starts[at]
             if end > start:
-                spans.append(OffsetSpan(at, start, end, _passing(known[at], start, end)))
+                ends = self._marks.take(at, start, end, last.until_ms.get(at, 0))
+                spans.append(OffsetSpan(at, start, end, ends, _passing(known[at], start, end)))
         left = {at: tuple(mark for mark in marks if mark.offset > positions[at]) for at, marks in known.items()}
         is_level = not any(left.values()) and commits.at_ms is not None
         return replace(
@@ -115,6 +157,7 @@ class GroupPlanner:
             begins_ms=last.through_ms,
             commits_at=commits.next,
             commits={at: marks for at, marks in left.items() if marks},
+            void=void,
         )
 
     def _until(self, last: TapPlan, look: Look, positions: Mapping[int, int]) -> dict[int, int]:
@@ -128,6 +171,26 @@ class GroupPlanner:
                 position = log.end
             found[at] = max(looks.passed({at: position}) or 0, last.until_ms.get(at, 0))
         return found
+
+
+def _within(at: int, end: int, look: Look, commits: NewCommits, void: dict[int, Mark]) -> list[Mark]:
+    """Return the new commits of a partition that are not beyond its end; note the last one that is in `void`.
+
+    The look is later than the commits: what is beyond the end now was so when it was committed. The group has not read
+    up to there: an admin has set the offset, a mirror has copied it, or the topic was created anew. Such a commit takes
+    in no record that comes to lie below it later.
+    """
+    found = []
+    for mark in commits.marks.get(at, ()):
+        beyond = void.get(at)
+        if mark.offset > end:
+            void[at] = Mark(mark.offset, max(mark.at_ms, look.at_ms))
+        elif beyond is not None and mark.offset == beyond.offset and (commits.is_polled or mark.at_ms <= beyond.at_ms):
+            continue  # that commit again
+        else:
+            void.pop(at, None)
+            found.append(mark)
+    return found
 
 
 def _passing(marks: Sequence[Mark], start: int, end: int) -> tuple[Mark, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -20,13 +20,13 @@ from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
 from lagloss_server.errors import RegistryUnreachable
 from lagloss_server.model.taps import TAP_LABEL
-from taps.cluster_topics import TURN_S
+from taps.cluster_topics import TURN_S, SharedLook
 from taps.commit_log import CommitReader
 from taps.counts import TapCounts
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
-from taps.planner import ANEW, GroupPlanner, Planner, TopicPlanner, first_positions
+from taps.planner import ANEW, Beginning, GroupPlanner, Planner, TopicPlanner, beginning, lost_tails
 from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
@@ -168,7 +168,7 @@ class TapRunner:
             self._carry_out(self._plan)
             return 0
         following = self._next(self._plan)
-        if self._is_news(following):
+        if self._is_news(following, self._plan):
             self._advance(following)
             self._carry_out(following)
         else:
@@ -203,15 +203,7 @@ class TapRunner:
             commits = self._commits.read(last.commits_at, self._running.since_ms - BEFORE_MS)
         topic = self._reader.newest(max(self._owned_from, commits.topic_after if commits else 0.0))
         self._looked_at = topic.asked_at
-        if topic.topic_id != last.topic_id:
-            positions = ANEW
-            if last.topic_id:
-                log.warning("topic was created anew", tap=self._running.tap.source)
-            else:
-                starts = self._reader.starts_at(self._running.since_ms - BEFORE_MS, topic.look.logs)
-                positions = first_positions(self._reader.look(starts), starts)
-            last = replace(last, topic_id=topic.topic_id, positions=positions, until_ms={}, commits={})
-            self._planner = self._new_planner()
+        last, gone = self._resumed(last, topic)
         last = replace(
             last,
             partitions=partitions,
@@ -219,16 +211,46 @@ class TapRunner:
             is_spread=self._engine.is_spread,
         )
         following = self._planner.plan(last, topic.look, commits, self._engine.limit)
+        following = replace(following, gone={**gone, **following.gone})
         self._metrics.looked(self._running.tap, topic.look, following)
         return following
 
-    def _new_planner(self) -> Planner:
-        return TopicPlanner() if self._running.tap.group is None else GroupPlanner(self._reader.has_none)
+    def _resumed(self, last: TapPlan, topic: SharedLook) -> tuple[TapPlan, Mapping[int, int]]:
+        """Return the last plan with positions in the topic as it is now, and what counts as gone by that."""
+        begun = None
+        tails = lost_tails(last, topic.look)
+        if topic.topic_id != last.topic_id:
+            begun = Beginning(ANEW, {}) if last.topic_id else self._begin(topic.look.logs)
+            if last.topic_id:
+                log.warning("topic was created anew", tap=self._running.tap.source)
+            last = replace(last, topic_id=topic.topic_id, until_ms={}, commits={}, void={})
+        elif tails:
+            begun = Beginning({**last.positions, **tails}, dict.fromkeys(tails, 1))
+            log.warning("topic has lost its newest records", tap=self._running.tap.source, ends=tails)
+            last = replace(last, commits={at: marks for at, marks in last.commits.items() if at not in tails})
+        if begun is None:
+            return last, {}
+        self._planner = self._new_planner()
+        return replace(last, positions=begun.positions), begun.gone
 
-    def _is_news(self, following: TapPlan) -> bool:
+    def _begin(self, partitions: Iterable[int]) -> Beginning:
+        """Return where to begin in a topic that was never read."""
+        moment_ms = self._running.since_ms - BEFORE_MS
+        starts = self._reader.starts_at(moment_ms, partitions)
+        return beginning(self._reader.look(starts), starts, self._reader.appended_before(moment_ms, starts))
+
+    def _new_planner(self) -> Planner:
+        tap = self._running.tap
+        if tap.group is not None:
+            return GroupPlanner(self._reader.has_none)
+        return TopicPlanner(lambda: self._store.is_read(tap.pipeline, tap.topic))
+
+    def _is_news(self, following: TapPlan, last: TapPlan) -> bool:
         return bool(
             following.spans
             or following.gone
+            # to whoever takes over, a commit beyond the end may look like one of records that have come since
+            or following.void != last.void
             or following.through_ms // 60_000 != self._account.final_through // 60
             or time.monotonic() - self._reported_at >= self._idle_report_s
         )

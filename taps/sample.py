@@ -97,6 +97,6 @@ def joined(topic: str, read: dict[int, SpanRecords]) -> Sample:
             [value for _, found in parts for value in found.records.values],
             [headers for _, found in parts for headers in found.records.headers],
         ),
-        any(found.is_append_time for _, found in parts),
+        any(found.is_append_time.any() for _, found in parts),
     )
     return sample.at(np.argsort(sample.records.timestamp_ms, kind="stable"))

@@ -85,7 +85,7 @@ def span_records(batch: pa.RecordBatch) -> SpanRecords:
             batch.column("value"),
             headers if pa.types.is_list(headers.type) else [None] * len(batch),
         ),
-        is_append_time=bool(len(batch)) and batch.column("timestampType")[0].as_py() == _APPEND_TIME,
+        is_append_time=batch.column("timestampType").to_numpy() == _APPEND_TIME,
     )
 
 

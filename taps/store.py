@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.wire.format import Tally
 from lagloss_server.model.taps import Tap
-from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.core import LaneRow, table_of
 from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
 from taps.counts import TapCounts, UnreadableRecords
 from taps.plan import TapPlan
@@ -151,6 +151,13 @@ class TapStore:
                         for reason, found in counts.unreadable.items()
                     ],
                 )
+
+    def is_read(self, pipeline: str, topic: str) -> bool:
+        """Return whether a node of a pipeline has reported how far it has read a topic."""
+        of_topic = LaneRow.lane.startswith(f"{topic}/", autoescape=True)
+        with self._transaction() as connection:
+            asked = select(func.count()).where(LaneRow.pipeline == pipeline, of_topic)
+            return bool(connection.execute(asked).scalar_one())
 
     def note_trouble(self, emitter: bytes, trouble: str) -> None:
         """Say why this tap waits, and go on owning it.

@@ -29,6 +29,8 @@ STALLED_S: Final = 30.0
 BATCH: Final = 10_000
 MAX_EARLY: Final = 100_000
 """Records of one partition that are kept for later spans."""
+LAST_OF: Final = 100
+"""Offsets among which the last record before one is looked for: some are markers of transactions."""
 PREFETCH_KB: Final = 32_768
 _HELD_BACK_MS: Final = 50
 """Time for which a broker holds back the answer to a fetch at the end of a partition."""
@@ -89,6 +91,22 @@ class TopicReader:
         """Return by partition the offset of the first record whose timestamp is at or after a moment; its end if there
         is none."""
         return self._topics.starts_at(self.topic, moment_ms, partitions)
+
+    def appended_before(self, moment_ms: int, starts: Mapping[int, int]) -> set[int]:
+        """Return the partitions in which all records before `starts` were appended before a moment, by the broker's own
+        clock: the last of them says so. Partitions that hold none before are left out."""
+        logs = self.look(starts).logs
+        before = [
+            OffsetSpan(at, max(logs[at].start, start - LAST_OF), start)
+            for at, start in starts.items()
+            if start > logs[at].start
+        ]
+        found = self.read(before)
+        return {
+            at
+            for at, read in found.items()
+            if read.offsets.size and read.is_append_time[-1] and read.records.timestamp_ms[-1] < moment_ms
+        }
 
     def has_none(self, partition: int, start: int, end: int) -> bool:
         """Return whether a committed reader finds no record in [start, end)."""
@@ -225,7 +243,7 @@ def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
             [_bytes(message.value()) for message in messages],
             [message.headers() for message in messages],
         ),
-        bool(times) and times[0][0] == TIMESTAMP_LOG_APPEND_TIME,
+        np.fromiter((kind == TIMESTAMP_LOG_APPEND_TIME for kind, _ in times), np.bool_, len(times)),
         gone,
     )
 

@@ -1,13 +1,22 @@
-"""The kernel of taps: what retention deleted is missing wherever it may have been."""
+"""The kernel of taps: when records count as observed, and which windows lack those that make no beacon."""
 
 from __future__ import annotations
 
-from lagloss.wire.format import RETENTION_MS
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagloss.wire.format import RETENTION_MS, decode_block
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
-from taps.extraction import Extractor
+from taps.extraction import Extractor, Records
 from taps.kernel import BlockMaker, Blocks
-from taps.plan import TapPlan
+from taps.plan import EndMark, Mark, OffsetSpan, TapPlan
+from taps.records import SpanRecords
 
 MINUTE_MS = 60_000
 SINCE_MS = 29_000_000 * MINUTE_MS
@@ -36,3 +45,83 @@ def test_windows_that_are_too_old_to_be_judged_are_left_out() -> None:
 
 def test_those_of_a_tap_that_begins_may_be_of_any_since_its_first() -> None:
     assert windows_of(1, 0, SINCE_MS + 2 * MINUTE_MS + 1) == {0: 1, 1: 1, 2: 1}
+
+
+def observed(
+    record: tuple[int, bytes], ends: tuple[EndMark, ...], *, is_append_time: bool = False, **changes: Any
+) -> tuple[float | None, set[int]]:
+    """Return when a record (timestamp, value) at offset 5 is observed, in s since the tap's first window; and the
+    windows, in minutes since then, that are incomplete by it."""
+    span = replace(OffsetSpan(0, 5, 6, ends), **changes)
+    plan = TapPlan(1, SINCE_MS + 30 * MINUTE_MS, 8, 1 << 32, spans=(span,))
+    tap = Tap("p", "a", "", "t", "g" if span.commits else None, ("out",), EXTRACTION, first=False)
+    stamp_ms, value = record
+    columns = Records(np.array([stamp_ms]), [None], [value], [None])
+    read = SpanRecords(np.array([5]), columns, np.array([is_append_time]))
+    made = BlockMaker(tap, bytes(16), SINCE_MS, Extractor(EXTRACTION)).make(plan, {0: read})
+    spoilt = {key.window_start // 60 - SINCE_MS // MINUTE_MS for key in made.dropped}
+    if not made.blocks:
+        return None, spoilt
+    block = decode_block(made.blocks[0].value)
+    return (EVENT_MS + float(block.lag_ms[0]) - SINCE_MS) / 1_000, spoilt
+
+
+def at(seconds: float) -> int:
+    return SINCE_MS + int(seconds * 1_000)
+
+
+EXTRACTION = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
+EVENT_MS = at(600)
+ORDER = json.dumps({"id": "x", "at": EVENT_MS}).encode()
+LOOKS = (EndMark(5, at(610), at(610)), EndMark(9, at(611), at(612)))
+ANY_TIME = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@given(ANY_TIME)
+def test_a_producer_s_timestamp_counts_between_the_looks_before_and_after_alone(stamp_ms: int) -> None:
+    seen_s, spoilt = observed((stamp_ms, ORDER), LOOKS)
+    assert seen_s == min(max((stamp_ms - SINCE_MS) / 1_000, 610), 612)
+    assert not spoilt
+
+
+@given(ANY_TIME)
+def test_without_a_look_before_a_record_is_not_appended_before_it_happened(stamp_ms: int) -> None:
+    seen_s, _ = observed((stamp_ms, ORDER), LOOKS[1:])
+    assert seen_s == min(max((stamp_ms - SINCE_MS) / 1_000, 600), 612)
+
+
+def test_the_broker_s_own_time_needs_no_looks() -> None:
+    assert observed((at(605), ORDER), LOOKS, is_append_time=True) == (605, set())
+
+
+def test_between_looks_far_apart_a_record_with_a_reader_is_as_late_as_it_may_be() -> None:
+    apart = (EndMark(5, at(610), at(610)), EndMark(9, at(700), at(700)))
+    assert observed((at(620), ORDER), apart)[0] == 620
+    assert observed((at(620), ORDER), apart, is_read=True)[0] == 698
+    assert observed((at(610.5), ORDER), LOOKS, is_read=True)[0] == 610.5
+
+
+@given(ANY_TIME)
+def test_an_unreadable_record_spoils_the_windows_that_looks_bound_whatever_its_timestamp(stamp_ms: int) -> None:
+    _, spoilt = observed((stamp_ms, b"{"), LOOKS)
+    stamped = {(stamp_ms - SINCE_MS) // MINUTE_MS - back for back in (0, 1)}
+    assert {9, 10} <= spoilt <= {9, 10} | stamped
+    assert all(0 <= minute <= 31 for minute in spoilt)
+
+
+def test_an_unreadable_record_spoils_the_windows_of_the_records_beside_it() -> None:
+    backlog = json.dumps({"id": "x", "at": at(120)}).encode()
+    columns = Records(np.array([at(610)] * 2), [None] * 2, [backlog, b"{"], [None] * 2)
+    read = SpanRecords(np.array([5, 6]), columns, np.array([False] * 2))
+    plan = TapPlan(1, at(612), 8, 1 << 32, spans=(OffsetSpan(0, 5, 7, LOOKS),))
+    tap = Tap("p", "a", "", "t", None, ("out",), EXTRACTION, first=False)
+    made = BlockMaker(tap, bytes(16), SINCE_MS, Extractor(EXTRACTION)).make(plan, {0: read})
+    assert {key.window_start // 60 - SINCE_MS // MINUTE_MS for key in made.dropped} == {2, 9, 10}
+
+
+def test_what_a_commit_has_passed_before_it_was_there_is_received_by_nobody() -> None:
+    taken = {"commits": (Mark(9, at(609)),)}
+    assert observed((0, ORDER), LOOKS, **taken) == (609, set())
+    assert observed((0, ORDER), LOOKS, commits=(Mark(9, at(604)),)) == (None, {10})  # a look at 610 did not show it
+    assert observed((0, ORDER), LOOKS[1:], commits=(Mark(9, at(539)),)) == (None, {10})  # it happened at 600
+    assert observed((at(609), ORDER), (), is_append_time=True, commits=(Mark(9, at(603)),)) == (None, {10})

@@ -7,7 +7,18 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taps.plan import EndMarks, Look, Looks, Mark, OffsetSpan, PartitionLog, TapPlan, merged_commits, shared_out
+from taps.plan import (
+    EndMark,
+    EndMarks,
+    Look,
+    Looks,
+    Mark,
+    OffsetSpan,
+    PartitionLog,
+    TapPlan,
+    merged_commits,
+    shared_out,
+)
 
 OFFSETS = st.integers(0, 50)
 GROWTH = st.lists(st.integers(0, 10), min_size=1, max_size=40)
@@ -77,7 +88,7 @@ def test_a_plan_survives_its_document() -> None:
         1_000,
         8,
         1 << 32,
-        spans=(OffsetSpan(1, 5, 9, (Mark(4, 10), Mark(9, 20))),),
+        spans=(OffsetSpan(1, 5, 9, (EndMark(4, 10, 11), EndMark(9, 20, 21)), (Mark(9, 15),)),),
         gone={1: 2},
         positions={1: 9, 2: 0},
         until_ms={1: 900},
@@ -85,5 +96,6 @@ def test_a_plan_survives_its_document() -> None:
         topic_id="abc",
         commits_at=17,
         commits={2: (Mark(3, 30),)},
+        void={1: Mark(1_000, 40)},
     )
     assert TapPlan.of(json.loads(json.dumps(plan.document()))) == plan

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taps.plan import Look, Mark, PartitionLog, TapPlan
-from taps.planner import ANEW, GroupPlanner, NewCommits, TopicPlanner, first_positions
+from taps.planner import ANEW, REACH, GroupPlanner, NewCommits, TopicPlanner, beginning
 
 FIRST = TapPlan(0, 0, 8, 1 << 32, positions={0: 0, 1: 0})
 STEPS = st.lists(
@@ -32,7 +32,7 @@ def add(ends: tuple[int, int], more: tuple[int, int]) -> tuple[int, int]:
 
 @given(STEPS, LIMIT)
 def test_every_offset_of_a_topic_is_planned_once_and_progress_never_claims_more(steps: list[Step], limit: int) -> None:
-    planner, last, ends = TopicPlanner(), FIRST, (0, 0)
+    planner, last, ends = TopicPlanner(lambda: False), FIRST, (0, 0)
     planned: list[tuple[int, int]] = []
     at_look: dict[int, tuple[int, int]] = {0: (0, 0)}
     for at, (more, _) in enumerate(with_rest(steps), 1):
@@ -69,7 +69,7 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
         for span in last.spans:
             for offset in range(span.start, span.end):
                 assert (span.partition, offset) not in times
-                times[span.partition, offset] = next(mark.at_ms for mark in span.marks if mark.offset > offset)
+                times[span.partition, offset] = next(mark.at_ms for mark in span.commits if mark.offset > offset)
         for partition, until in last.until_ms.items():
             assert all((partition, offset) in times for offset in range(at_look[until][partition]))
         assert all(key in times for key, when in seen.items() if when <= last.through_ms)
@@ -78,7 +78,7 @@ def test_every_offset_that_a_group_has_committed_is_planned_once_at_the_time_of_
 
 
 def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_counted() -> None:
-    planner = TopicPlanner()
+    planner = TopicPlanner(lambda: False)
     opened = planner.plan(FIRST, Look(10, {0: PartitionLog(0, 5, 8), 1: PartitionLog(3, 4, 4)}), None, 100)
     assert [(span.partition, span.start, span.end) for span in opened.spans] == [(0, 0, 5), (1, 3, 4)]
     assert opened.gone == {1: 3}
@@ -89,15 +89,22 @@ def test_an_open_transaction_holds_progress_back_and_what_retention_took_is_coun
 
 def test_where_the_log_begins_after_the_first_moment_of_a_tap_an_offset_counts_as_gone() -> None:
     logs = {0: PartitionLog(0, 5, 5), 1: PartitionLog(3, 7, 7), 2: PartitionLog(3, 7, 7), 3: PartitionLog(4, 4, 4)}
-    positions = first_positions(Look(20, logs), {0: 0, 1: 3, 2: 4, 3: 4})
-    planned = TopicPlanner().plan(replace(FIRST, positions=positions), Look(20, logs), None, 100)
-    assert [(span.partition, span.start, span.end) for span in planned.spans] == [(0, 0, 5), (1, 3, 7), (2, 4, 7)]
-    assert planned.gone == {1: 1, 3: 1}
+    begun = beginning(Look(20, logs), {0: 0, 1: 3, 2: 4, 3: 4}, {2})
+    assert begun.positions == {0: 0, 1: 3, 2: 4, 3: 4}
+    assert begun.gone == {1: 1, 3: 1}
+
+
+def test_a_start_that_only_producers_timestamps_suggest_is_not_believed() -> None:
+    logs = {0: PartitionLog(0, 9, 9), 1: PartitionLog(0, 3 * REACH, 3 * REACH)}
+    begun = beginning(Look(20, logs), {0: 9, 1: 2 * REACH}, set())
+    assert begun.positions == {0: 0, 1: 2 * REACH - REACH // 2}
+    assert begun.gone == {1: 1}
+    assert beginning(Look(20, logs), {0: 9, 1: 2 * REACH}, {0, 1}) == ({0: 9, 1: 2 * REACH}, {})
 
 
 def test_of_a_topic_that_was_created_anew_all_is_read_and_an_offset_counts_as_gone() -> None:
     logs = {0: PartitionLog(0, 5, 5), 1: PartitionLog(0, 7, 7)}
-    planned = TopicPlanner().plan(replace(FIRST, positions=ANEW), Look(20, logs), None, 100)
+    planned = TopicPlanner(lambda: False).plan(replace(FIRST, positions=ANEW), Look(20, logs), None, 100)
     assert [(span.partition, span.start, span.end) for span in planned.spans] == [(0, 0, 5), (1, 0, 7)]
     assert planned.gone == {0: 1}
 
@@ -108,7 +115,7 @@ def test_what_retention_took_from_a_group_counts_once_a_commit_has_passed_it() -
     behind = planner.plan(FIRST, Look(10, logs), NewCommits(9, 1, {}), 100)
     assert (behind.spans, behind.gone, behind.positions[0], behind.until_ms[0]) == ((), {}, 0, 0)
     passed = planner.plan(behind, Look(20, logs), NewCommits(19, 2, {0: [Mark(6, 15)]}), 100)
-    assert [(span.start, span.end, span.marks) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
+    assert [(span.start, span.end, span.commits) for span in passed.spans] == [(4, 6, (Mark(6, 15),))]
     assert (passed.gone, passed.positions[0]) == ({0: 4}, 6)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -27,6 +28,8 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import TablesBehind, TablesUnknown
 from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import as_document, parse_definition
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.migrate import demand_newest, migrate, revisions
@@ -34,8 +37,10 @@ from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.store import Store
+from taps.plan import EndMark, Mark, OffsetSpan, TapPlan
 from tests.support.alerting_world import START, close_windows, only_loss, rows
 from tests.support.incident_rows import store_incident
+from tests.support.tap_rows import store_tap
 from tests.support.window_documents import CHAIN
 
 MIGRATE = "import sys; from lagloss_server.store.migrate import migrate; migrate(sys.argv[1])"
@@ -336,3 +341,26 @@ def test_results_of_before_are_read_as_they_were_and_packed_ones_go_back(databas
     with store.engine.begin() as connection:
         connection.execute(update(window).values(document={"messages": 2}))
     assert [document for document, _, _ in results()] == [{"messages": 2}] * 2
+
+
+def test_plans_of_taps_keep_their_marks(database_url: str, store: Store) -> None:
+    extraction = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
+    plan = TapPlan(7, 1_000, 8, 1, commits={1: (Mark(9, 900),)})
+    spans = {
+        None: OffsetSpan(0, 5, 9, ends=(EndMark(4, 10, 10), EndMark(9, 20, 20))),
+        "copier": OffsetSpan(0, 5, 9, commits=(Mark(9, 15),)),
+    }
+    with store.engine.begin() as connection:
+        for group, span in spans.items():
+            tap = Tap("p", "a", "", "t", group, ("out",), extraction, first=False)
+            store_tap(connection, tap, since_ms=0, through_ms=0, plan=replace(plan, spans=(span,)).document())
+    alembic.command.downgrade(config(database_url), "0032")
+    with store.engine.connect() as connection:
+        before = connection.execute(text("SELECT plan->'spans'->0->'marks' FROM tap ORDER BY 1")).scalars().all()
+    assert before == [[[9, 15]], [[4, 10], [9, 20]]]
+    alembic.command.upgrade(config(database_url), "head")
+    with store.engine.connect() as connection:
+        stored = connection.execute(text("SELECT tap->>'group', plan FROM tap")).all()
+    assert {group: TapPlan.of(document) for group, document in stored} == {
+        group: replace(plan, spans=(span,)) for group, span in spans.items()
+    }

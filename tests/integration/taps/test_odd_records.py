@@ -1,0 +1,179 @@
+"""Records as producers, admins and exporters really make them: nothing that is in both topics is lost for certain."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.instances import read_endpoints
+from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.store.store import Store
+from pipeline_under_test.scenarios.stack import ScenarioStack
+from tests.support.kafka_log import wait_for
+from tests.support.tap_histories import STAMPS
+from tests.support.tapped_pipelines import SETTLED_S, Tapped
+
+COPIED = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: NAME}
+spec:
+  nodes:
+    - {name: shop, to: [copier], taps: {out: {topic: NAME.orders, id: $.id, eventTime: $.at}}}
+    - {name: copier, taps: {in: {group: NAME.copier}, out: {topic: NAME.copied}}}
+  grace: 2s
+  maxWait: 20s
+  lookback: 10m
+"""
+COUNT = 20
+BROKEN = b"{broken"
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def stack(jars: None) -> Iterator[ScenarioStack]:
+    with ScenarioStack() as stack:
+        yield stack
+
+
+@pytest.fixture
+def tapped(stack: ScenarioStack, tmp_path: Path) -> Iterator[Tapped]:
+    store = Store(stack.settings.require_database())
+    try:
+        tapped = Tapped(f"odd-{uuid.uuid4().hex[:8]}", stack, store, tmp_path)
+        tapped.create_topics(1, f"{tapped.name}.orders", f"{tapped.name}.copied")
+        take_any_timestamp(tapped)
+        yield tapped
+    finally:
+        store.close()
+
+
+def take_any_timestamp(tapped: Tapped) -> None:
+    """Have the broker refuse no timestamp, as brokers before 3.6 do."""
+    any_time = ConfigEntry(
+        "message.timestamp.after.max.ms", str((1 << 63) - 1), incremental_operation=AlterConfigOpType.SET
+    )
+    topics = [
+        ConfigResource(ResourceType.TOPIC, f"{tapped.name}.{name}", incremental_configs=[any_time])
+        for name in ("orders", "copied")
+    ]
+    for future in AdminClient({"bootstrap.servers": tapped.bootstrap}).incremental_alter_configs(topics).values():
+        future.result(30)
+
+
+def last_window() -> int:
+    """Return the start (epoch s) of the newest window that is over."""
+    return int(time.time()) // WINDOW_S * WINDOW_S - WINDOW_S
+
+
+def send(tapped: Tapped, topic: str, values: dict[int, bytes], stamp: Callable[[int], int]) -> None:
+    producer = Producer({"bootstrap.servers": tapped.bootstrap})
+    for value in values.values():
+        producer.produce(f"{tapped.name}.{topic}", value, timestamp=stamp(time.time_ns() // 1_000_000))
+    assert producer.flush(30) == 0
+
+
+def orders(window: int) -> dict[int, bytes]:
+    """Return orders of a window by number."""
+    return {
+        number: json.dumps({"id": f"order-{number}", "at": window * 1_000 + number}).encode() for number in range(COUNT)
+    }
+
+
+def commit(tapped: Tapped, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": tapped.bootstrap, "group.id": f"{tapped.name}.copier"})
+    try:
+        place = TopicPartition(f"{tapped.name}.orders", 0, offset)
+        consumer.commit(offsets=[place], asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def window_once(tapped: Tapped, start: int, condition: Callable[[WindowDocument], bool]) -> WindowDocument:
+    """Return the result of a window as soon as a condition holds."""
+
+    def found() -> WindowDocument | None:
+        windows = {start_of(each): each for each in tapped.store.windows(tapped.name, start, start + WINDOW_S)}
+        window = windows.get(start)
+        return window if window is not None and window["state"] != "open" and condition(window) else None
+
+    wait_for(lambda: found() is not None, timeout_s=SETTLED_S, what=f"the result of window {start}")
+    window = found()
+    assert window is not None
+    return window
+
+
+@pytest.mark.parametrize("stamped", ["seconds", "one", "microseconds", "far ahead", "of its input"])
+def test_messages_in_both_topics_are_delivered_whatever_their_timestamps(tapped: Tapped, stamped: str) -> None:
+    window = last_window()
+    send(tapped, "orders", orders(window), STAMPS[stamped])
+    commit(tapped, COUNT)
+    send(tapped, "copied", orders(window), STAMPS[stamped])
+    tapped.apply(COPIED)
+    result = window_once(tapped, window, lambda found: found["delivered"] == COUNT)
+    assert result["lost"] == {"min": 0, "max": 0}
+    assert result["verdict"] == "ok"
+
+
+def test_a_lost_message_is_not_pending_for_as_long_as_a_producer_s_clock_is_ahead(tapped: Tapped) -> None:
+    window = last_window()
+    sent = orders(window)
+    send(tapped, "orders", sent, STAMPS["ahead"])
+    commit(tapped, COUNT)
+    send(tapped, "copied", {number: value for number, value in sent.items() if number != 7}, STAMPS["ahead"])
+    tapped.apply(COPIED)
+    result = window_once(tapped, window, lambda found: found["delivered"] == COUNT - 1 and not found["pending"])
+    assert result["lost"]["max"] == 1
+
+
+@pytest.mark.parametrize("stamped", list(STAMPS))
+def test_a_message_whose_record_cannot_be_read_is_not_lost_for_certain(tapped: Tapped, stamped: str) -> None:
+    window = last_window()
+    sent = orders(window)
+    tapped.apply(COPIED)
+    send(tapped, "orders", sent, STAMPS["honest"])
+    commit(tapped, COUNT)
+    send(tapped, "copied", {number: value for number, value in sent.items() if number != 7}, STAMPS["honest"])
+    send(tapped, "copied", {7: BROKEN}, STAMPS[stamped])
+    result = window_once(tapped, window, lambda found: found["delivered"] == COUNT - 1 and not found["pending"])
+    assert result["lost"] == {"min": 0, "max": 1}
+    dashboard = read_endpoints(tapped.stack.directory)["dashboard"]
+    answer = httpx2.get(f"{dashboard}/api/v1/pipelines/{tapped.name}/taps")
+    assert answer.status_code == 200
+    assert "not_json" in answer.text
+
+
+def test_records_that_come_after_a_commit_beyond_the_end_are_received_by_nobody(tapped: Tapped) -> None:
+    window = last_window()
+    sent = orders(window)
+    tapped.apply(COPIED)
+    send(tapped, "orders", {number: value for number, value in sent.items() if number < 10}, STAMPS["honest"])
+    commit(tapped, 10)
+    send(tapped, "copied", {number: value for number, value in sent.items() if number < 10}, STAMPS["honest"])
+    window_once(tapped, window, lambda found: found["delivered"] == 10)
+    commit(tapped, 15)
+    seen_beyond = f"SELECT count(*) FROM tap WHERE pipeline = '{tapped.name}' AND plan->'void' ? '0'"
+    wait_for(lambda: count(tapped, seen_beyond) == 1, timeout_s=60, what="the commit beyond the end")
+    send(tapped, "orders", {number: value for number, value in sent.items() if number >= 10}, STAMPS["honest"])
+    result = window_once(tapped, window, lambda found: found["messages"] == COUNT and not found["pending"])
+    assert result["lost"] == {"min": 0, "max": 10}  # overdue: the group has not read them
+    commit(tapped, 12)
+    commit(tapped, COUNT)
+    send(tapped, "copied", {number: value for number, value in sent.items() if number >= 10}, STAMPS["honest"])
+    result = window_once(tapped, window, lambda found: found["delivered"] == COUNT)
+    assert result["lost"] == {"min": 0, "max": 0}
+
+
+def count(tapped: Tapped, statement: str) -> int:
+    with tapped.store.engine.connect() as connection:
+        return int(connection.exec_driver_sql(statement).scalar_one())

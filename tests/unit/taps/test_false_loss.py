@@ -1,0 +1,203 @@
+"""A topic and its reader in simulated time: what both taps say never makes a record that is there a certain loss.
+
+Producers stamp records with anything, the group commits anywhere, and either tap is away for any time. Whoever takes
+over knows the stored plan alone.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from lagloss.wire.format import decode_block, hash_id
+from lagloss_server.model.expressions import IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction, Tap
+from taps.extraction import Extractor, Records
+from taps.kernel import BlockMaker, Blocks
+from taps.plan import Look, Mark, OffsetSpan, PartitionLog, TapPlan
+from taps.planner import GroupPlanner, NewCommits, TopicPlanner, beginning
+from taps.records import SpanRecords
+from tests.support.tap_histories import STAMPS
+
+MINUTE_MS = 60_000
+SINCE_MS = 29_000_000 * MINUTE_MS
+SLACK_MS = 5_000
+"""By how much a reader has to be past a record before it is lost (rule 4)."""
+EXTRACTION = Extraction(IdExpression.parse("$.id"), TimeExpression.parse("$.at"))
+SEEDS = range(300)
+
+
+@dataclass(frozen=True)
+class Record:
+    name: str
+    appended_ms: int
+    event_ms: int
+    stamp_ms: int
+    is_broken: bool
+
+    @property
+    def value(self) -> bytes:
+        return b"{broken" if self.is_broken else json.dumps({"id": self.name, "at": self.event_ms}).encode()
+
+
+@dataclass
+class World:
+    """One topic of two partitions, its group, and the taps of both."""
+
+    seed: int
+    now_ms: int = SINCE_MS + 90_000
+    log: dict[int, list[Record]] = field(default_factory=lambda: {0: [], 1: []})
+    commits: dict[int, list[Mark]] = field(default_factory=lambda: {0: [], 1: []})
+    sent: dict[int, float] = field(default_factory=dict)
+    """When each record was last seen, by the hash of its id."""
+    received: set[int] = field(default_factory=set)
+    looked: list[int] = field(default_factory=list)
+    """When the group's tap looked at the topic."""
+    incomplete: set[int] = field(default_factory=set)
+    """Windows (epoch s) of which the group's tap may lack records."""
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.is_append_time = self.random.random() < 0.2
+        self.stamps = self.random.choices(list(STAMPS), k=3)
+        self.makers = {
+            kind: BlockMaker(
+                Tap(
+                    "p",
+                    "ab"[group is not None],
+                    "",
+                    "t",
+                    group,
+                    ("out", "in")[group is not None :][:1],
+                    EXTRACTION,
+                    first=False,
+                ),
+                bytes(16),
+                SINCE_MS,
+                Extractor(EXTRACTION),
+            )
+            for kind, group in (("topic", None), ("group", "g"))
+        }
+        self.plans: dict[str, TapPlan | None] = {"topic": None, "group": None}
+        self.read_commits = {0: 0, 1: 0}
+        self.restart("topic")
+        self.restart("group")
+
+    def restart(self, kind: str) -> None:
+        """Have another process take over, which knows the stored plan."""
+        self.planner = getattr(self, "planner", {})
+        self.planner[kind] = TopicPlanner(self.is_read) if kind == "topic" else GroupPlanner(lambda *_: False)
+
+    def is_read(self) -> bool:
+        return self.plans["group"] is not None
+
+    def append(self) -> None:
+        at = self.random.randrange(2)
+        for _ in range(self.random.randint(1, 5)):
+            event_ms = self.now_ms - self.random.choice([0, 900, 30_000, 10 * MINUTE_MS])
+            stamp_ms = self.now_ms if self.is_append_time else STAMPS[self.random.choice(self.stamps)](self.now_ms)
+            name = f"{at}-{len(self.log[at])}"
+            self.log[at].append(Record(name, self.now_ms, event_ms, stamp_ms, self.random.random() < 0.05))
+
+    def commit(self) -> None:
+        at = self.random.randrange(2)
+        end = len(self.log[at])
+        offset = self.random.choice([end, end, self.random.randint(0, end), end + self.random.choice([1, 4, 1_000])])
+        self.commits[at].append(Mark(offset, self.now_ms))
+
+    def look(self) -> Look:
+        logs = {at: PartitionLog(0, len(records), len(records)) for at, records in self.log.items()}
+        return Look(self.now_ms, logs, self.now_ms + self.random.choice([0, 3]))
+
+    def turn(self, kind: str) -> None:
+        look, last = self.look(), self.plans[kind]
+        gone: dict[int, int] = {}
+        if last is None:
+            begun = beginning(look, dict.fromkeys(look.logs, 0), set())
+            last, gone = TapPlan(0, 0, 8, 1 << 32, positions=begun.positions), dict(begun.gone)
+        commits = None
+        if kind == "group":
+            self.looked.append(self.now_ms)
+            marks = {at: some[self.read_commits[at] :] for at, some in self.commits.items()}
+            self.read_commits = {at: len(some) for at, some in self.commits.items()}
+            commits = NewCommits(self.now_ms, 1, marks)
+        plan = self.planner[kind].plan(last, look, commits, self.random.choice([3, 1_000]))
+        self.plans[kind] = plan = replace(plan, gone={**gone, **plan.gone})
+        made = self.makers[kind].make(plan, {span.partition: self.records(span) for span in plan.spans})
+        self.take(kind, made)
+
+    def records(self, span: OffsetSpan) -> SpanRecords:
+        found = self.log[span.partition][span.start : span.end]
+        nothing = [None] * len(found)
+        stamps = np.array([record.stamp_ms for record in found], np.int64)
+        columns = Records(stamps, nothing, [record.value for record in found], nothing)
+        return SpanRecords(np.arange(span.start, span.end), columns, np.full(len(found), self.is_append_time))
+
+    def take(self, kind: str, made: Blocks) -> None:
+        for packed in made.blocks:
+            block = decode_block(packed.value)
+            for id_, lag_ms in zip(block.id_hash.tolist(), block.lag_ms.tolist(), strict=True):
+                if kind == "topic":
+                    self.sent[id_] = lag_ms
+                else:
+                    self.received.add(id_)
+        if kind == "group":
+            self.incomplete |= {key.window_start for key in made.dropped}
+
+    def false_losses(self) -> list[str]:
+        """Return the records that rules 4 and 6 make a certain loss on the way to the group, though they are there."""
+        plan = self.plans["group"]
+        level_ms = min(plan.until_ms.values()) if plan is not None else 0
+        return [
+            f"{record} was seen at {record.event_ms + self.sent[id_]}, the group is level at {level_ms}"
+            for records in self.log.values()
+            for record in records
+            if (id_ := hash_id(record.name)) in self.sent
+            and id_ not in self.received
+            and record.event_ms // MINUTE_MS * 60 not in self.incomplete
+            and record.event_ms + self.sent[id_] + SLACK_MS < level_ms
+        ]
+
+    def received_unread(self) -> list[str]:
+        """Return the records that were received by no commit but those beyond the end of the log, as the tap has seen
+        before the records came."""
+        return [
+            f"{record} is received, by {self.commits[at]} at the most"
+            for at, records in self.log.items()
+            for offset, record in enumerate(records)
+            if hash_id(record.name) in self.received
+            and not any(self.takes_in(at, commit, offset, record) for commit in self.commits[at])
+        ]
+
+    def takes_in(self, at: int, commit: Mark, offset: int, record: Record) -> bool:
+        """Return whether a commit may have taken a record in, as far as the group's tap can know."""
+        if commit.offset <= offset:
+            return False
+        end = sum(other.appended_ms <= commit.at_ms for other in self.log[at])
+        looked = any(commit.at_ms <= look_ms < record.appended_ms for look_ms in self.looked)
+        return commit.offset <= end or not looked
+
+    def act(self) -> None:
+        actions = [
+            (self.append, 6),
+            (self.commit, 4),
+            (lambda: self.turn("topic"), 6),
+            (lambda: self.turn("group"), 6),
+            (lambda: self.restart("topic"), 1),
+            (lambda: self.restart("group"), 1),
+        ]
+        self.random.choices([action for action, _ in actions], [weight for _, weight in actions])[0]()
+        self.now_ms += self.random.choice([10, 300, 1_000, 1_000, 7_000, 45_000])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_record_that_is_there_is_lost_for_certain(seed: int) -> None:
+    world = World(seed)
+    for _ in range(60):
+        world.act()
+        assert not world.false_losses(), f"seed {seed}"
+        assert not world.received_unread(), f"seed {seed}"
