@@ -35,6 +35,8 @@ MAX_NODES: Final = 100_000
 MAX_LISTED_DEPTH: Final = 5
 """Of paths that are listed: a recursive type has no end."""
 _SINGLE_OBJECT: Final = b"\xc3\x01"
+_TYPES_AT: Final = frozenset({"type", "fields", "items", "values"})
+"""Where a schema holds others."""
 _NO_PATH: Final = PathNode()
 
 
@@ -76,8 +78,7 @@ class AvroProgram:
         try:
             for text in (references or {}).values():
                 fastavro.schema.parse_schema(_load(text), named)
-            raw = _load(schema)
-            parsed = fastavro.schema.parse_schema(raw, named)
+            parsed = fastavro.schema.parse_schema(_load(schema), named)
             canonical = fastavro.schema.to_parsing_canonical_form(parsed)
             header = _SINGLE_OBJECT + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
             builder = _Builder(named)
@@ -130,11 +131,27 @@ def _paths_in(schema: Any, named: Mapping[str, Any], above: Path) -> Iterator[Pa
 
 
 def _load(text: str) -> Any:
-    """Return a schema's JSON; a bare word is a type's name, as some registries give it."""
+    """Return of a schema's JSON what tells how records are written."""
     try:
-        return json.loads(text)
+        return _plain(json.loads(text))
     except ValueError as error:
         raise BadAvroSchema(f"it is no JSON: {error}") from error
+
+
+def _plain(schema: Any) -> Any:
+    """Return a schema without what only a reader of another schema needs, or what says nothing of bytes: registries hold
+    defaults that do not fit their types, and decimals with impossible scales, which fastavro refuses."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {name: value for name, value in schema.items() if name not in ("default", "aliases")}
+    if kept.get("logicalType") == "decimal":
+        del kept["logicalType"]
+    inner = kept.get("type")
+    if isinstance(inner, dict) and "fields" not in kept and "name" not in kept:
+        return _plain(inner)  # a type within a type alone
+    return {name: _plain(value) if name in _TYPES_AT else value for name, value in kept.items()}
 
 
 @dataclass(slots=True)

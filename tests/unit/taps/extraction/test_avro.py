@@ -366,6 +366,34 @@ def test_what_is_no_schema_is_refused(schema: str) -> None:
         AvroProgram.of(schema, [("id",)])
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"name": "odd", "type": "string", "default": None},
+        {"name": "odd", "type": ["string", "null"], "default": 7},
+        {"name": "odd", "type": {"type": "bytes", "logicalType": "decimal", "precision": 64, "scale": 127}},
+        {"name": "odd", "type": {"type": "bytes", "logicalType": "decimal", "precision": 5, "scale": -1}},
+        {"name": "odd", "type": {"type": "bytes", "logicalType": "decimal", "precision": "10", "scale": "2"}},
+        {"name": "odd", "type": {"type": {"type": {"type": "string"}}}},
+        {"name": "odd", "type": {"type": "array", "items": {"type": "map", "values": {"type": "bytes", "scale": 2,
+         "precision": 1, "logicalType": "decimal"}}}},
+    ],
+)  # fmt: skip
+def test_what_a_registry_lets_pass_and_no_record_depends_on_makes_no_schema_unusable(odd: dict[str, Any]) -> None:
+    fields = [{"name": "id", "type": "string"}, odd]
+    program = AvroProgram.of(json.dumps({"type": "record", "name": "R", "fields": fields}), [("id",)])
+    rest = b"\2\2\2k\0\0\0" if "array" in str(odd) else b"\0\0" if isinstance(odd["type"], list) else b"\0"
+    column = ByteColumn.of([b"\2a" + rest])
+    table = PartTable.of(column.data, 1, 1)
+    assert find_in_avro(column, np.arange(1), program, table).all()
+    assert part_at(table.columns()[0], 0) == (kinds.TEXT, b"a")
+
+
+def test_an_enums_default_that_is_none_of_its_symbols_is_ignored() -> None:
+    enum = {"type": "enum", "name": "E", "symbols": ["A"], "default": "Z"}
+    assert AvroProgram.of(json.dumps(enum), [()]).symbols.size == 2
+
+
 def test_paths_of_a_recursive_schema_end() -> None:
     found = avro_paths(json.dumps(ORDER), {})
     assert ("id",) in found
