@@ -42,6 +42,9 @@ MISS_S: Final = 10.0
 MAX_MISSES: Final = 100
 """Unknown ids within that time, after which others are taken as unknown, too: records that are not what they seem have
 a new one each."""
+MAX_ID: Final = 2**31 - 1
+"""Of a schema. Registries count in 32 bits with a sign, and answer a larger number as if the URL were wrong: bytes that
+only look like one would seem to be an outage."""
 MAX_REFERENCES: Final = 200
 NOT_FOUND: Final = (40401, 40402, 40403)
 """Error codes of a registry that does not know a subject, a version or a schema. Another 404 says that the URL is
@@ -144,6 +147,10 @@ def registry_prefix(cluster: str = "") -> str:
     return f"{PREFIX}CLUSTER_{name}_" if cluster else PREFIX
 
 
+class _Unusable(Exception):
+    """The registry has the schema, but it cannot be read by it: no outage, since another answer will not come."""
+
+
 @dataclass(frozen=True)
 class RegisteredSchema:
     """A schema: its text, and those that it refers to by the names that it knows them by, each after its own.
@@ -175,7 +182,8 @@ class SchemaRegistry:
         return type(self), (self.connection,)
 
     def schema(self, schema_id: int) -> RegisteredSchema | None:
-        """Return the schema with this id, None if the registry does not know it.
+        """Return the schema with this id, None if the registry does not know it, or what it refers to, or if it is of
+        another type.
 
         Raises:
             RegistryUnreachable: the registry did not answer, or failed.
@@ -183,13 +191,17 @@ class SchemaRegistry:
             BadSetting: a certificate or key cannot be used.
         """
         found = self._known.get(schema_id)
-        if found is not None or self._is_missing(schema_id):
+        if found is not None or schema_id > MAX_ID or self._is_missing(schema_id):
             return found
-        answer = self._ask(f"/schemas/ids/{schema_id}")
-        if answer is None:
+        place = f"/schemas/ids/{schema_id}"
+        try:
+            answer = self._ask(place)
+            if answer is not None:
+                found = self._known[schema_id] = self._whole(place, answer)
+        except _Unusable:
+            pass
+        if found is None:
             self._missed[schema_id] = self._clock() + MISS_S
-            return None
-        found = self._known[schema_id] = self._whole(f"/schemas/ids/{schema_id}", answer)
         return found
 
     def kinds(self) -> list[str]:
@@ -223,7 +235,7 @@ class SchemaRegistry:
         """Return a schema with all that it refers to."""
         kind = answer.get("schemaType", "AVRO")
         if kind not in get_args(SchemaKind):
-            raise self._odd(place, f"a schema of the type {str(kind)[:50]!r}")
+            raise _Unusable
         references: dict[str, str] = {}
         descriptors: dict[str, bytes] = {}
         self._add_references(place, answer, kind == "PROTOBUF", references, descriptors, set())
@@ -245,9 +257,9 @@ class SchemaRegistry:
             if len(begun) > MAX_REFERENCES:
                 raise self._odd(place, f"more than {MAX_REFERENCES} references")
             where = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-            found = self._ask(where)
+            found = self._ask(where) or self._ask(f"{where}?deleted=true")  # records stay when a subject is deleted
             if found is None:
-                raise self._odd(where, "nothing, although a schema refers to it")
+                raise _Unusable
             self._add_references(where, found, is_protobuf, texts, descriptors, begun)
             texts[name] = found["schema"]
             if is_protobuf:

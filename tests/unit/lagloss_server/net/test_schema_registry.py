@@ -129,9 +129,7 @@ def test_protobuf_comes_compiled_where_the_registry_can_do_so(server: RegistrySe
         ((200, b"<html>"), "something that is no schema"),
         ((200, []), "something that is no schema"),
         ((200, {"schema": 7}), "something that is no schema"),
-        ((200, {"schema": "x", "schemaType": "XSD"}), "a schema of the type 'XSD'"),
         ((200, {"schema": "x", "references": [{"name": "a"}]}), "a reference without name, subject and version"),
-        ((200, {"schema": "x", "references": [{"name": "a", "subject": "a", "version": 1}]}), "nothing, although"),
     ],
 )
 def test_an_answer_that_is_none_is_an_outage_and_no_unknown_schema(
@@ -143,6 +141,38 @@ def test_an_answer_that_is_none_is_an_outage_and_no_unknown_schema(
     assert detail in str(raised.value)
     server.answers["/schemas/ids/1"] = 200, {"schema": "x"}
     assert registry.schema(1) is not None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"schema": "x", "schemaType": "XSD"},
+        {"schema": "x", "references": [{"name": "a", "subject": "a", "version": 1}]},
+    ],
+)
+def test_a_schema_that_no_record_can_be_read_by_holds_no_others_up(
+    server: RegistryServer, registry: SchemaRegistry, answer: dict[str, Any]
+) -> None:
+    server.answers["/schemas/ids/1"] = 200, answer
+    assert registry.schema(1) is None
+    server.answers["/schemas/ids/1"] = 200, {"schema": "x"}
+    now[0] = MISS_S
+    assert registry.schema(1) is not None
+
+
+def test_a_reference_is_found_though_its_subject_was_deleted(server: RegistryServer, registry: SchemaRegistry) -> None:
+    answer = {"schema": "x", "references": [{"name": "a", "subject": "a", "version": 1}]}
+    server.answers |= {
+        "/schemas/ids/1": (200, answer),
+        "/subjects/a/versions/1?deleted=true": (200, {"schema": "a"}),
+    }
+    assert registry.schema(1) == RegisteredSchema("AVRO", "x", {"a": "a"})
+
+
+def test_a_number_that_no_registry_can_hold_is_no_outage(server: RegistryServer, registry: SchemaRegistry) -> None:
+    for id_ in (2**31, 2**32 - 1):  # what Confluent's and Apicurio's answer to them
+        server.answers[f"/schemas/ids/{id_}"] = 404, {"error_code": 404, "message": "HTTP 404 Not Found"}
+        assert registry.schema(id_) is None
 
 
 def test_a_registry_that_is_away_is_an_outage() -> None:
