@@ -7,7 +7,7 @@ import binascii
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -37,6 +37,21 @@ _WELL_KNOWN: Final = {
 }  # fmt: skip
 """google/protobuf/….proto, which schemas import without a reference."""
 _MAIN: Final = "lagloss_tap_schema.proto"
+_CONFLUENT: Final = {
+    "confluent/meta.proto": """syntax = "proto3"; package confluent; import "google/protobuf/descriptor.proto";
+message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; }
+extend google.protobuf.FileOptions { Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { Meta enum_value_meta = 1088; }
+""",
+    "confluent/type/decimal.proto": """syntax = "proto3"; package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+""",
+}
+"""What Confluent's registry, and what writes to it, import without a reference, too, beside google/type/….proto."""
+_BUILT_IN: Final = ".google.protobuf."
 COMPILE_TIMEOUT_S: Final = 60.0
 
 
@@ -137,8 +152,11 @@ class ProtobufFile:
         try:
             for raw in [raw for name, raw in _WELL_KNOWN.items() if name not in given]:
                 pool.AddSerializedFile(raw)
+            defined: set[str] = set()
             for each in files:
-                pool.AddSerializedFile(each.SerializeToString())
+                whole = _without_missing(each, given | _WELL_KNOWN.keys(), defined)
+                defined |= {f".{name}" for name in _defined(whole.package, whole)}
+                pool.AddSerializedFile(whole.SerializeToString())
             return cls(pool.FindFileByName(files[-1].name))
         except (TypeError, KeyError) as error:  # what the pool raises where a file is not whole
             raise BadProtobufSchema(str(error)) from error
@@ -155,7 +173,7 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
         raise ProtobufCompilerMissing
     with tempfile.TemporaryDirectory(prefix="lagloss-proto-") as directory:
         root = Path(directory)
-        for name, each in (*imports.items(), (_MAIN, text)):
+        for name, each in (*_CONFLUENT.items(), *imports.items(), (_MAIN, text)):
             parts = PurePosixPath(name).parts
             if not parts or parts[0] == "/" or ".." in parts or "\0" in name:
                 raise BadProtobufSchema(f"it imports {name!r}, which is no path below its own")
@@ -163,7 +181,8 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(each, "utf-8")
         out = root / "descriptors.out"
-        options = [f"--proto_path={root}", "--include_imports", f"--descriptor_set_out={out}", _MAIN]
+        paths = [f"--proto_path={path}" for path in (root, *_google_types())]
+        options = [*paths, "--include_imports", f"--descriptor_set_out={out}", _MAIN]
         command = [sys.executable, "-m", "grpc_tools.protoc", *options]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
@@ -172,6 +191,62 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
         if done.returncode or not out.exists():
             raise BadProtobufSchema(done.stderr.strip().replace(f"{root}/", "")[:500] or "protoc failed")
         return out.read_bytes()
+
+
+def _google_types() -> Iterator[Path]:
+    """Yield the folder of google/type/….proto, which some libraries bring."""
+    found = find_spec("google.type")
+    for place in (found.submodule_search_locations or ()) if found else ():
+        yield Path(place).parent.parent
+
+
+def _without_missing(file: Any, given: Set[str], defined: Set[str]) -> Any:
+    """Return a file without imports that are not given, as registries have some built in: a field of their types is bytes
+    or a number then, as it is written, and options are left out.
+
+    Raises:
+        BadProtobufSchema: a field is of a type that is written in neither way.
+    """
+    kept = [name for name in file.dependency if name in given]
+    if len(kept) == len(file.dependency):
+        return file
+    whole = descriptor_pb2.FileDescriptorProto.FromString(file.SerializeToString())
+    for name in ("dependency", "public_dependency", "weak_dependency", "extension", "service"):
+        whole.ClearField(name)
+    whole.dependency.extend(kept)
+    known = defined | {f".{name}" for name in _defined(whole.package, whole)}
+    for message in _all_messages(whole.message_type):
+        message.ClearField("extension")
+        for field in message.field:
+            if field.type_name.startswith(".") and not field.type_name.startswith(_BUILT_IN):
+                if field.type_name not in known:
+                    _make_plain(field)
+    return whole
+
+
+def _make_plain(field: Any) -> None:
+    plain = {field.TYPE_MESSAGE: field.TYPE_BYTES, field.TYPE_ENUM: field.TYPE_INT32}.get(field.type)
+    if plain is None:
+        raise BadProtobufSchema(f"it has a field of the unknown type {field.type_name}")
+    field.type = plain
+    field.ClearField("type_name")
+
+
+def _defined(package: str, file: Any) -> Iterator[str]:
+    """Yield the full names of a file's messages and enums."""
+    def within(above: str, messages: Any, enums: Any) -> Iterator[str]:
+        for each in (*messages, *enums):
+            yield f"{above}{each.name}"
+        for each in messages:
+            yield from within(f"{above}{each.name}.", each.nested_type, each.enum_type)
+
+    yield from within(f"{package}." if package else "", file.message_type, file.enum_type)
+
+
+def _all_messages(level: Any) -> Iterator[Any]:
+    for each in level:
+        yield each
+        yield from _all_messages(each.nested_type)
 
 
 def _renamed(raw: bytes, name: str) -> Any:

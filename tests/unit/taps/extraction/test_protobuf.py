@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
@@ -354,3 +355,44 @@ def _order_type() -> Any:
     if not _TYPE:
         _TYPE.append(ProtobufFile.given(PROTO))
     return _TYPE[0].message("Order")
+
+
+BUILT_IN = """syntax = "proto3";
+package shop;
+import "confluent/meta.proto";
+import "confluent/type/decimal.proto";
+import "google/type/date.proto";
+import "google/type/dayofweek.proto";
+message Order {
+  string id = 1 [(confluent.field_meta) = { doc: "PII" }];
+  confluent.type.Decimal price = 2;
+  repeated google.type.Date days = 3;
+  google.type.DayOfWeek day = 4;
+  message Line { map<string, google.type.Date> due = 1; }
+  repeated Line lines = 5;
+}
+"""
+"""Imports that Confluent's registry has built in: no schema refers to them."""
+
+
+def test_what_a_registry_has_built_in_can_be_imported() -> None:
+    message = ProtobufFile.given(BUILT_IN).message("Order")
+    sent = GetMessageClass(message)(id="a", price={"value": b"\1", "scale": 2}, days=[{"year": 2026}], day=3)
+    sent.lines.add().due["x"].year = 2026
+    files = FileDescriptorSet.FromString(compile_proto(BUILT_IN, {})).file
+    for schema in (
+        RegisteredSchema("PROTOBUF", BUILT_IN),
+        RegisteredSchema("PROTOBUF", BUILT_IN, descriptor=files[-1].SerializeToString()),  # without its imports
+    ):
+        finder = ProtobufFinder(ProtobufFile.registered(schema).nested([0]), [("id",), ("day",)])
+        column = ByteColumn.of([sent.SerializeToString()])
+        table = PartTable.of(column.data, 2, 1)
+        assert not finder.find(column, np.arange(1), table).size
+        assert part_at(table.columns()[0], 0) == (kinds.TEXT, b"a")
+
+
+def test_a_field_of_an_unknown_type_that_is_neither_bytes_nor_a_number_makes_a_schema_unusable() -> None:
+    field = {"name": "g", "number": 1, "type": 10, "type_name": ".other.G", "label": 1}
+    file = FileDescriptorProto(name="x", dependency=["other.proto"], message_type=[{"name": "R", "field": [field]}])
+    with pytest.raises(BadProtobufSchema, match="unknown type .other.G"):
+        ProtobufFile.registered(RegisteredSchema("PROTOBUF", "", descriptor=file.SerializeToString()))
