@@ -34,6 +34,9 @@ AHEAD_MS: Final = MAX_AHEAD_MS // 2
 """Largest distance of an event time from the plan, ahead: closing takes no block of a later window."""
 COMMIT_SLACK_MS: Final = 5_000
 """By how much the clocks of a group's coordinator, of the brokers and of taps may be apart."""
+UNSET_MS: Final = 946_684_800_000
+"""2000-01-01: an event time before that was never set (0, -1, the year 1), or is a number of another unit. Its message
+may be of any window."""
 AHEAD: Final = "time_ahead"
 TOO_OLD: Final = "time_too_old"
 COMMIT_AHEAD: Final = "commit_ahead"
@@ -164,7 +167,7 @@ class BlockMaker:
         out_of_order = np.empty(0, np.bool_)
         if order is not None:
             out_of_order = self._judge(read, found, order, plan.planned_at_ms + AHEAD_MS)
-        early = event_ms < self.since_ms
+        early = (event_ms < self.since_ms) & (event_ms >= UNSET_MS)
         made.counts.early += int(np.count_nonzero(early))
         ahead = event_ms > plan.planned_at_ms + AHEAD_MS
         too_old = (event_ms < oldest_ms(plan)) & ~early

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -125,3 +126,17 @@ def test_what_a_commit_has_passed_before_it_was_there_is_received_by_nobody() ->
     assert observed((0, ORDER), LOOKS, commits=(Mark(9, at(604)),)) == (None, {10})  # a look at 610 did not show it
     assert observed((0, ORDER), LOOKS[1:], commits=(Mark(9, at(539)),)) == (None, {10})  # it happened at 600
     assert observed((at(609), ORDER), (), is_append_time=True, commits=(Mark(9, at(603)),)) == (None, {10})
+
+
+@pytest.mark.parametrize(
+    "unset", [b"0", b"-1", b'"1970-01-01T00:00:00Z"', b'"0001-01-01T00:00:00Z"', b"639000000000000000"]
+)
+def test_a_record_whose_event_time_was_never_set_may_be_any_message(unset: bytes) -> None:
+    tap = Tap("p", "a", "", "t", None, ("out",), EXTRACTION, first=False)
+    plan = TapPlan(1, SINCE_MS + 9 * MINUTE_MS, 8, 1 << 32, spans=(OffsetSpan(0, 0, 2),))
+    values = [b'{"id": "a", "at": %s}' % unset, b'{"id": "b", "at": %d}' % (SINCE_MS - 1)]
+    records = Records(np.full(2, SINCE_MS + 5 * MINUTE_MS), [None] * 2, values, [None] * 2)
+    read = {0: SpanRecords(np.arange(2), records, np.array([False] * 2))}
+    made = BlockMaker(tap, bytes(16), SINCE_MS, Extractor(EXTRACTION)).make(plan, read)
+    assert (made.counts.early, made.counts.unreadable["time_too_old"].count) == (1, 1)
+    assert SINCE_MS // 1_000 + 300 in {key.window_start for key in made.dropped}
