@@ -20,7 +20,8 @@ from confluent_kafka import (
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
 from taps.cluster_topics import TIMEOUT_S, ClusterTopics, SharedLook, TopicIs
-from taps.extraction import Records
+from taps.extraction import BROKEN_HEADERS, Records
+from taps.extraction.spec import Headers
 from taps.plan import Look, OffsetSpan
 from taps.records import SpanRecords
 
@@ -241,11 +242,21 @@ def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
             np.fromiter((at_ms for _, at_ms in times), np.int64, len(messages)),
             [_bytes(message.key()) for message in messages],
             [_bytes(message.value()) for message in messages],
-            [message.headers() for message in messages],
+            [_headers(message) for message in messages],
         ),
         np.fromiter((kind == TIMESTAMP_LOG_APPEND_TIME for kind, _ in times), np.bool_, len(times)),
         gone,
     )
+
+
+def _headers(message: Message) -> Headers | None:
+    """Return a message's headers. Where a name is no UTF-8, as clients in other languages than Java may send it, the
+    client raises SystemError, and must not be asked again: it would hand out a list with holes."""
+    try:
+        found: Headers | None = message.headers()
+    except (SystemError, UnicodeDecodeError):
+        return BROKEN_HEADERS
+    return found
 
 
 def _bytes(found: Any) -> bytes | None:

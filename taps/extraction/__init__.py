@@ -4,9 +4,9 @@ from taps.extraction.extractor import Extractor
 from taps.extraction.formats import BadTapSchema
 from taps.extraction.protobuf_schema import ProtobufCompilerMissing
 from taps.extraction.reasons import REASONS, Reason
-from taps.extraction.spec import FORMATS, Extracted, Extraction, Format, Records
+from taps.extraction.spec import BROKEN_HEADERS, FORMATS, Extracted, Extraction, Format, Records
 
 __all__ = (
-    "FORMATS", "REASONS", "BadTapSchema", "Extracted", "Extraction", "Extractor", "Format", "ProtobufCompilerMissing",
-    "Reason", "Records",
+    "BROKEN_HEADERS", "FORMATS", "REASONS", "BadTapSchema", "Extracted", "Extraction", "Extractor", "Format",
+    "ProtobufCompilerMissing", "Reason", "Records",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from lagloss_server.model.expressions import RecordPart
 from taps.extraction.columns import I8, ByteColumn, PartColumn
 from taps.extraction.conditions import FALSE, UNKNOWN, judge
 from taps.extraction.formats import FormatReader, Schemas
-from taps.extraction.headers import header_column
+from taps.extraction.headers import broken_headers, header_column
 from taps.extraction.ids import measure_ids, write_ids
 from taps.extraction.reasons import CODES, REASONS, Reason
 from taps.extraction.spec import Extracted, Extraction, Records
@@ -84,6 +84,7 @@ class Extractor:
                 parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))
             elif part.source == "header":
                 parts[part] = PartColumn.of_bytes(header_column(records.headers, part.name))
+                codes[part] = broken_headers(records.headers)
             else:
                 parts[part] = PartColumn.of_bytes(keys)
         return _Read(parts, codes)

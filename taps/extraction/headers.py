@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from taps.extraction.columns import ByteColumn
-from taps.extraction.spec import Headers
+from taps.extraction.columns import I8, ByteColumn
+from taps.extraction.reasons import CODES
+from taps.extraction.spec import BROKEN_HEADERS, Headers
 
 
 def header_column(headers: Sequence[Headers | None], name: str) -> ByteColumn:
@@ -26,6 +27,14 @@ def header_column(headers: Sequence[Headers | None], name: str) -> ByteColumn:
                 value = each
         found.append(value)
     return ByteColumn.of(found)
+
+
+def broken_headers(headers: Sequence[Headers | None]) -> I8:
+    """Return why the headers of each record cannot be read: a code of `CODES`, or 0."""
+    found = np.zeros(len(headers), np.int8)
+    if not hasattr(headers, "flatten"):
+        found[[at for at, row in enumerate(headers) if row is BROKEN_HEADERS]] = CODES["bad_headers"]
+    return found
 
 
 def _of_arrow(headers: Any, name: str) -> ByteColumn:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,9 +12,17 @@ import numpy.typing as npt
 from lagloss_server.model.taps import FORMATS, Extraction, Format
 from taps.extraction.reasons import Reason
 
-__all__ = ["FORMATS", "Extracted", "Extraction", "Format", "Headers", "Records"]
+__all__ = ["BROKEN_HEADERS", "FORMATS", "Extracted", "Extraction", "Format", "Headers", "Records"]
 
 Headers = Sequence[tuple[str, bytes | None]]
+
+
+class _BrokenHeaders(tuple[tuple[str, bytes | None], ...]):
+    __slots__ = ()
+
+
+BROKEN_HEADERS: Final[Headers] = _BrokenHeaders()
+"""Of a record with headers that no client of Kafka's hands out."""
 
 
 @dataclass(frozen=True, slots=True)

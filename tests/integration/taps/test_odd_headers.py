@@ -1,0 +1,42 @@
+"""Headers that clients in other languages than Java can send: names are bytes to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import kafka
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
+from lagloss_server.model.taps import Extraction
+from taps.extraction import Extractor
+from taps.plan import OffsetSpan
+from taps.topic_reader import TopicReader
+
+
+class NoUtf8(str):
+    """A header's name that Kafka's client writes as bytes that are no text."""
+
+    def encode(self, *_: Any, **__: Any) -> bytes:
+        return b"caf\xe9"
+
+
+def test_a_header_whose_name_is_no_text_stops_no_tap(kafka_bootstrap: str) -> None:
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin.create_topics([NewTopic("odd-headers", 1)])["odd-headers"].result()
+    producer = kafka.KafkaProducer(bootstrap_servers=kafka_bootstrap)
+    for number, headers in enumerate(([("id", b"a")], [(NoUtf8("x"), b"1"), ("id", b"b")], [("id", b"c")])):
+        producer.send("odd-headers", b'{"id": %d}' % number, headers=headers, partition=0).get(30)
+    producer.close(timeout=10)
+
+    reader = TopicReader(kafka_bootstrap, "odd-headers")
+    records = reader.read([OffsetSpan(0, 0, 3)])[0].records
+    reader.close()
+    by_header = Extractor(Extraction(IdExpression.parse("header:id"), TimeExpression.parse("timestamp")))
+    found = by_header.extract(records)
+    assert (found.ids, found.unreadable) == ([b"a", b"c"], {"bad_headers": (1, 1)})
+    where = ConditionExpression.parse("exists header:id")
+    kept = Extractor(Extraction(IdExpression.parse("$.id"), TimeExpression.parse("timestamp"), where)).extract(records)
+    assert (kept.left_out, kept.unreadable) == (0, {"bad_headers": (1, 1)})  # it may have been any message
+    by_value = Extractor(Extraction(IdExpression.parse("$.id"), TimeExpression.parse("timestamp")))
+    assert by_value.extract(records).ids == [b"0", b"1", b"2"]
