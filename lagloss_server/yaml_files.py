@@ -41,13 +41,23 @@ def parse_yaml(model: type[Model], text: str, source: str, folder: Path | None =
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads no aliases: a few hundred bytes of them, merged into each other, take minutes and gigabytes."""
+    """Reads no aliases: a few hundred bytes of them, merged into each other, take minutes and gigabytes. Nor a key
+    twice, of which the first would go unread."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
             found: Any = self.peek_event()  # type: ignore[no-untyped-call]
             raise ComposerError(None, None, f"the alias *{found.anchor}: write it out", found.start_mark)
         return super().compose_node(parent, index)
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        found: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set[str]()
+        for key, _ in found.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in seen:
+                raise ComposerError(None, None, f"the key {key.value} twice", key.start_mark)
+            seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
+        return found
 
 
 def _read(text: str) -> tuple[yaml.Node | None, Any]:

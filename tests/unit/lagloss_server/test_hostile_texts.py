@@ -80,3 +80,10 @@ def test_a_pattern_that_re2_does_not_know_is_refused(text: str) -> None:
 def test_patterns_match_the_whole_value(pattern: str, value: str, matches: bool) -> None:
     assert Matcher.parse(f"rule=~{pattern}").matches({"rule": value}) is matches
     assert Matcher.parse(f"rule!~{pattern}").matches({"rule": value}) is not matches
+
+
+def test_a_key_that_stands_twice_is_named() -> None:
+    taps = "{out: {topic: t, id: key, eventTime: timestamp},\n out: {topic: u, id: key, eventTime: timestamp}}"
+    text = "kind: Pipeline\nspec: {nodes: [{name: a, taps: " + taps + "}]}"
+    with pytest.raises(BadDefinition, match=r"orders.yaml:3: expected YAML, found the key out twice"):
+        parse_definition(text, "orders.yaml")
