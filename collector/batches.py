@@ -11,7 +11,7 @@ from collector.log_writer import LogPosition
 from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.account import Account
 from lagloss.sdk.emitter import event_time_fits, traces_are_on
-from lagloss.sdk.packing import BeaconReader, Extras, PackedBlock, Packer, RefusedBeacons, is_placeable
+from lagloss.sdk.packing import AHEAD_S, BeaconReader, Extras, PackedBlock, Packer, RefusedBeacons, is_placeable
 from lagloss.wire.format import Tally
 from lagloss_server.net.problem_details import Problem
 
@@ -72,6 +72,9 @@ def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[i
                 "60 s at the first node" if batch.first else "a day"
             )
             raise Problem(422, "Bad beacon", detail, position=position, field="event_time")
+        if seen.observed_ms is not None and seen.observed_ms > now_ms + AHEAD_S * 1000:
+            detail = "expected an observed_at ahead of the clock by less than a day"
+            raise Problem(422, "Bad beacon", detail, position=position, field="observed_at")
         if known is not None and f"{batch.node}.{seen.place}" not in known.checkpoints:
             detail = f"expected a checkpoint of {known.name}, found {batch.node}.{seen.place}"
             raise Problem(422, "Bad beacon", detail, position=position, field="checkpoint")

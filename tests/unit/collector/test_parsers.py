@@ -325,3 +325,16 @@ def test_what_is_no_traceparent_costs_no_beacon_and_little_memory(text: str) -> 
     found = as_batch(read_batch(json.dumps(said).encode()), None)
     assert len(found.seen[0].traceparent or "") <= 56
     assert _traces_of(replace(found, first=True)) == []
+
+
+def test_what_was_seen_long_after_now_is_refused() -> None:
+    """Its message would be on its way, by the beacon, until then."""
+    now_ms = time.time() * 1_000
+    for ahead_ms, is_good in ((3_600_000, True), (25 * 3_600_000, False), (1e13, False)):
+        batch = BeaconBatch("p", "n", False, [Seen("in", "m", now_ms, now_ms + ahead_ms)])
+        if is_good:
+            check(batch, None)
+        else:
+            with pytest.raises(Problem) as raised:
+                check(batch, None)
+            assert raised.value.document.field == "observed_at"
