@@ -7,6 +7,7 @@ other producers, of data sets and of jobs say nothing of a DAG's run; what becom
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,6 +27,7 @@ _STATES: Final[dict[EventType, Literal["running", "success", "failed"]]] = {
     "ABORT": "failed",
 }
 MAX_TASKS: Final = 1_000
+"""Without an event of their own, of which a run's event tells."""
 
 
 class _Part(BaseModel):
@@ -63,7 +65,7 @@ class _AirflowFacet(_Part):
 
 
 class _StateFacet(_Part):
-    tasks: Annotated[dict[DagId, str | None], Field(max_length=MAX_TASKS)] = Field(default={}, alias="tasksState")
+    tasks: dict[DagId, str | None] = Field(default={}, alias="tasksState")
 
 
 class _Facets(_Part):
@@ -109,10 +111,11 @@ def _reports(event: _Event) -> Iterator[TaskRunJson]:
     elif facets.dag_run is not None:
         began = facets.dag_run.dag_run.start_date or (event.event_time if event.event_type == "START" else None)
         yield _report(facets.dag_run, event, run=_run(state, event, began))
-        for name, task_state in facets.state.tasks.items() if state != "running" else ():
-            if task_state in ("upstream_failed", "skipped"):  # they have no event of their own
-                never = {"task": name, "try": 0, "map_index": -1}
-                yield _report(facets.dag_run, event, task=_task(never, task_state, event, None))
+        tasks = facets.state.tasks.items() if state != "running" else ()
+        unheard = ((name, each) for name, each in tasks if each in ("upstream_failed", "skipped"))
+        for name, task_state in islice(unheard, MAX_TASKS):  # they have no event of their own
+            never = {"task": name, "try": 0, "map_index": -1}
+            yield _report(facets.dag_run, event, task=_task(never, task_state, event, None))
 
 
 def _run(state: RunState, event: _Event, started: Time | None) -> RunJson:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from collector.openlineage import read_event
+from collector.openlineage import MAX_TASKS, read_event
 from collector.task_runs import read_reports
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.store.task_runs import RunReport, StateAt
@@ -109,6 +109,14 @@ def test_an_openlineage_event_of_a_run_names_the_tasks_that_never_began() -> Non
     assert (notify.task, notify.try_number) == ("notify", 0)
     assert notify.task_event is not None
     assert notify.task_event.state == "upstream_failed"
+
+
+def test_the_end_of_a_run_of_more_tasks_than_are_told_of_is_known() -> None:
+    tasks = {f"task_{number}": "skipped" if number % 2 else "success" for number in range(2 * MAX_TASKS + 4)}
+    facets = {"airflowDagRun": {"dag": {"dag_id": "scores"}, "dagRun": DAG_RUN}, "airflowState": {"tasksState": tasks}}
+    run, *never = event("COMPLETE", "2026-11-26T12:09:00+00:00", **facets)
+    assert run.run is not None
+    assert (run.run.state, len(never)) == ("success", MAX_TASKS)
 
 
 def test_events_of_other_producers_say_nothing() -> None:
