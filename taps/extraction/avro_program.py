@@ -139,7 +139,7 @@ def _load(text: str) -> Any:
 
 
 def _plain(schema: Any) -> Any:
-    """Return a schema without what only a reader of another schema needs, or what says nothing of bytes: registries hold
+    """Return a schema without what only a reader of another one needs, or what says nothing of bytes: registries hold
     defaults that do not fit their types, and decimals with impossible scales, which fastavro refuses."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]

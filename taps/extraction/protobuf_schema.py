@@ -201,8 +201,8 @@ def _google_types() -> Iterator[Path]:
 
 
 def _without_missing(file: Any, given: Set[str], defined: Set[str]) -> Any:
-    """Return a file without imports that are not given, as registries have some built in: a field of their types is bytes
-    or a number then, as it is written, and options are left out.
+    """Return a file without imports that are not given, as registries have some built in: a field of their types is
+    bytes or a number then, as it is written, and options are left out.
 
     Raises:
         BadProtobufSchema: a field is of a type that is written in neither way.
@@ -218,9 +218,9 @@ def _without_missing(file: Any, given: Set[str], defined: Set[str]) -> Any:
     for message in _all_messages(whole.message_type):
         message.ClearField("extension")
         for field in message.field:
-            if field.type_name.startswith(".") and not field.type_name.startswith(_BUILT_IN):
-                if field.type_name not in known:
-                    _make_plain(field)
+            is_given = field.type_name in known or field.type_name.startswith(_BUILT_IN)
+            if field.type_name.startswith(".") and not is_given:
+                _make_plain(field)
     return whole
 
 
@@ -234,6 +234,7 @@ def _make_plain(field: Any) -> None:
 
 def _defined(package: str, file: Any) -> Iterator[str]:
     """Yield the full names of a file's messages and enums."""
+
     def within(above: str, messages: Any, enums: Any) -> Iterator[str]:
         for each in (*messages, *enums):
             yield f"{above}{each.name}"

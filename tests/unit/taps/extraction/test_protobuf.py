@@ -394,5 +394,5 @@ def test_what_a_registry_has_built_in_can_be_imported() -> None:
 def test_a_field_of_an_unknown_type_that_is_neither_bytes_nor_a_number_makes_a_schema_unusable() -> None:
     field = {"name": "g", "number": 1, "type": 10, "type_name": ".other.G", "label": 1}
     file = FileDescriptorProto(name="x", dependency=["other.proto"], message_type=[{"name": "R", "field": [field]}])
-    with pytest.raises(BadProtobufSchema, match="unknown type .other.G"):
+    with pytest.raises(BadProtobufSchema, match=r"unknown type \.other\.G"):
         ProtobufFile.registered(RegisteredSchema("PROTOBUF", "", descriptor=file.SerializeToString()))
