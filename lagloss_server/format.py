@@ -38,6 +38,11 @@ def percent(ratio: float | None, more_digits: int = 0) -> str:
     return f"{sign}{_number(value, digits + more_digits)} %"
 
 
+def percentile(percent: float) -> str:
+    """Format which percentile: `p95`, `p99.9`; never rounded to another one."""
+    return f"p{percent!r}".removesuffix(".0")
+
+
 def duration(ms: float | None, more_digits: int = 0) -> str:
     """Format a signed lag or duration: `0.42 ms`, `340 ms`, `1.2 s`, `3.5 min`, `2 h`, `3 d`."""
     if ms is None:

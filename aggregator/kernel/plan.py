@@ -50,9 +50,7 @@ class WindowPlan:
         """Return the share of late messages from which on they are kept one by one, of each destination: somewhat below
         where its target is breached, since a part of a window may have fewer than the whole."""
         sla = self.graph.definition.spec.sla
-        return tuple(
-            LATE_SHARE * (1 - sla.lag_at(destination.name).percentile / 100) for destination in self.graph.destinations
-        )
+        return tuple(LATE_SHARE * (1 - sla.lag_at(destination.name).share) for destination in self.graph.destinations)
 
     def has_names_to_keep(self, proven: WindowFacts) -> bool:
         """Return whether a window that its tallies prove has so many late or dead messages that they are picked: only

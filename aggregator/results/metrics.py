@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
+from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
 from lagloss_server.model.window_result import Verdict, WindowDocument, loss_ratio_of, start_of
 from lagloss_server.queries.budgets import Budgets
@@ -115,7 +116,7 @@ def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], flo
 
 def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
     lag = result.sla.lag
-    yield (f"p{lag.percentile:g}",), lag.target / 1_000
+    yield (fmt.percentile(lag.percentile),), lag.target / 1_000
 
 
 def _staleness(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:

@@ -15,7 +15,7 @@ from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun
 from alerting.rules.loss import loss_rules
-from alerting.rules.measures import Measure, Percentile, covered_by, own_targets, percentile_name, placed
+from alerting.rules.measures import Measure, covered_by, own_targets, placed
 from alerting.rules.places import lag_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, Flags, Floats
@@ -23,7 +23,9 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.window_result import HeldPercentile
 from lagloss_server.rules.error_budget import on_time_target
+from lagloss_server.rules.sla import held_percentile
 
 _LAG_OF: Final = {
     "destination": "end-to-end lag at {}",
@@ -42,7 +44,7 @@ class LagRule(PlacedRule):
 
     what: str
     out_of: OutOf
-    percentile: Percentile
+    percentile: HeldPercentile
 
     @property
     def lag(self) -> Measure:
@@ -113,7 +115,7 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
     rules = []
     for place, settings in placed(definition, "on-time", own_targets(definition, "lag")):
         lag = sla.lag if place is None else sla.lag_at(place.name)
-        target = on_time_target(definition) if place is None else settings.target or lag.percentile / 100
+        target = on_time_target(definition) if place is None else settings.target or lag.share
         covering = ["loss", "lag", *([] if place is None else [place.rule("loss"), place.rule("lag")])]
         rules.append(
             OnTime(
@@ -144,10 +146,9 @@ def _lag_rule(definition: Definition, place: RulePlace | None, settings: LagAler
     if place is not None and place.kind != "destination":
         return LagRule(what=f"{what} p95", target=settings.target or sla.lag.target, percentile="p95", **common)
     end_to_end = sla.lag if place is None else sla.lag_at(place.name)
-    percentile = percentile_name(end_to_end.percentile) or (None if settings.target is None else "p95")
+    percentile = held_percentile(end_to_end.percentile) or (None if settings.target is None else "p95")
     if percentile is None:
-        share = end_to_end.percentile / 100
-        return OnTime(kind="lag", target=share, within_ms=end_to_end.target, **common)
+        return OnTime(kind="lag", target=end_to_end.share, within_ms=end_to_end.target, **common)
     target = settings.target or end_to_end.target
     return LagRule(what=f"{what} {percentile}", target=target, percentile=percentile, **common)
 

@@ -14,11 +14,11 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
+from lagloss_server.model.window_result import HeldPercentile
 
 Document = Mapping[str, Any]
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
-Percentile = Literal["p50", "p95", "p99"]
-What = Count | Percentile | Literal["on_time", "on_time_of", "lowest_p50"]
+What = Count | HeldPercentile | Literal["on_time", "on_time_of", "lowest_p50"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,6 @@ class Measure:
         else:
             value = _AT[self.place.kind](self.what, self.place.name, document)
         return None if value is None else float(value)
-
-
-def percentile_name(percentile: float) -> Percentile | None:
-    """Return the documents' name of this percentile of the end-to-end lag; None where they do not hold it."""
-    names: dict[float, Percentile] = {50: "p50", 95: "p95", 99: "p99"}
-    return names.get(percentile)
 
 
 def placed(

@@ -221,7 +221,7 @@ def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, un
 def _lag_target(term: Term) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
     lag = term.sla.lag
-    label = f"SLA p{lag.percentile:g} ≤ {fmt.duration(lag.target)}"
+    label = f"SLA {fmt.percentile(lag.percentile)} ≤ {fmt.duration(lag.target)}"
     return label if is_held(lag) else f"{label}, by the on-time share; the line is {target_percentile(lag)}"
 
 

@@ -60,7 +60,7 @@ def spoken(hours: Sequence[Hour], targets: Targets) -> str:
     if len(lags) < len(hours):
         note.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
     if targets.lag_percentile != _PERCENTILE:
-        note.append(f"its target is of p{targets.lag_percentile:g}")
+        note.append(f"its target is of {fmt.percentile(targets.lag_percentile)}")
     if above:
         note.append(f"loss above the target in {fmt.counted(above, 'hour')}")
     if len(lossy) > above:

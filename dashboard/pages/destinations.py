@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.base import Part, aria
-from dashboard.queries.sla_periods import target_percentile
+from dashboard.queries.sla_periods import is_held, target_percentile
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
 from lagloss_server.model.window_result import loss_ratio_of
@@ -31,12 +31,13 @@ def destinations(window: dict[str, Any], sla: Sla) -> Part | None:
 def _destination(there: dict[str, Any], sla: Sla) -> list[str]:
     lag, loss = sla.lag_at(there["name"]), sla.loss_at(there["name"])
     percentile = target_percentile(lag)
+    judged = "" if is_held(lag) else f" of {fmt.percentile(lag.percentile)}"
     lost = fmt.percent_interval(loss_ratio_of(there)) if there["lost"] else fmt.NOTHING
     return [
         there["name"],
         fmt.NOTHING if there["due"] is None else fmt.count(there["due"]),
         f"{lost} (target ≤ {fmt.percent(loss.max)})",
-        f"{percentile} {fmt.duration(there['e2e_lag_ms'][percentile])} (target ≤ {fmt.duration(lag.target)})",
+        f"{percentile} {fmt.duration(there['e2e_lag_ms'][percentile])} (target{judged} ≤ {fmt.duration(lag.target)})",
         fmt.percent(there["on_time_share"]),
     ]
 

@@ -24,6 +24,7 @@ from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatu
 from dashboard.queries.sla_periods import is_held
 from dashboard.queries.window_changes import WindowChanges
 from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.window_result import rfc3339
@@ -245,7 +246,7 @@ def _minute(row: _Found, lags: Mapping[str, float | None], definition: Definitio
         messages=row.messages,
         lost_min=row.lost_min,
         lost_max=row.lost_max,
-        lag_ms=lags.get(f"p{definition.spec.sla.lag.percentile:g}"),
+        lag_ms=lags.get(fmt.percentile(definition.spec.sla.lag.percentile)),
         on_time_share=on_time_share,
         is_late=is_late(lags, on_time_share, definition),
     )

@@ -11,9 +11,8 @@ from dashboard.queries.buckets import Bucket
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, LagSla, Sla, StoredPipeline, in_force
-from lagloss_server.rules.sla import is_late
+from lagloss_server.rules.sla import held_percentile, is_late
 
-_HELD: Final = ("p50", "p95", "p99")
 _ELSE: Final = "p95"
 
 
@@ -61,12 +60,12 @@ class Terms:
 
 def target_percentile(lag: LagSla) -> str:
     """Return the SLA's own percentile where results hold it, else p95: then it is the on-time share that is judged."""
-    return f"p{lag.percentile:g}" if is_held(lag) else _ELSE
+    return held_percentile(lag.percentile) or _ELSE
 
 
 def is_held(lag: LagSla) -> bool:
     """Return whether results hold the SLA's percentile."""
-    return f"p{lag.percentile:g}" in _HELD
+    return held_percentile(lag.percentile) is not None
 
 
 def terms_of(versions: Sequence[StoredPipeline], span: Span) -> Terms:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +30,21 @@ MAX_KEY = KEY_OFFSET + math.ceil(math.log(MAX_LAG_MS) / LN_GAMMA)
 """Of the largest lag."""
 
 
+def rank(q: float, n: int) -> int:
+    """Return the rank, counted from 1, of the q-percentile (0 < q <= 1) of n lags: the smallest that at least a share q
+    of them do not exceed.
+
+    It is ceil(q * n), exactly: q is the number that is written (0.07 of 100 is 7, though in binary it is more).
+    """
+    numerator, denominator = _as_written(q)
+    return -(-numerator * n // denominator)
+
+
+@lru_cache(maxsize=64)
+def _as_written(q: float) -> tuple[int, int]:
+    return Decimal(str(q)).as_integer_ratio()
+
+
 def bin_keys(lag_ms: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
     """Return the bin key of each lag (finite, in ms): positive above 0.001 ms, 0 around zero, negative below."""
     lag = lag_ms.astype(np.float64)
@@ -38,6 +55,7 @@ def bin_keys(lag_ms: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
     return np.where(lag < 0, -keys, keys)
 
 
+@lru_cache(maxsize=4_096)
 def bin_value_ms(key: int) -> float:
     """Return the lag, in ms, that a bin stands for."""
     if key == 0:
@@ -111,17 +129,17 @@ class Sketch:
         return bool(in_range.all() and (self.counts >= 0).all() and (self.counts <= max_count).all())
 
     def quantile_ms(self, q: float) -> float | None:
-        """Return the lag, in ms, of the item of rank floor(q * (n - 1)), counted from 0; None if there are no lags."""
+        """Return the q-percentile of the lags, in ms (see `rank`); None if there are no lags."""
         return self.quantiles_ms((q,))[0]
 
     def quantiles_ms(self, qs: Sequence[float]) -> list[float | None]:
-        """Return `quantile_ms` for several quantiles, adding the counts up once."""
+        """Return `quantile_ms` for several percentiles, adding the counts up once."""
         up_to = self.counts.cumsum()
         n = int(up_to[-1]) if up_to.size else 0
         if n == 0:
             return [None] * len(qs)
-        ranks = [math.floor(q * (n - 1)) for q in qs]
-        return [bin_value_ms(key) for key in self.keys[up_to.searchsorted(ranks, side="right")].tolist()]
+        ranks = [rank(q, n) for q in qs]
+        return [bin_value_ms(key) for key in self.keys[up_to.searchsorted(ranks)].tolist()]
 
     def count_up_to(self, lag_ms: float) -> int:
         """Return the number of lags up to `lag_ms`, to the resolution of bins: a bin counts by the lag it stands for

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -56,6 +57,11 @@ class LossSla(Strict):
 class LagSla(Strict):
     percentile: Annotated[float, Field(gt=0, le=100)] = 95
     target: DurationMs = 5_000
+
+    @property
+    def share(self) -> float:
+        """The percentile as a share: 0.999 of 99.9, where the quotient 99.9 / 100 is above it."""
+        return float(Decimal(str(self.percentile)).scaleb(-2))
 
 
 class StalenessSla(Strict):

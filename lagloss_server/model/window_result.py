@@ -13,6 +13,7 @@ from lagloss.wire.sketch import Sketch
 State = Literal["open", "closed", "sealed"]
 Verdict = Literal["ok", "loss", "unknown", "idle"]
 Proof = Literal["beacons", "tallies"]
+HeldPercentile = Literal["p50", "p95", "p99"]
 ReasonCounts = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Live beacons by node, exit (`filtered` or `dead`) and reason."""
 EXITS_WITH_REASON: Final = ("filtered", "dead")

@@ -73,7 +73,7 @@ def on_time_target(definition: Definition, destination: str | None = None) -> fl
         place = RulePlace("destination", destination)
         settings, lag = dict(spread(entries, Flow(definition.spec.nodes), [place])).get(place), sla.lag_at(destination)
     given = None if settings is None else settings.target
-    return lag.percentile / 100 if given is None else given
+    return lag.share if given is None else given
 
 
 def bad_of(objective: Objective, total: Callable[[str], Counts]) -> tuple[Counts, Counts]:

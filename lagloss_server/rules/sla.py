@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.window_result import HeldPercentile
+
+_HELD: Final[Mapping[float, HeldPercentile]] = {50: "p50", 95: "p95", 99: "p99"}
+
+
+def held_percentile(percentile: float) -> HeldPercentile | None:
+    """Return the name of this percentile in results; None if they do not hold it."""
+    return _HELD.get(percentile)
 
 
 def breaches(window: dict[str, Any], definition: Definition) -> bool:
@@ -21,8 +29,8 @@ def is_late(e2e_lag_ms: Mapping[str, float | None], on_time_share: float | None,
     A percentile that is not in results (other than 50, 95 and 99) is judged by the share that was on time.
     """
     lag = definition.spec.sla.lag
-    name = f"p{lag.percentile:g}"
-    if name in e2e_lag_ms:
-        measured = e2e_lag_ms[name]
-        return measured is not None and measured > lag.target
-    return on_time_share is not None and on_time_share < lag.percentile / 100
+    name = held_percentile(lag.percentile)
+    if name is None:
+        return on_time_share is not None and on_time_share < lag.share
+    measured = e2e_lag_ms.get(name)
+    return measured is not None and measured > lag.target

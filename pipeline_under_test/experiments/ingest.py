@@ -18,6 +18,7 @@ from typing import Final
 
 import httpx2
 
+from lagloss.wire.sketch import rank
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import sandbox
 from pipeline_under_test.rating.load_test import apart, ready_bench
@@ -95,8 +96,7 @@ def trial(answered: Sequence[Answered], batch: int) -> IngestTrial:
     took_ms = sorted(1000 * one.took_s for one in counted)
     return IngestTrial(
         len(counted) * batch / (last_s - first_s - WARM_UP_S),
-        took_ms[len(took_ms) // 2],
-        took_ms[int(0.95 * (len(took_ms) - 1))],
+        *(took_ms[rank(q, len(took_ms)) - 1] for q in (0.5, 0.95)),
     )
 
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from lagloss.wire.sketch import rank
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail
 from pipeline_under_test.events.routes import seed_routes
 from pipeline_under_test.faults import Fault
@@ -174,7 +175,7 @@ def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_ta
     until_s = time.time()
     done += _drained(bench, traffic)
     lags = sorted(one.lag_s for one in done if measured_from_s <= one.sent_s <= until_s)
-    p95 = lags[int(QUANTILE * (len(lags) - 1))] if lags else math.inf
+    p95 = lags[rank(QUANTILE, len(lags)) - 1] if lags else math.inf
     return RateTrial(per_s, sent / max(elapsed, SEND_EVERY_S), p95)
 
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from lagloss.errors import UsageError
+from lagloss.wire.sketch import rank
 from lagloss_server.cli.options import AsJson, out
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
@@ -181,8 +181,9 @@ def summary(sample: Sample, trial: Trial) -> str:
         if len(set(ids)) < len(ids):
             lines.append(f"{len(ids) - len(set(ids))} repeat an id of another record.")
         times = zip(sample.records.timestamp_ms.tolist(), trial.event_ms, strict=True)
-        lags = np.array([at_ms - event_ms for at_ms, event_ms in times if event_ms is not None])
-        lines.append(f"Records are {np.median(lags):,.0f} ms after their event times, {lags.max():,.0f} ms at most.")
+        lags = sorted(at_ms - event_ms for at_ms, event_ms in times if event_ms is not None)
+        p50 = lags[rank(0.5, len(lags)) - 1]
+        lines.append(f"Records are {p50:,.0f} ms after their event times, {lags[-1]:,.0f} ms at most.")
     if not sample.is_append_time:
         lines.append("The topic keeps the producer's time (CreateTime), so lags are measured by the producer's clock.")
     return "\n".join(lines)

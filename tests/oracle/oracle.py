@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Any
 from uuid import UUID
 
@@ -71,11 +72,10 @@ def bin_value(key: int) -> float:
 
 
 def quantile(lags: list[float], q: float) -> float | None:
-    """The value of the bin that holds the item of rank floor(q * (n - 1)), counted from 0; of nothing, null."""
-    if not lags:
-        return None
-    values = sorted(bin_value(bin_key(lag)) for lag in lags)
-    return values[math.floor(q * (len(values) - 1))]
+    """The smallest lag, as its bin has it, that at least a share q (the number written) of them do not exceed; of none,
+    null."""
+    share, values = Fraction(str(q)), sorted(bin_value(bin_key(lag)) for lag in lags)
+    return next((value for number, value in enumerate(values, 1) if Fraction(number, len(values)) >= share), None)
 
 
 def difference_or_none(left: float | None, right: float | None) -> float | None:

@@ -147,10 +147,13 @@ def test_lags_next_to_zero_share_the_bin_zero_and_one_ms_is_at_k_zero() -> None:
     assert [bin_key(lag) for lag in (0.0, 0.001, -0.001, 1.0, -1.0)] == [0, 0, 0, 10_000, -10_000]
 
 
-def test_a_quantile_is_the_bin_of_rank_floor_q_times_n_less_one() -> None:
+def test_a_quantile_is_the_bin_of_rank_ceil_q_times_n() -> None:
     lags = [-100.0, 0.0, *map(float, range(1, 20))]
     assert quantile(lags, 0.0) == pytest.approx(-100, rel=0.01)
-    assert quantile(lags, 0.95) == pytest.approx(18, rel=0.01)  # rank floor(0.95 * 20) = 19 of 21
+    assert quantile(lags, 0.95) == pytest.approx(18, rel=0.01)  # rank ceil(0.95 * 21) = 20
+    assert quantile(lags[1:], 0.95) == pytest.approx(18, rel=0.01)  # rank 0.95 * 20 = 19
+    assert quantile([1.0, 60_000.0], 0.95) == pytest.approx(60_000, rel=0.01)
+    assert quantile([*map(float, range(1, 101))], 0.07) == pytest.approx(7, rel=0.01)  # in binary 0.07 * 100 > 7
     assert quantile([], 0.5) is None
 
 

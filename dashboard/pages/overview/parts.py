@@ -240,7 +240,7 @@ def _loss_of(minute: Minute) -> str:
 
 def _lag(standing: PipelineStatus) -> list[Light | None]:
     minute, targets = standing.newest, standing.targets
-    percentile, target = f"p{targets.lag_percentile:g}", fmt.duration(targets.lag_ms)
+    percentile, target = fmt.percentile(targets.lag_percentile), fmt.duration(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
         wanted = f"{fmt.percent(targets.lag_percentile / 100)} within {target}"
         return _of_now(standing, f"{fmt.percent(minute.on_time_share)} on time", f"target {wanted}")

@@ -80,9 +80,8 @@ def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
     is_known = knows_messages(newest["messages"], [words.verdict_of(newest)])
     ends = [f"{fmt.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
     judged = "" if is_held(sla.lag) else " by the on-time share"
-    lag_target = (
-        f"SLA p{sla.lag.percentile:g} ≤ {fmt.duration(sla.lag.target)}{judged} · max {fmt.duration(e2e['max'])}"
-    )
+    target = f"SLA {fmt.percentile(sla.lag.percentile)} ≤ {fmt.duration(sla.lag.target)}{judged}"
+    lag_target = f"{target} · max {fmt.duration(e2e['max'])}"
     return [
         ("Loss", fmt.percent_interval(newest["loss_ratio"]), f"target ≤ {fmt.percent(sla.loss.max)}"),
         (f"E2E lag {percentile}", fmt.duration(e2e[percentile]), lag_target),

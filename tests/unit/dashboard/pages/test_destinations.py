@@ -51,6 +51,13 @@ def test_a_slow_destination_comes_before_one_that_lost_less_than_it_may() -> Non
     assert [row[0] for row in rows(destinations({"destinations": found}, SLA))] == ["snk", "conn-fb", "conn-ga"]
 
 
+def test_a_target_of_a_percentile_that_results_do_not_hold_says_which_it_is_of() -> None:
+    sla = Sla.model_validate({"lag": {"percentile": 99.9, "target": "5s"}})
+    found = [there("conn-ga", 0, 900.0, 1.0), there("conn-fb", 0, 800.0, 1.0)]
+    cells = [row[3] for row in rows(destinations({"destinations": found}, sla))]
+    assert cells == ["p95 900 ms (target of p99.9 ≤ 5 s)", "p95 800 ms (target of p99.9 ≤ 5 s)"]
+
+
 def test_a_single_destination_needs_no_table() -> None:
     assert destinations({"destinations": [there("snk", 1, 1.0, 1.0)]}, SLA) is None
     assert destinations({}, SLA) is None

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.wire.sketch import Sketch, bin_keys, bin_value_ms
+from lagloss.wire.sketch import Sketch, bin_keys, bin_value_ms, rank
 
 LAGS = st.lists(st.floats(-1e9, 1e9, width=32), min_size=1, max_size=60)
+SHARES = st.sampled_from(["0.5", "0.95", "0.99", "1"]) | st.decimals(0, 1, places=5).filter(bool).map(str)
+"""As they are written."""
+
+
+def enough(share: str, count: int, n: int) -> bool:
+    return Fraction(count, n) >= Fraction(share)
 
 
 def slow_key(lag_ms: float) -> int:
@@ -27,12 +34,55 @@ def test_keys_follow_the_formula(lags: list[float]) -> None:
     assert found.tolist() == [slow_key(float(np.float32(lag))) for lag in lags]
 
 
-@given(LAGS, st.sampled_from([0.0, 0.5, 0.95, 0.99, 1.0]))
-def test_a_quantile_is_within_one_percent_of_the_item_of_its_rank(lags: list[float], q: float) -> None:
-    values = np.array(lags, np.float32)
-    item = float(np.sort(values)[math.floor(q * (len(lags) - 1))])
-    found = Sketch.of(values).quantile_ms(q)
+@given(SHARES, st.integers(1, 10**12))
+def test_a_rank_is_the_least_that_is_a_share(share: str, n: int) -> None:
+    found = rank(float(share), n)
+    assert 1 <= found <= n
+    assert enough(share, found, n)
+    assert not enough(share, found - 1, n)
+
+
+@pytest.mark.parametrize(
+    ("q", "n", "expected"),
+    [
+        (0.95, 20, 19),
+        (0.95, 21, 20),
+        (0.95, 2, 2),
+        (0.07, 100, 7),
+        (0.999, 1_000, 999),
+        (0.5, 4, 2),
+        (1.0, 3, 3),
+    ],
+)
+def test_a_rank_is_of_the_number_that_is_written(q: float, n: int, expected: int) -> None:
+    assert rank(q, n) == rank(np.float64(q), n) == expected
+
+
+@given(LAGS, SHARES)
+def test_a_quantile_is_within_one_percent_of_the_item_of_its_rank(lags: list[float], share: str) -> None:
+    values = sorted(float(np.float32(lag)) for lag in lags)
+    item = next(value for number, value in enumerate(values, 1) if enough(share, number, len(lags)))
+    found = Sketch.of(np.array(lags, np.float32)).quantile_ms(float(share))
     assert found == pytest.approx(item, rel=0.0100001, abs=0.001)
+
+
+@given(LAGS, SHARES, st.data())
+def test_a_percentile_within_a_target_is_a_share_within_it(lags: list[float], share: str, data: st.DataObject) -> None:
+    target = data.draw(st.sampled_from(lags) | st.floats(-1e9, 1e9))
+    of_rank = sorted(lags)[rank(float(share), len(lags)) - 1]
+    assert (of_rank <= target) == enough(share, sum(lag <= target for lag in lags), len(lags))
+
+
+@given(st.lists(LAGS, min_size=1, max_size=4), SHARES, st.data())
+def test_a_percentile_of_merged_sketches_within_a_target_is_a_share_of_all_lags_within_it(
+    parts: list[list[float]], share: str, data: st.DataObject
+) -> None:
+    merged = Sketch.merged(Sketch.of(np.array(part, np.float32)) for part in parts)
+    target = data.draw(st.sampled_from([bin_value_ms(key) for key in merged.bins()]) | st.floats(-1e9, 1e9))
+    quantile = merged.quantile_ms(float(share))
+    assert quantile == Sketch.of(np.concatenate(parts).astype(np.float32)).quantile_ms(float(share))
+    assert quantile is not None
+    assert (quantile <= target) == enough(share, merged.count_up_to(target), merged.count)
 
 
 @given(LAGS, LAGS)

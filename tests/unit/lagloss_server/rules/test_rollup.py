@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import zlib
 from collections import Counter
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -131,8 +131,9 @@ def rolled_up(found: list[Made]) -> Rollup:
 
 
 def percentile(lags: list[float], q: float) -> float | None:
-    """The slow way: the item of its rank among all of them."""
-    return sorted(lags)[math.floor(q * (len(lags) - 1))] if lags else None
+    """The slow way: the smallest of them that at least a share q does not exceed."""
+    enough = (lag for lag in sorted(lags) if Fraction(sum(each <= lag for each in lags), len(lags)) >= Fraction(str(q)))
+    return next(enough, None)
 
 
 def assert_near(found: float | None, expected: float | None) -> None:
