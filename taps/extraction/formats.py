@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.errors import UsageError
-from lagloss_server.compiled import U8, compiled_bare
+from lagloss_server.compiled import U8, Int, compiled_bare
 from lagloss_server.model.expressions import Path
 from lagloss_server.net.schema_registry import RegisteredSchema
 from taps.extraction import kinds
@@ -21,6 +21,7 @@ from taps.extraction.protobuf_format import ProtobufFinder
 from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
 from taps.extraction.reasons import CODES, Reason
 from taps.extraction.spec import Format
+from taps.extraction.text import mark_end, space_end
 
 WIRE_HEADER: Final = 5
 """Bytes of Confluent's wire format before a record: a zero, and the schema's id."""
@@ -276,10 +277,16 @@ def _look(data: U8, starts: I64, ends: I64, forms: I8) -> None:
         elif data[at] == 0xC3 and end - at >= SINGLE_OBJECT_HEADER and data[at + 1] == 0x01:
             forms[row] = _SINGLE_OBJECT
         else:
-            while at < end - 1 and (data[at] == 0x20 or data[at] == 0x0A or data[at] == 0x0D or data[at] == 0x09):
-                at += 1
-            if data[at] == 0x7B or data[at] == 0x5B or data[at] == 0x22:
+            at = space_end(data, mark_end(data, at, end), end)
+            if at < end and (data[at] == 0x7B or data[at] == 0x5B or data[at] == 0x22 or _is_null(data, at, end)):
                 forms[row] = _JSON
+
+
+@compiled_bare
+def _is_null(data: U8, at: Int, end: Int) -> bool:
+    """Return whether the rest of a text is JSON's null."""
+    is_word = end - at >= 4 and data[at] == 0x6E and data[at + 1] == 0x75 and data[at + 2] == data[at + 3] == 0x6C
+    return bool(is_word and space_end(data, at + 4, end) == end)
 
 
 @compiled_bare

@@ -1,8 +1,8 @@
 """A walk over JSON texts that finds the values at some paths, compiled: no object is made of anything else.
 
-It takes only what it is sure of, a valid text (RFC 8259) in which each path is met once at most. All other records it
-leaves to Python's json, which is the judge of what is JSON (json_format.py), and so it does with strings that have
-escapes and with numbers that take more than a division.
+It takes only what it is sure of, a valid text in which each path is met once at most. All other records it leaves to
+Python's json, which is the judge of what is JSON (json_format.py), and so it does with strings that have escapes and
+with numbers that take more than a division.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from numba.cpython.unsafe.numbers import trailing_zeros
 from lagloss_server.compiled import U8, Int, compiled_bare
 from taps.extraction import kinds
 from taps.extraction.columns import I64, ByteColumn, PartTable
-from taps.extraction.text import character_end
+from taps.extraction.text import character_end, mark_end, space_end
 from taps.extraction.trie import FlatTrie
 
 U64 = npt.NDArray[np.uint64]
 MAX_DEPTH: Final = 64
-MAX_DIGITS: Final = 300
-"""Of a number: Python refuses integers of more than 4,300."""
 EXACT: Final = 2**53
 """Integers up to this, and powers of ten up to 22, are float64 without rounding, so their quotient is rounded once."""
 
@@ -33,13 +31,6 @@ _FLOAT, _TEXT, _OTHER = kinds.FLOAT, kinds.TEXT, kinds.OTHER
 
 _zeros: Any = trailing_zeros
 """How many zero bits a word ends with: numba's own intrinsic."""
-
-
-@compiled_bare
-def _space(data: U8, at: Int, end: Int) -> Int:
-    while at < end and (data[at] == 0x20 or data[at] == 0x0A or data[at] == 0x0D or data[at] == 0x09):
-        at += 1
-    return at
 
 
 def special_bits(data: U8) -> U64:
@@ -117,6 +108,16 @@ def _escape_end(data: U8, at: Int, end: Int) -> Int:
 
 
 @compiled_bare
+def _infinity_end(data: U8, at: Int, end: Int) -> Int:
+    """Return where the word `Infinity` ends that begins at this byte, -1 if it does not."""
+    for byte in (0x49, 0x6E, 0x66, 0x69, 0x6E, 0x69, 0x74, 0x79):
+        if at >= end or data[at] != byte:
+            return -1
+        at += 1
+    return at
+
+
+@compiled_bare
 def _digits(data: U8, at: Int, end: Int) -> Int:
     while at < end and 0x30 <= data[at] <= 0x39:
         at += 1
@@ -127,14 +128,16 @@ def _digits(data: U8, at: Int, end: Int) -> Int:
 def _number(data: U8, at: Int, end: Int, powers: Any) -> tuple[Int, Int, Int, float]:
     """Return where a number ends, -1 if it is none; its kind, RAW if its value is left to others; its value as an
     integer and as a float."""
-    start = at
     negative = data[at] == 0x2D
     if negative:
         at += 1
     first = at
     at = _digits(data, at, end)
     whole = at - first
-    if whole == 0 or (data[first] == 0x30 and whole > 1):
+    if whole == 0:
+        at = _infinity_end(data, first, end) if negative else -1
+        return at, _FLOAT, 0, -np.inf
+    if data[first] == 0x30 and whole > 1:
         return -1, 0, 0, 0.0
     fraction = 0
     if at < end and data[at] == 0x2E:
@@ -153,8 +156,6 @@ def _number(data: U8, at: Int, end: Int, powers: Any) -> tuple[Int, Int, Int, fl
         at = _digits(data, at, end)
         if at == power:
             return -1, 0, 0, 0.0
-    if at - start > MAX_DIGITS:
-        return -1, 0, 0, 0.0
     if exponent or whole + fraction > 18 + (fraction == 0 and data[first] < 0x39):  # int64 has 19 digits, up to 922…
         return at, _RAW, 0, 0.0
     value: Int = 0
@@ -226,7 +227,7 @@ def _walk(
         if starts[row] < 0:
             continue
         end = ends[row]
-        at = _space(data, starts[row], end)
+        at = space_end(data, mark_end(data, starts[row], end), end)
         depth = 0
         node = 0
         good = True
@@ -259,7 +260,7 @@ def _walk(
                 nodes[depth] = node
                 counts[depth] = -1 if byte == 0x7B else 0
                 depth += 1
-                at = _space(data, at + 1, end)
+                at = space_end(data, at + 1, end)
                 if at < end and data[at] == byte + 2:  # its closing bracket
                     at += 1
                     depth -= 1
@@ -305,6 +306,17 @@ def _walk(
                 at += 4
                 if part >= 0:
                     found_kinds[part, row] = _NULL
+            elif byte == 0x49:
+                at = _infinity_end(data, at, end)
+                if at < 0:
+                    good = False
+                    break
+                if part >= 0:
+                    found_kinds[part, row], reals[part, row] = _FLOAT, np.inf
+            elif byte == 0x4E and at + 3 <= end and data[at + 1] == 0x61 and data[at + 2] == 0x4E:
+                at += 3
+                if part >= 0:
+                    found_kinds[part, row], reals[part, row] = _FLOAT, np.nan
             else:
                 good = False
                 break
@@ -312,7 +324,7 @@ def _walk(
             if not opened:
                 closed = True
                 while closed:
-                    at = _space(data, at, end)
+                    at = space_end(data, at, end)
                     if depth == 0:
                         break
                     if at >= end:
@@ -321,7 +333,7 @@ def _walk(
                     byte = data[at]
                     at += 1
                     if byte == 0x2C:
-                        at = _space(data, at, end)
+                        at = space_end(data, at, end)
                         if counts[depth - 1] >= 0:
                             counts[depth - 1] += 1
                         closed = False
@@ -356,9 +368,9 @@ def _walk(
                         good = False
                         break
                     seen[node] = row
-            at = _space(data, at + 1, end)
+            at = space_end(data, at + 1, end)
             if at >= end or data[at] != 0x3A:
                 good = False
                 break
-            at = _space(data, at + 1, end)
+            at = space_end(data, at + 1, end)
         sure[row] = good

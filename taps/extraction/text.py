@@ -1,4 +1,4 @@
-"""UTF-8 in compiled loops."""
+"""Text in compiled loops."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ def character_end(data: U8, at: Int, end: Int) -> Int:
         if data[at + step] & 0xC0 != 0x80:
             return -1
     return at + size
+
+
+@compiled_bare
+def space_end(data: U8, at: Int, end: Int) -> Int:
+    """Return where the white space ends, as JSON has it, that begins at this byte."""
+    while at < end and (data[at] == 0x20 or data[at] == 0x0A or data[at] == 0x0D or data[at] == 0x09):
+        at += 1
+    return at
+
+
+@compiled_bare
+def mark_end(data: U8, at: Int, end: Int) -> Int:
+    """Return where a text begins, behind a byte order mark if it has one."""
+    if end - at >= 3 and data[at] == 0xEF and data[at + 1] == 0xBB and data[at + 2] == 0xBF:
+        return at + 3
+    return at
 
 
 @compiled_bare
