@@ -33,7 +33,7 @@ def judge(test: Test, parts: Mapping[RecordPart, PartColumn], unread: Mapping[Re
             sides = [judge(each, parts, unread) for each in tests]
             return reduce(np.minimum if kind == "and" else np.maximum, sides)
         case Exists(part=part):
-            return _truth(parts[part].kinds != kinds.ABSENT, unread[part])
+            return _truth(~np.isin(parts[part].kinds, (kinds.ABSENT, kinds.NO_VALUE)), unread[part])
         case Comparison(part=part, values=values, negated=negated):
             column = parts[part]
             equal = reduce(np.logical_or, [_equal(column, value) for value in values])
@@ -50,7 +50,7 @@ def _truth(passes: Mask, unread: Mask) -> Truth:
 def _equal(column: PartColumn, value: Scalar) -> Mask:
     match value:
         case None:
-            return np.equal(column.kinds, kinds.NULL)
+            return np.isin(column.kinds, (kinds.NULL, kinds.NO_VALUE))
         case bool():
             equal: Mask = (column.kinds == kinds.BOOL) & (column.numbers == value)
             return equal

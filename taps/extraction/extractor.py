@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss_server.model.expressions import RecordPart
+from taps.extraction import kinds
 from taps.extraction.columns import I8, ByteColumn, PartColumn
 from taps.extraction.conditions import FALSE, UNKNOWN, judge
 from taps.extraction.formats import FormatReader, Schemas
@@ -20,6 +21,7 @@ from taps.extraction.reasons import CODES, REASONS, Reason
 from taps.extraction.spec import Extracted, Extraction, Records
 from taps.extraction.times import read_times
 
+_VALUE: Final = RecordPart("value", ())
 _LEFT_OUT: Final = -1
 """Beside the codes of reasons: a row that the condition leaves out."""
 
@@ -37,10 +39,13 @@ class Extractor:
         parts = extraction.parts()
         self._values = tuple(part for part in parts if part.source == "value")
         self._keys = tuple(part for part in parts if part.source == "key" and part.path is not None)
-        self._others = tuple(part for part in parts if part not in self._values + self._keys)
+        self._json_headers = tuple(part for part in parts if part.source == "header" and part.path is not None)
+        read = {*self._values, *self._keys, *self._json_headers}
+        self._others = tuple(part for part in parts if part not in read)
         schema, message = extraction.schema, extraction.message
         self._value_reader = FormatReader(_paths(self._values), extraction.format, schema, message, registry)
         self._key_reader = FormatReader(_paths(self._keys), "auto", None, None, registry)
+        self._header_reader = FormatReader([()], "json", None, None, None)
 
     def extract(self, records: Records) -> Extracted:
         """Return the ids and times of these records.
@@ -56,8 +61,10 @@ class Extractor:
         codes = _first([*(read.codes[part] for part in wanted), id_codes, time_codes])
         left_out = 0
         if extraction.where is not None:
-            truth = judge(extraction.where.test, read.parts, {part: each > 0 for part, each in read.codes.items()})
-            undecided = _first([read.codes[part] for part in extraction.where.parts()])
+            # of a value that is null every condition is decided
+            unread = {part: np.where(code == CODES["no_value"], 0, code) for part, code in read.codes.items()}
+            truth = judge(extraction.where.test, read.parts, {part: code > 0 for part, code in unread.items()})
+            undecided = _first([unread[part] for part in extraction.where.parts()])
             codes = np.where(truth == UNKNOWN, undecided, codes)
             codes[truth == FALSE] = _LEFT_OUT
             left_out = int(np.count_nonzero(truth == FALSE))
@@ -72,13 +79,17 @@ class Extractor:
         if self._values:
             values = ByteColumn.of(records.values)
             columns, unread = self._value_reader.read(values)
-            unread[values.is_null] = CODES["no_value"]
+            unread[:, values.is_null] = CODES["no_value"]
             parts.update(zip(self._values, columns, strict=True))
-            codes.update(dict.fromkeys(self._values, unread))
+            codes.update(zip(self._values, unread, strict=True))
+            if _VALUE in parts:
+                parts[_VALUE].kinds[values.is_null] = kinds.NO_VALUE
         if self._keys:
             columns, unread = self._key_reader.read(keys)
             parts.update(zip(self._keys, columns, strict=True))
-            codes.update(dict.fromkeys(self._keys, unread))
+            codes.update(zip(self._keys, unread, strict=True))
+        for part in self._json_headers:
+            (parts[part],), (codes[part],) = self._header_reader.read(header_column(records.headers, part.name))
         for part in self._others:
             if part.source == "timestamp":
                 parts[part] = PartColumn.of_millis(np.array(records.timestamp_ms, np.int64))

@@ -72,13 +72,15 @@ class FormatReader:
             raise BadTapSchema(problem=error) from error
 
     def read(self, column: ByteColumn) -> tuple[list[PartColumn], I8]:
-        """Return the part at each path, and why a row cannot be read: a code of `CODES`, or 0. A null has no parts.
+        """Return the part at each path, and as [path, row] why it cannot be read: a code of `CODES`, or 0.
+
+        A null has no parts.
 
         Raises:
             RegistryUnreachable: a schema is wanted that the registry cannot be asked for.
         """
         table = PartTable.of(column.data, len(self._paths), len(column))
-        codes = np.zeros(len(column), np.int8)
+        codes = np.zeros(table.kinds.shape, np.int8)
         rows = np.flatnonzero(~column.is_null)
         match self._format:
             case "text":
@@ -107,10 +109,10 @@ class FormatReader:
         if json_rows.size == rows.size:
             return
         texts = rows[forms == _TEXT]
-        if self._whole >= 0 and len(self._paths) == 1:
+        self._mark(codes, table, "not_json", texts)
+        if self._whole >= 0:
+            codes[self._whole, texts] = 0
             self._read_text(column, texts, table)
-        else:
-            self._mark(codes, table, "not_json", texts)
         self._mark(codes, table, "unknown_schema", rows[forms == _SINGLE_OBJECT])
         self._read_registered(column, rows[forms == _WIRE], table, codes, None)
 
@@ -166,7 +168,7 @@ class FormatReader:
         return found
 
     def _mark(self, codes: I8, table: PartTable, reason: Reason, rows: I64) -> None:
-        codes[rows] = CODES[reason]
+        codes[:, rows] = CODES[reason]
         table.kinds[:, rows] = kinds.ABSENT
 
 

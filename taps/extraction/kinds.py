@@ -30,5 +30,7 @@ MOMENT: Final = 13
 """A timestamp without a number of its own: the number counts ns since the epoch."""
 OTHER: Final = 14
 """An object, an array, or what has no form as id or time."""
-RAW: Final = 15
+NO_VALUE: Final = 15
+"""The value of a tombstone: null, though nothing is there."""
+RAW: Final = 16
 """A span of a JSON text or number that the compiled walk leaves to Python's json; in no finished column."""

@@ -40,11 +40,14 @@ class ProtobufFinder:
         self._message = GetMessageClass(descriptor)
         self._steps = [_steps(descriptor, path) for path in paths]
         self._program = ProtobufProgram.of(descriptor, paths)
+        self._whole = paths.index(()) if () in paths else -1
 
     def find(self, column: ByteColumn, rows: I64, table: PartTable) -> I64:
         """Put the parts of these rows into the table, and return the rows that are no such message."""
         if self._program is None:
             return self.find_slowly(column, rows, table)
+        if self._whole >= 0:
+            table.kinds[self._whole, rows] = kinds.OTHER  # unless the walk says more of it
         unsure = rows[~find_in_protobuf(column, rows, self._program, table)]
         table.kinds[:, unsure] = kinds.ABSENT
         return self.find_slowly(column, unsure, table)

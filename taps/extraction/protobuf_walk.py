@@ -113,8 +113,11 @@ class _Builder:
             for each, row in zip(descriptor.fields, rows, strict=True)
             if row[2] >= 0 and row[1] != _MESSAGE and not each.has_presence
         ]
-        if path.part >= 0:
-            if descriptor.full_name != TIMESTAMP or path.children:
+        if path.part >= 0 and descriptor.full_name != TIMESTAMP:
+            if number or descriptor.full_name.startswith("google.protobuf."):
+                raise _Unsuitable
+        elif path.part >= 0:
+            if path.children:
                 raise _Unsuitable
             self.nodes[number][4] = path.part
             ops = {1: _SECONDS, 2: _NANOS}

@@ -254,11 +254,16 @@ def test_plain_messages_are_all_found_by_the_compiled_walk() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [("u", 0), ("y", 0, "a"), ("x", "k", "a"), ("o1",), ("q",), ("q", "o2"), (), ("r", "seconds", 0)]
+    "path", [("u", 0), ("y", 0, "a"), ("x", "k", "a"), ("o1",), ("q",), ("q", "o2"), ("r", "seconds", 0)]
 )
 def test_paths_that_the_walk_is_not_for_are_left_to_googles_library(path: Path) -> None:
     assert ProtobufProgram.of(MANY_FILE.message(None), [path]) is None
     check_walk([make({"u": [7], "o1": "x", "q": {"o2": 3}}).SerializeToString(), b""], [path])
+
+
+def test_the_whole_message_is_there_beside_its_fields() -> None:
+    assert ProtobufProgram.of(MANY_FILE.message(None), [(), ("a",)]) is not None
+    check_walk([make({"a": 7, "q": {}}).SerializeToString(), b"", b"\xff", make({}).SerializeToString()], [(), ("a",)])
 
 
 @given(st.binary(max_size=60), st.integers(0, 60))
