@@ -40,7 +40,8 @@ _LITERALS: Final[dict[str, Scalar]] = {"true": True, "false": False, "null": Non
 class RecordPart:
     """A part of a Kafka record: of its value or key the field at `path`, the header `name`, or its own timestamp.
 
-    A key without a path is its bytes as text, whatever its format.
+    A key or a header without a path is its bytes as text, whatever its format; the path of a header is empty, and
+    means the text or number that it is as JSON.
     """
 
     source: Source
@@ -185,7 +186,7 @@ def write_part(part: RecordPart) -> str:
     """Return the expression of a part."""
     if part.source == "header":
         plain = _HEADER.fullmatch(f"header:{part.name}") and part.name[0] not in "'\""
-        return f"header:{part.name if plain else _quote(part.name)}"
+        return f"header:{part.name if plain else _quote(part.name)}{'' if part.path is None else ' as json'}"
     if part.source == "timestamp" or part.path is None:
         return part.source
     steps = [_write_step(step) for step in part.path]
@@ -265,11 +266,20 @@ class _Parser:
         if header:
             self.at = header.end()
             name = header["name"]
-            return RecordPart("header", name=_unquote(name) if name[0] in "'\"" else name)
+            return RecordPart("header", self._as_json(), _unquote(name) if name[0] in "'\"" else name)
         if self._word() == "key":
             self.at += 3
             return RecordPart("key")
         return self.fail(self.expected)
+
+    def _as_json(self) -> Path | None:
+        if self._word() != "as":
+            return None
+        self.at += 2
+        if self._word() != "json":
+            self.fail("`json` after `as`")
+        self.at += 4
+        return ()
 
     def condition(self) -> Test:
         """Parse the whole text as a condition."""

@@ -63,7 +63,7 @@ class Trial:
 def try_topic(
     topic: Annotated[str, typer.Argument(help="name of the topic", metavar="TOPIC")],
     message_id: Annotated[
-        str | None, typer.Option("--id", help="$.path, key, key:$.path or header:NAME; without it, a guess")
+        str | None, typer.Option("--id", help="$.path, key, key:$.path, header:NAME or header:NAME as json; or a guess")
     ] = None,
     event_time: Annotated[
         str | None, typer.Option(help="the same, or timestamp; ` in s|ms|us|ns` for its unit; without it, a guess")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -19,6 +18,7 @@ from taps.extraction.columns import I64, ByteColumn, PartColumn
 from taps.extraction.formats import FormatReader, Schemas, wire_schema_ids
 from taps.extraction.headers import header_column
 from taps.extraction.ids import measure_ids, write_ids
+from taps.extraction.json_format import load_json
 from taps.extraction.protobuf_format import message_paths
 from taps.extraction.protobuf_schema import BadProtobufSchema, ProtobufFile
 from taps.extraction.spec import Format, Records
@@ -32,7 +32,7 @@ NEAR_MS: Final = 7 * 86_400_000.0
 LEAST_SHARE: Final = 0.5
 """Of the records in which a part is to work, to be a guess at all."""
 _ID_NAME: Final = re.compile(
-    r"(^|[_\-.])(id|uuid|guid|key|number|no|nr|ref|reference)$|(Id|ID|Uuid|UUID|Key)$", re.ASCII
+    r"(^|[_\-.:])(id|uuid|guid|key|number|no|nr|ref|reference)$|(Id|ID|Uuid|UUID|Key)$", re.ASCII
 )
 _MESSAGE_NAME: Final = re.compile(
     r"(message|msg|event|record|trace|correlation|request)[_-]?(id|uuid|key)$", re.IGNORECASE
@@ -81,33 +81,42 @@ def guess(
     parts.update({RecordPart("value", path): found for path, found in zip(value_paths, columns, strict=True)})
     key_paths = _paths(keys, "auto", None, None, registry)
     if key_paths == [()]:  # plain text
-        parts[RecordPart("key")] = PartColumn.of_bytes(keys)
+        parts.update([_plain_or_quoted(RecordPart("key"), keys)])
     else:
         columns, _ = FormatReader(key_paths, "auto", None, None, registry).read(keys)
         parts.update({RecordPart("key", path): found for path, found in zip(key_paths, columns, strict=True)})
     names = Counter(name for row in records.headers for name in {name for name, _ in row or ()})
     for name, _ in names.most_common(MAX_HEADERS):
-        parts[RecordPart("header", name=name)] = PartColumn.of_bytes(header_column(records.headers, name))
+        parts.update([_plain_or_quoted(RecordPart("header", name=name), header_column(records.headers, name))])
     written = {write_part(part): column for part, column in parts.items()}
     written = {expression: column for expression, column in written.items() if 0 < len(expression) <= MAX_LENGTH}
     times = _times(written, np.asarray(records.timestamp_ms, np.int64))
     return Guesses(_ids(written, {each.expression for each in times}), times)
 
 
+def _plain_or_quoted(part: RecordPart, column: ByteColumn) -> tuple[RecordPart, PartColumn]:
+    """Return a key or a header as it is, or as JSON if most are texts in quotes, as Spring's mappers write them."""
+    (found,), _ = FormatReader([()], "json", None, None, None).read(column)
+    if 2 * np.count_nonzero(found.kinds == kinds.TEXT) > np.count_nonzero(~column.is_null):
+        return replace(part, path=()), found
+    return part, PartColumn.of_bytes(column)
+
+
 def _ids(parts: Mapping[str, PartColumn], times: set[str]) -> tuple[Guess, ...]:
     found = []
     for expression, column in parts.items():
+        label = expression.removesuffix(" as json")
         sizes, codes = measure_ids([column])
         rows = np.flatnonzero(codes == 0)
-        if rows.size < LEAST_SHARE * codes.size or (expression in times and not _ID_NAME.search(expression)):
+        if rows.size < LEAST_SHARE * codes.size or (expression in times and not _ID_NAME.search(label)):
             continue
         ids = write_ids([column], sizes, rows)
         share, distinct = rows.size / codes.size, len(set(ids)) / len(ids)
         if len(ids) > 1 and len(set(ids)) == 1:
             continue
         # a name outweighs a share of different ids that a repeated message, or an update, lowers a little
-        is_named = expression != "key" and _ID_NAME.search(expression)  # a key is often another thing's
-        name = 0.3 if _MESSAGE_NAME.search(expression) else 0.2 if is_named else 0
+        is_named = expression != "key" and _ID_NAME.search(label)  # a key is often another thing's
+        name = 0.3 if _MESSAGE_NAME.search(label) else 0.2 if is_named else 0
         depth = 0.02 * len(re.findall(r"[.\[]", expression))
         found.append((2 * share + distinct + name - depth, Guess(expression, share, distinct, readable_id(ids[0]))))
     return _ranked(found)
@@ -122,7 +131,7 @@ def _times(parts: Mapping[str, PartColumn], timestamp_ms: I64) -> tuple[Guess, .
         if share < LEAST_SHARE:
             continue
         is_typed = bool(np.isin(column.kinds, (kinds.MILLIS, kinds.MICROS, kinds.NANOS, kinds.MOMENT)).any())
-        name = 0.2 if is_typed or _TIME_NAME.search(expression) else 0
+        name = 0.2 if is_typed or _TIME_NAME.search(expression.removesuffix(" as json")) else 0
         name += 0.1 if _EVENT_TIME_NAME.search(expression) else 0
         early = 0.05 * float((times[near] <= timestamp_ms[near]).mean())  # an event is before its record
         depth = 0.02 * len(re.findall(r"[.\[]", expression))
@@ -178,7 +187,7 @@ def _json_paths(text: bytes) -> Iterator[Path]:
     if text[:1] == b"\0":
         text = text[5:]
     try:
-        document = json.loads(text)
+        document = load_json(text)
     except (ValueError, RecursionError):
         return
     if isinstance(document, dict):

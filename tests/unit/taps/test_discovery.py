@@ -18,14 +18,15 @@ IDS = [uuid.UUID(int=number).hex for number in range(200)]
 
 
 def topic(
-    name: str, ids: Iterable[str], later_ms: int, field: str = "order_id", *, times: bool = True, header: bool = False
-) -> TopicGuess:
+    name: str, ids: Iterable[str], later_ms: int, field: str = "order_id", *, times: bool = True, header: bool = False,
+    quoted: bool = False,
+) -> TopicGuess:  # fmt: skip
     rows = list(enumerate(ids))
     documents = [
         {**({} if header else {field: each}), **({"created_at": AT_MS + row} if times else {}), "pad": "x" * 40}
         for row, each in rows
     ]
-    headers = [[(field, each.encode())] if header else None for _, each in rows]
+    headers = [[(field, (json.dumps(each) if quoted else each).encode())] if header else None for _, each in rows]
     stamps = np.array([AT_MS + row + later_ms for row, _ in rows], np.int64)
     records = Records(stamps, [None] * len(rows), [json.dumps(each).encode() for each in documents], headers)
     zeros = np.zeros(len(rows), np.int64)
@@ -58,6 +59,12 @@ def test_topics_that_share_ids_are_hops_and_the_earlier_one_is_upstream() -> Non
         "sink": ("sink", [], ()),
     }
     assert [output.id for node in nodes for output in node.outputs] == ["$.order_id", "header:order-id"]
+
+
+def test_ids_in_the_quotes_of_json_are_those_without_them_elsewhere() -> None:
+    raw, priced = topic("orders", IDS, 0), topic("priced", IDS[:190], 300, "order id", header=True, quoted=True)
+    nodes = proposed([raw, priced], {"price": ["orders"]})
+    assert [output.id for node in nodes for output in node.outputs] == ["$.order_id", "header:'order id' as json"]
 
 
 def test_ids_of_another_thing_are_not_taken_though_more_of_them_are_in_both_topics() -> None:

@@ -50,6 +50,9 @@ def value(*path: str | int) -> RecordPart:
         ("key:$.id", RecordPart("key", ("id",))),
         ("header:order-id", RecordPart("header", name="order-id")),
         ("header:'odd name'", RecordPart("header", name="odd name")),
+        ("header:id as json", RecordPart("header", (), "id")),
+        ("header:'id as json'  as  json", RecordPart("header", (), "id as json")),
+        ("header:as as json", RecordPart("header", (), "as")),
     ],
 )
 def test_an_id_may_be_any_part_of_a_record(text: str, part: RecordPart) -> None:
@@ -67,6 +70,11 @@ def test_an_id_may_be_any_part_of_a_record(text: str, part: RecordPart) -> None:
         ("$.a b", "found ' b' at character 4"),
         ("key:id", "expected a path such as $.id after `key:`, found 'id'"),
         ("header:", "found 'header:'"),
+        ("header:id as text", "expected `json` after `as`, found 'text' at character 14"),
+        ("header:id as", "expected `json` after `as`, found the end"),
+        ("header:id as jsonp", "expected `json` after `as`, found 'jsonp'"),
+        ("header:id as json.x", "found '.x' at character 18"),
+        ("key as json", "found ' as json' at character 4"),
         ("timestamp", "found 'timestamp'"),
         ("$" + ".a" * 21, "expected a path of at most 20 steps, found 21"),
         ("$." + "a" * 1_000, "expected an expression of at most 1000 characters, found 1002"),
@@ -87,12 +95,24 @@ def test_a_time_may_be_the_records_own_and_may_have_a_unit() -> None:
     assert TimeExpression.parse("$.at in us").unit == "us"
     assert TimeExpression.parse("header:'sent in'  in  s").part == RecordPart("header", name="sent in")
     assert TimeExpression.parse("key").unit is None
+    sent = TimeExpression.parse("header:sent as json in us")
+    assert (sent.part, sent.unit, sent.written) == (RecordPart("header", (), "sent"), "us", "header:sent as json in us")
 
 
 @pytest.mark.parametrize("text", ["$.at in h", "$.at in", "timestamp in ms", "in ms", "$.at ms"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="expected"):
         TimeExpression.parse(text)
+
+
+def test_a_header_may_be_compared_as_json() -> None:
+    quoted = RecordPart("header", (), "x")
+    test = ConditionExpression.parse(
+        'header:x as json in ["a", 1] and exists header:x as json and header:x == "a"'
+    ).test
+    assert test == Junction(
+        "and", (Comparison(quoted, ("a", 1)), Exists(quoted), Comparison(RecordPart("header", name="x"), ("a",)))
+    )
 
 
 def test_conditions_bind_not_before_and_before_or() -> None:
@@ -166,7 +186,7 @@ names = st.text(min_size=1, max_size=8).filter(lambda name: name.isprintable())
 parts = st.one_of(
     st.lists(names | st.integers(0, 99), max_size=5).map(lambda path: RecordPart("value", tuple(path))),
     st.lists(names | st.integers(0, 99), max_size=5).map(lambda path: RecordPart("key", tuple(path))),
-    names.map(lambda name: RecordPart("header", name=name)),
+    st.builds(RecordPart, st.just("header"), st.sampled_from([None, ()]), names),
     st.just(RecordPart("key")),
 )
 
@@ -177,12 +197,16 @@ def test_a_part_that_is_written_is_read_back(part: RecordPart) -> None:
 
 
 def test_a_definition_keeps_expressions_as_they_were_written() -> None:
-    given = {"id": ["$.shop", " $['order id']"], "time": "$.at  in ms", "where": "$.a==1"}
+    given = {
+        "id": ["$.shop", " $['order id']", "header:id  as json"],
+        "time": "header:at as json  in ms",
+        "where": "$.a==1 and header:b as json!=null",
+    }
     read = Tap.model_validate(given)
     assert json.loads(read.model_dump_json()) == given
     assert Tap.model_validate_json(read.model_dump_json()) == read
     assert Tap(id=read.id, time=read.time, where=read.where) == read
-    assert hash(read.id) == hash(IdExpression.parse(["$.shop", " $['order id']"]))
+    assert hash(read.id) == hash(IdExpression.parse(given["id"]))
 
 
 def test_a_definition_says_where_an_expression_is_wrong() -> None:

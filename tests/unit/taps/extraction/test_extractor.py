@@ -328,3 +328,55 @@ def test_columns_of_bytes_know_their_nulls() -> None:
     assert column.is_null.tolist() == [True, False, False, True, False]
     assert [column.at(row) for row in (1, 2, 4)] == [b"ab", b"", b"c"]
     assert [ByteColumn.of([b"x", b"yz"]).at(row) for row in (0, 1)] == [b"x", b"yz"]
+
+
+def test_a_header_as_json_is_the_text_or_number_that_it_is() -> None:
+    headers = [[("id", raw)] for raw in (
+        b'"a"', b'"\\u00fc"', b" 17 ", b"18446744073709551616", b'\xef\xbb\xbf"b"', b"2.5", b"true", b"null", b"[1]",
+        b"plain", b"", None, b'""', b"NaN",
+    )] + [[], None]  # fmt: skip
+    found = extract(extraction("header:id as json", "timestamp"), records([b""] * 16, headers=headers))
+    assert found.ids == [b"a", "ü".encode(), b"17", b"18446744073709551616", b"b"]
+    reasons = {reason: rows.tolist() for reason, rows in found.unreadable_rows.items()}
+    assert reasons == {"bad_id": [5, 6, 8, 12, 13], "no_id": [7, 11, 14, 15], "not_json": [9, 10]}
+    times = [
+        [("at", raw)]
+        for raw in (b'"2026-11-25T09:00:00Z"', b"1795597200000000", b'"1795597200000000"', b'"x"', b"Infinity")
+    ]
+    found = extract(extraction("key", "header:at as json"), records([None] * 5, [b"k"] * 5, times))
+    assert found.event_ms.tolist() == [1_795_597_200_000.0] * 3
+    assert found.unreadable == {"bad_time": (2, 3)}
+    assert (
+        extract(extraction("key", "header:at as json in ns"), records([None], [b"k"], times[1:2])).event_ms[0]
+        == 1_795_597_200.0
+    )
+
+
+def test_a_header_as_json_is_compared_by_kind_and_open_where_it_is_not_json() -> None:
+    headers = [[("x", raw)] for raw in (b'"a"', b"a", b"1")] + [None]
+    spec = extraction("key", "timestamp", where='header:x as json in ["a", 1]')
+    found = extract(spec, records([None] * 4, [b"k"] * 4, headers))
+    assert (found.rows.tolist(), found.left_out, found.unreadable) == ([0, 2], 1, {"not_json": (1, 1)})
+    spec = extraction("key", "timestamp", where='header:x as json == null or header:x == "a"')
+    assert extract(spec, records([None] * 4, [b"k"] * 4, headers)).rows.tolist() == [1]
+
+
+def test_json_that_writers_really_send_is_read() -> None:
+    values = [
+        b'\xef\xbb\xbf{"id": "bom", "at": 1}', b'\xef\xbb\xbf\r\n {"id": "space", "at": 1}\r\n',
+        b'{"id": "floats", "at": 1, "x": [NaN, Infinity, -Infinity]}',
+        wired(3, b'\xef\xbb\xbf{"id": "wired", "at": 1}'),
+        b'{"id": "long", "at": 1, "x": ' + b"1" * 5_000 + b"}", b'{"id": "large", "at": 1, "x": 1e400}',
+        b'{"id": NaN, "at": 1}', b'{"id": "a", "at": NaN}', b'{"id": "a", "at": 1,}', b"{'id': 'a', 'at': 1}",
+        b'{"id": "a", "at": 1} // new', '{"id": "a", "at": 1}'.encode("utf-16"),
+        '{"id": "a", "at": 1}'.encode("utf-16-le"),
+        b'{"id": "\\ud800", "at": 1}', b'{"id": 1e3, "at": 1}', b'{"id": 18446744073709551617, "at": 1}',
+    ]  # fmt: skip
+    for form in ("auto", "json"):
+        found = extract(extraction(format=form), records(values), FakeRegistry({3: RegisteredSchema("JSON", "{}")}))
+        assert found.ids == [b"bom", b"space", b"floats", b"wired", b"long", b"large", b"18446744073709551617"]
+        reasons = {reason: rows.tolist() for reason, rows in found.unreadable_rows.items()}
+        assert reasons == {"bad_id": [6, 13, 14], "bad_time": [7], "not_json": [8, 9, 10, 11, 12]}
+    keys = [b'\xef\xbb\xbf{"id": "k"}', b'\xef\xbb\xbf"t"', b'"t"']
+    assert extract(extraction("key:$.id", "timestamp"), records([None], keys[:1])).ids == [b"k"]
+    assert extract(extraction("key:$", "timestamp"), records([None] * 2, keys[1:])).ids == [b"t", b"t"]

@@ -79,6 +79,25 @@ def test_keys_and_headers_are_looked_at_too() -> None:
     assert expressions(guess(sample([b"{}"] * N, structured)))[0] == ["key:$.id"]
 
 
+def test_headers_and_keys_in_the_quotes_of_json_are_proposed_without_them() -> None:
+    keys = [json.dumps(f"k-{row % 7}").encode() for row in range(N)]
+    headers = [
+        [("id", json.dumps(f"m-{row}é").encode()), ("sent at", json.dumps("2025-11-25T09:00:00Z").encode()),
+         ("number", str(row).encode()), ("spring_json_header_types", b'{"id":"java.lang.String"}')]
+        for row in range(N)
+    ]  # fmt: skip
+    records = sample([b"\xff\xfe"] * N, keys, headers)
+    found = guess(records)
+    ids, times = expressions(found)
+    assert (ids[0], found.ids[0].example) == ("header:id as json", "m-0é")
+    assert {"key:$", "header:number"} < set(ids)
+    assert times[0] == "header:'sent at' as json"
+    spec = Extraction(IdExpression.parse(ids[0]), TimeExpression.parse(times[0]))
+    assert Extractor(spec).extract(records).ids == [f"m-{row}é".encode() for row in range(N)]
+    headers[: N // 4] = [[("id", f"m-{row}".encode())] for row in range(N // 4)]  # a writer without them
+    assert expressions(guess(sample([b""] * N, headers=headers)))[0][0] == "header:id as json"
+
+
 def test_plain_text_is_an_id_as_a_whole() -> None:
     assert expressions(guess(sample([f"order-{row}".encode() for row in range(N)])))[0] == ["$"]
 
