@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
@@ -17,16 +17,19 @@ from lagloss.wire.format import MAX_ID_BYTES
 
 _EPOCH_MS: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
 _CREATED: Final = "ObjectCreated:"
+_CREATED_BY_EVENT_BRIDGE: Final = "Object Created"
 
 FileTime = Callable[[str], EventTime | None]
 """Finds a file's event time in its key; None if it has none."""
 
 
 class BadNotification(ValueError):
-    """Expected a notification of S3, as it is or in an envelope of SNS, found {found}."""
+    """Expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {found}."""
 
     def __init__(self, found: str) -> None:
-        super().__init__(f"expected a notification of S3, as it is or in an envelope of SNS, found {found}")
+        super().__init__(
+            f"expected a notification of S3, by EventBridge or in an envelope of SNS or neither, found {found}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +73,30 @@ def time_in_name(key: str) -> int | None:
 def objects_in(body: str) -> list[StoredObject]:
     """Return the objects that a message says were created: none for `s3:TestEvent`, and for events of other kinds.
 
-    Takes what S3 sends to a queue, what SNS delivers raw, and SNS's envelope.
+    Takes what S3 sends and what EventBridge passes on, each as it is or in SNS's envelope.
 
     Raises:
         BadNotification: for anything else.
     """
     content = _json(body)
-    if content.get("Type") == "Notification" and "Records" not in content:
+    while content.get("Type") == "Notification" and "Records" not in content:
         content = _json(content.get("Message"))
     if content.get("Event") == "s3:TestEvent":
         return []
-    records = content.get("Records")
-    if not isinstance(records, list):
-        raise BadNotification(f"neither Records nor s3:TestEvent in {body[:100]!r}")
     try:
-        return list(_created(records))
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise BadNotification(f"a record without {error}") from error
+        if content.get("source") == "aws.s3" and content["detail-type"].startswith("Object "):
+            return list(_created_by_event_bridge(content))
+        if isinstance(content.get("Records"), list):
+            return list(_created(content["Records"]))
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+        raise BadNotification(f"one without {error} in {body[:100]!r}") from error
+    raise BadNotification(f"neither Records, s3:TestEvent nor an event of an object in {body[:100]!r}")
 
 
 def _json(text: object) -> Mapping[str, Any]:
     try:
         content = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
+    except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
         raise BadNotification(f"{str(text)[:100]!r}")
@@ -103,13 +107,44 @@ def _created(records: list[Mapping[str, Any]]) -> Iterator[StoredObject]:
     for record in records:
         if not record["eventName"].removeprefix("s3:").startswith(_CREATED):
             continue
-        stored, when = record["s3"]["object"], record.get("eventTime")
+        stored = record["s3"]["object"]
         yield StoredObject.of(
-            record["s3"]["bucket"]["name"],
-            unquote_plus(stored["key"]),
-            stored.get("eTag"),
-            stored.get("versionId"),
+            _text(record["s3"]["bucket"]["name"]),
+            unquote_plus(_text(stored["key"])),
+            _text(stored.get("eTag") or ""),
+            _text(stored.get("versionId") or ""),
             size=stored.get("size"),
             sequencer=stored.get("sequencer"),
-            stored_at_ms=None if when is None else int(datetime.fromisoformat(when).timestamp() * 1000),
+            stored_at_ms=_epoch_ms(record.get("eventTime")),
         )
+
+
+def _created_by_event_bridge(event: Mapping[str, Any]) -> Iterator[StoredObject]:
+    if event["detail-type"] != _CREATED_BY_EVENT_BRIDGE:
+        return
+    stored = event["detail"]["object"]
+    yield StoredObject.of(
+        _text(event["detail"]["bucket"]["name"]),
+        _text(stored["key"]),  # as it is called: only S3's own form is encoded as in a URL
+        _text(stored.get("etag") or ""),
+        _text(stored.get("version-id") or ""),
+        size=stored.get("size"),
+        sequencer=stored.get("sequencer"),
+        stored_at_ms=_epoch_ms(event.get("time")),
+    )
+
+
+def _text(value: Any) -> str:
+    """Return a name that can be written as UTF-8. Raises TypeError or ValueError."""
+    if not isinstance(value, str):
+        raise TypeError(f"a name, but with {value!r}")
+    value.encode()
+    return value
+
+
+def _epoch_ms(when: str | None) -> int | None:
+    """Return a time of ISO 8601, which is UTC if it does not say. Raises TypeError or ValueError."""
+    if when is None:
+        return None
+    moment = datetime.fromisoformat(when)
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -171,3 +171,28 @@ def notification(
             for key in keys
         ]
     }
+
+
+def event_bridge_event(
+    key: str, kind: str = "Object Created", at: str = "2026-11-24T16:00:00Z", **stored: Any
+) -> dict[str, Any]:
+    """As EventBridge passes on what S3 says of an object, whose key is not encoded."""
+    return {
+        "version": "0",
+        "id": "17793124-05d4-b198-2fde-7ededc63b103",
+        "detail-type": kind,
+        "source": "aws.s3",
+        "account": "111122223333",
+        "time": at,
+        "region": "ca-central-1",
+        "resources": ["arn:aws:s3:::raw"],
+        "detail": {
+            "version": "0",
+            "bucket": {"name": "raw"},
+            "object": {"key": key, "size": 1, "etag": "e", "sequencer": "00617F08299329D189", **stored},
+            "request-id": "N4N7GDK58NMKJ12R",
+            "requester": "123456789012",
+            "source-ip-address": "1.2.3.4",
+            "reason": "PutObject",
+        },
+    }

@@ -17,7 +17,7 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.files import FileNode, NodeQueue
 from lagloss.files.progress import CLOCKS_MS, SETTLED_MS, Held, QueueProgress
 from lagloss.wire.format import EmitterReport, Progress, decode_block, decode_report, hash_id
-from tests.fakes.aws import FakeBucket, FakeQueue, etag, notification
+from tests.fakes.aws import FakeBucket, FakeQueue, etag, event_bridge_event, notification
 
 NOW_MS = time.time_ns() // 1_000_000
 STORED = datetime.fromtimestamp(NOW_MS // 1000, UTC).isoformat()
@@ -263,6 +263,30 @@ def test_a_test_event_is_deleted_and_what_is_no_notification_is_left_to_the_redr
         sqs.now_ms += 31_000
         queue.receive(WaitTimeSeconds=1)
     assert [message.body for message in sqs.dead] == ["hello"]
+
+
+def test_a_queue_may_have_notifications_of_every_form_and_others_stop_none(node: FileNode) -> None:
+    sqs = FakeQueue(NOW_MS)
+    keys = [f"dt=1/{NOW_MS}-{letter}+ä.avro" for letter in "abcd"]
+    for content in (
+        notification(keys[0], at=STORED),
+        {"Type": "Notification", "Message": json.dumps(notification(keys[1], at=STORED))},
+        {"bucket": "raw", "key": "a transformer's own"},
+        event_bridge_event(keys[2]),
+        event_bridge_event(keys[2], "Object Deleted"),
+        {"Type": "Notification", "Message": json.dumps(event_bridge_event(keys[3]))},
+    ):
+        sqs.send(json.dumps(content))
+    queue = node.queue(sqs, URL)
+    files = queue.receive(WaitTimeSeconds=1, MaxNumberOfMessages=10)
+    assert [file.stored.key for file in files] == keys
+    for file in files:
+        with queue.importing(file):
+            pass
+    settle(node, queue)
+    assert sorted(sqs.deleted) == ["m0", "m1", "m3", "m4", "m5"]
+    assert queue.unreadable == 1
+    assert "expected a notification of S3" in (queue.last_error or "")
 
 
 def test_a_file_whose_last_importer_was_killed_is_found_in_the_dead_letter_queue(
