@@ -16,7 +16,7 @@ Reason = Literal[
     "bad_time",
     "bad_headers",
 ]
-"""no_value: a tombstone, of which a part of the value is asked; not_json, not_avro, not_protobuf: its bytes are not of
+"""no_value: a tombstone, whose value has neither id nor time; not_json, not_avro, not_protobuf: its bytes are not of
 that format, or not of the schema; unknown_schema: the registry does not know the schema that it names, or the schema
 cannot be used; no_id, no_time: the field is not there, or null; bad_id: no text, integer or bytes, or not of 1 to 255
 bytes; bad_time: no number, or no text that is a time; bad_headers: a header is asked, and a name is no UTF-8."""

@@ -94,6 +94,42 @@ def test_try_shows_what_can_be_read_and_what_cannot(shop: Shop) -> None:
     assert "--id" in text  # guesses, since none was given
 
 
+def test_tombstones_are_left_out_and_ids_in_quotes_are_found_as_others(shop: Shop) -> None:
+    word = uuid.uuid4().hex[:6]
+    raw, priced, group = f"raw-{word}", f"priced-{word}", f"price-{word}"
+    admin = AdminClient({"bootstrap.servers": shop.bootstrap, "log_level": 0})
+    for made in admin.create_topics([NewTopic(name, 1, 1) for name in (raw, priced)]).values():
+        made.result(30)
+    producer = Producer({"bootstrap.servers": shop.bootstrap, "log_level": 0})
+    now_ms = time.time_ns() // 1_000_000
+    for number in range(100):
+        order_id, at_ms = f"q-{number:05}", now_ms - 10_000 + number
+        document = json.dumps({"id": order_id, "at": at_ms, "op": "c", "price": float("nan")})
+        producer.produce(raw, b"\xef\xbb\xbf" + document.encode(), order_id, timestamp=at_ms + 1_000)
+        headers = [("order-id", json.dumps(order_id).encode())]
+        producer.produce(priced, json.dumps({"at": at_ms}), headers=headers, timestamp=at_ms + 2_000)
+    producer.produce(raw, json.dumps({"id": "q-00000", "at": now_ms, "op": "d"}), "q-00000", timestamp=now_ms)
+    producer.produce(raw, None, "q-00000", timestamp=now_ms)
+    assert producer.flush(30) == 0
+    consumer = Consumer({"bootstrap.servers": shop.bootstrap, "group.id": group, "log_level": 0})
+    consumer.commit(offsets=[TopicPartition(raw, 0, 10)], asynchronous=False)
+    consumer.close()
+    try:
+        done = shop.tap("discover", "--group", group, "--topic", priced, "--name", "orders")
+        identities = {tap.topic: tap.extraction.id.written for tap in parse_definition(done.stdout).taps}
+        tried = [
+            json.loads(shop.tap("try", raw, "--id", "$.id", "--event-time", "$.at", "--where", where, "--json").stdout)
+            for where in ('$ != null and $.op != "d"', "exists $")
+        ]
+    finally:
+        admin.delete_topics([raw, priced])
+    assert identities == {raw: "$.id", priced: "header:order-id as json"}, done.stdout
+    assert [(shown["readable"], shown["left_out"], shown["unreadable"]) for shown in tried] == [
+        (100, 2, {}),
+        (101, 1, {}),
+    ]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -28,11 +28,16 @@ from tests.support.kafka_log import blocks_of
 EXTRACTION = Extraction(
     IdExpression.parse("header:id"), TimeExpression.parse("$.at"), ConditionExpression.parse('key != "left out"')
 )
+QUOTED = Extraction(
+    IdExpression.parse("header:quoted as json"),
+    TimeExpression.parse("timestamp"),
+    ConditionExpression.parse('$ != null and header:quoted as json != "m-5"'),
+)
 GROUPED = replace(EXTRACTION, id=IdExpression.parse("$.id"), where=None)
 
 
 def produce(bootstrap: str, topic: str) -> None:
-    """300 records in 3 partitions: some aborted, some left out, some without what is asked of them."""
+    """300 records in 3 partitions: some aborted, some left out, some tombstones, some without what is asked of them."""
     now_ms = time.time_ns() // 1_000_000
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "log_level": 0})
     producer.init_transactions(30)
@@ -42,8 +47,10 @@ def produce(bootstrap: str, topic: str) -> None:
             number = batch * 30 + row
             value = json.dumps({"id": f"m-{number}", "at": now_ms - 1_000 * number})
             headers = [("id", f"m-{number}".encode())] if number % 13 else [("other", b"x")]
+            headers.append(("quoted", f'"m-{number}"'.encode()))
             key = "left out" if number % 7 == 0 else f"k{number % 9}"
-            producer.produce(topic, "{" if number % 17 == 0 else value, key, number % 3, headers=headers)
+            written = None if number % 11 == 0 else "{" if number % 17 == 0 else value
+            producer.produce(topic, written, key, number % 3, headers=headers)
         if batch % 4 == 3:
             producer.abort_transaction(30)
         else:
@@ -85,7 +92,7 @@ def test_records_before_a_span_are_read_by_both_as_far_as_retention_has_left_the
     assert facts(by_spark) == facts(by_process)
 
 
-@pytest.mark.parametrize("extraction", [EXTRACTION, GROUPED], ids=["headers and keys", "values"])
+@pytest.mark.parametrize("extraction", [EXTRACTION, GROUPED, QUOTED], ids=["headers and keys", "values", "tombstones"])
 def test_spark_makes_the_blocks_that_one_process_makes(
     kafka_bootstrap: str, spark: SparkSession, extraction: Extraction
 ) -> None:
