@@ -21,6 +21,7 @@ from taps.kernel import BlockMaker, Blocks
 from taps.local_engine import LocalEngine
 from taps.plan import OffsetSpan, TapPlan
 from taps.planner import TopicPlanner
+from taps.runner import Engine
 from taps.spark_engine import SparkEngine
 from taps.topic_reader import TopicReader
 from tests.support.kafka_log import blocks_of
@@ -109,8 +110,8 @@ def test_spark_makes_the_blocks_that_one_process_makes(
         local = LocalEngine(reader, maker)
         engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, local)
         first = TapPlan(0, 0, 4, SAMPLE_ALL, positions=dict.fromkeys(range(3), 0), is_spread=True)
-        plan = TopicPlanner().plan(first, reader.look(range(3)), None, 150)
-        plans = [plan, TopicPlanner().plan(plan, reader.look(range(3)), None, 10_000)]
+        plan = TopicPlanner(lambda: False).plan(first, reader.look(range(3)), None, 150)
+        plans = [plan, TopicPlanner(lambda: False).plan(plan, reader.look(range(3)), None, 10_000)]
         by_spark = Blocks.merged([engine.blocks(plan) for plan in plans])
         by_process = Blocks.merged([local.blocks(plan) for plan in plans])
     finally:
@@ -127,3 +128,39 @@ def test_spark_makes_the_blocks_that_one_process_makes(
     assert {stored.block.seq: stored.block.count for stored in sent} == {
         block.seq: block.increment.beacons for block in by_spark.blocks
     }
+
+
+@pytest.mark.parametrize("engine_of", ["spark", "process"])
+def test_any_timestamp_is_read_and_counts_by_the_looks_alone(
+    kafka_bootstrap: str, spark: SparkSession, engine_of: str
+) -> None:
+    create_topics(kafka_bootstrap)
+    topic = f"stamps-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    config = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
+    now_ms = time.time_ns() // 1_000_000
+    stamps = [1, now_ms // 1_000, now_ms, now_ms * 1_000, now_ms * 1_000_000, (1 << 63) - 1]
+    producer = Producer({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+    for number, stamp_ms in enumerate(stamps):
+        value = json.dumps({"id": f"m-{number}", "at": now_ms - 10})
+        producer.produce(topic, value, timestamp=stamp_ms)
+        producer.flush(30)
+    reader = TopicReader(kafka_bootstrap, topic)
+    try:
+        tap = Tap("stamps", "source", "", topic, None, ("out",), GROUPED, first=False)
+        maker = BlockMaker(tap, uuid.uuid4().bytes, 0, Extractor(GROUPED))
+        engine: Engine = LocalEngine(reader, maker)
+        if engine_of == "spark":
+            engine = SparkEngine(spark, kafka_bootstrap, kafka_bootstrap, maker, LocalEngine(reader, maker))
+        first = TapPlan(0, 0, 4, SAMPLE_ALL, positions={0: 0}, through_ms=now_ms - 5, is_spread=engine.is_spread)
+        look = reader.look([0])
+        made = engine.blocks(TopicPlanner(lambda: False).plan(first, look, None, 150))
+    finally:
+        reader.close()
+    blocks = [decode_block(block.value) for block in made.blocks if block.value]
+    blocks += [stored.block for stored in blocks_of(kafka_bootstrap, maker.emitter)]
+    lags = [float(lag_ms) for block in blocks for lag_ms in block.lag_ms]
+    assert len(lags) == len(stamps)
+    assert min(lags) == 5
+    assert max(lags) <= look.by_ms - now_ms + 10

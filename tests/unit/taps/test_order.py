@@ -78,7 +78,9 @@ def span_records(rows: Sequence[tuple[int, bytes | None, int]]) -> SpanRecords:
     values = [json.dumps({"id": f"m{offset}", "at": NOW_MS + when}).encode() for offset, _, when in rows]
     offsets = np.array([offset for offset, *_ in rows], np.int64)
     stamps = np.full(len(rows), NOW_MS, np.int64)
-    return SpanRecords(offsets, Records(stamps, [key for _, key, _ in rows], values, [None] * len(rows)), True)
+    return SpanRecords(
+        offsets, Records(stamps, [key for _, key, _ in rows], values, [None] * len(rows)), np.full(len(rows), True)
+    )
 
 
 def named(made: Blocks, place: str) -> set[bytes]:
