@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from aggregator.reports.undeclared import Name, UndeclaredNames, is_strange, str
 from lagloss.wire.checks import window_problem
 from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress
 from lagloss_server.model.graph import node_of
-from lagloss_server.rules.clock_skew import Skew
+from lagloss_server.rules.clock_skew import NO_SKEW, Skew
 
 
 class ReportRecord(NamedTuple):
@@ -32,21 +33,37 @@ class FollowedTally:
     changed_at: int
 
 
+@dataclass(slots=True)
+class EmitterHistory:
+    """Highest seq of an emitter's reports so far, skew of its clock, and lanes of its node's input that it reported."""
+
+    seq: int = -1
+    skew: Skew = NO_SKEW
+    inputs: frozenset[str] = frozenset()
+
+
 Checkpoints = Mapping[str, frozenset[str]]
 """The checkpoints of each pipeline, of all versions of its definition together."""
 Account = tuple[str, bytes]
 """Pipeline and emitter."""
+Recall = Callable[[AbstractSet[Account]], Mapping[Account, EmitterHistory]]
+"""Returns what is stored of emitters; those of which nothing is are left out."""
 LaneKey = tuple[str, str, str, bytes]
 TallyKey = tuple[str, int, bytes, str, str]
 
 
 @dataclass
 class ReportBatch:
-    """Sum of a batch of reports: the newest of everything. Pure; `ReportConsumer` writes it."""
+    """Sum of a batch of reports: the newest of everything. Pure; `ReportConsumer` writes it.
 
+    A report counts if its seq is higher than that of every earlier report of its emitter. One that arrives again or
+    late changes nothing, except for a tally that no later report has: later ones repeat only tallies that changed.
+    """
+
+    accounts: dict[Account, EmitterHistory] = field(default_factory=dict)
+    """What is known of emitters by the reports so far, those of the batch included."""
     emitters: dict[Account, tuple[EmitterReport, int]] = field(default_factory=dict)
-    skews: dict[Account, Skew] = field(default_factory=dict)
-    inputs: dict[Account, frozenset[str]] = field(default_factory=dict)
+    """The newest report of each emitter that has one that counts, and when it was appended (epoch ms)."""
     lanes: dict[LaneKey, tuple[Progress, ReportRecord, bytes]] = field(default_factory=dict)
     """The newest progress of each lane, the record it is of, and the emitter that reported it."""
     tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
@@ -55,13 +72,17 @@ class ReportBatch:
     positions: dict[int, int] = field(default_factory=dict)
     strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
-    def take(self, records: Sequence[ReportRecord], known: Checkpoints) -> None:
+    def take(self, records: Sequence[ReportRecord], known: Checkpoints, recall: Recall = lambda accounts: {}) -> None:
         """Add records in the order of their appending; count a bad one, or bad parts of it, by reason.
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
+        `recall` is called once, for the emitters that are not in `accounts`.
         """
         nodes = {pipeline: frozenset(map(node_of, checkpoints)) for pipeline, checkpoints in known.items()}
-        for record, report in zip(records, read_reports([record.value for record in records]), strict=True):
+        reports = read_reports([record.value for record in records])
+        heads = [report.head for report in reports if not isinstance(report, BadRecord)]
+        self.accounts |= recall({(head.pipeline, head.emitter) for head in heads} - self.accounts.keys())
+        for record, report in zip(records, reports, strict=True):
             self.pass_over(record)
             if isinstance(report, BadRecord):
                 self.quarantine(record, report.reason)
@@ -78,25 +99,17 @@ class ReportBatch:
         if not self.strangers.admit_emitter(head.pipeline, head.emitter):
             self.quarantine(record, "too_many_names")
             return
-        progresses = [found for found in head.progress if self._keeps(record, head, found, here or frozenset())]
+        history = self.accounts.get((head.pipeline, head.emitter))
+        counts = history is None or head.seq > history.seq
+        progresses = [
+            found for found in head.progress if counts and self._keeps(record, head, found, here or frozenset())
+        ]
         tallies = [found for found in report.tallies if self._keeps(record, head, found, here or frozenset())]
         stranger = _stranger(report, here, nodes)
         if stranger is not None:
             self.quarantine(record, stranger)
-        account = (head.pipeline, head.emitter)
-        newest, appended_at = self.emitters.get(account, (head, 0))
-        self.emitters[account] = (
-            head if head.seq >= newest.seq else newest,
-            max(appended_at, record.appended_ms),
-        )
-        skew = Skew.of(record.appended_ms, head.sent_at, closed=head.closed)
-        before = self.skews.get(account)
-        self.skews[account] = skew if before is None else before.merged(skew)
-        into = f"{head.node}.in"
-        lanes = frozenset([progress.lane for progress in progresses if progress.lane and progress.checkpoint == into])
-        self.inputs[account] = self.inputs.get(account, frozenset()) | lanes
-        for progress in progresses:
-            self._take_progress(record, head, progress)
+        if counts:
+            self._take_head(record, head, progresses)
         for tally in tallies:
             self._take_tally(record, head, tally)
 
@@ -122,11 +135,17 @@ class ReportBatch:
         names = strange_names(head.pipeline, part, here)
         return not names or all(self._admit(record, head, name) for name in names)
 
-    def _take_progress(self, record: ReportRecord, head: EmitterReport, progress: Progress) -> None:
-        holder = b"" if progress.lane else head.emitter
-        key = (head.pipeline, progress.checkpoint, progress.lane, holder)
-        before = self.lanes.get(key)
-        if before is None or position(record) >= position(before[1]):
+    def _take_head(self, record: ReportRecord, head: EmitterReport, progresses: Sequence[Progress]) -> None:
+        """Add a report that counts, but for its tallies."""
+        account, into = (head.pipeline, head.emitter), f"{head.node}.in"
+        self.emitters[account] = (head, record.appended_ms)
+        history = self.accounts.setdefault(account, EmitterHistory())
+        history.seq = head.seq
+        history.skew = history.skew.merged(Skew.of(record.appended_ms, head.sent_at, closed=head.closed))
+        history.inputs |= {progress.lane for progress in progresses if progress.lane and progress.checkpoint == into}
+        for progress in progresses:
+            holder = b"" if progress.lane else head.emitter
+            key = (head.pipeline, progress.checkpoint, progress.lane, holder)
             self.lanes[key] = (progress, record, head.emitter)
 
     def _take_tally(self, record: ReportRecord, head: EmitterReport, tally: PackedTally) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 
 import structlog
 from sqlalchemy import Connection, Engine, text
@@ -83,7 +84,7 @@ class ReportConsumer:
             crowding = self._crowding(fresh, known)
             later = deferred.keys() | crowding
             memory = self._recall(connection)
-            followed, passed_over = ReportBatch(strangers=memory.strangers), []
+            followed, passed_over = ReportBatch(memory.accounts, strangers=memory.strangers), []
             now = sorted(fresh, key=position)
             if later:
                 pipelines = [pipeline_of_report(record.value) for record in now]
@@ -91,11 +92,10 @@ class ReportConsumer:
                 now = [record for name, record in zip(pipelines, now, strict=True) if name not in later]
             for _, record in passed_over:
                 followed.pass_over(record)
-            followed.take(now, known)
+            followed.take(now, known, partial(report_tables.read_histories, connection))
             deferral.defer(connection, passed_over)
-            positions = {**followed_to, **followed.positions}
-            self._write(connection, followed, memory)
-        self._reached, self._memory = positions, memory
+            memory.basis = self._write(connection, followed)
+        self._reached, self._memory = {**followed_to, **followed.positions}, memory
         for name in sorted(crowding - deferred.keys()):
             log.warning("deferred", pipeline=name, reports=sum(pipeline == name for pipeline, _ in passed_over))
         if fresh and self._clock is not None:
@@ -112,10 +112,10 @@ class ReportConsumer:
         """Pass over a record that cannot be followed."""
         with self.engine.begin() as connection:
             hold_follower(connection)
-            memory, failed = self._recall(connection), _failed(record, error)
+            failed = _failed(record, error)
             positions = {**report_tables.read_positions(connection), **failed.positions}
-            self._write(connection, failed, memory)
-        self._reached, self._memory = positions, memory
+            self._write(connection, failed)
+        self._reached = positions
 
     def follow_deferred(self, reports: BeaconLog, known: Checkpoints) -> bool:
         """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any."""
@@ -130,27 +130,27 @@ class ReportConsumer:
             records, reached = deferral.read_turn(reports, pipeline, deferred[pipeline], ends)
 
             def follow(some: Sequence[ReportRecord]) -> int:
-                memory = self._recall(connection)
-                batch = ReportBatch(strangers=memory.strangers)
-                batch.take(sorted(some, key=position), known)
+                memory = FollowingMemory.read(connection)
+                batch = ReportBatch(memory.accounts, strangers=memory.strangers)
+                batch.take(sorted(some, key=position), known, partial(report_tables.read_histories, connection))
                 with connection.begin_nested():
-                    self._write_again(connection, batch, memory)
+                    self._write_again(connection, batch)
                 return len(some)
 
             isolate(
                 records,
                 follow,
-                lambda record, error: self._write_again(connection, _failed(record, error), self._recall(connection)),
+                lambda record, error: self._write_again(connection, _failed(record, error)),
             )
             is_done = deferral.settle(connection, pipeline, reached, ends)
         self._had_its_turn = pipeline
         log.info("followed deferred reports", pipeline=pipeline, reports=len(records), caught_up=is_done)
         return True
 
-    def _write_again(self, connection: Connection, followed: ReportBatch, memory: FollowingMemory) -> None:
+    def _write_again(self, connection: Connection, followed: ReportBatch) -> None:
         """Write reports that the stream has passed over: its positions stay, and the turn is counted instead."""
         followed.positions = {deferral.TURNS: report_tables.read_turns(connection) + 1}
-        self._write(connection, followed, memory)
+        self._write(connection, followed)
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
@@ -159,16 +159,18 @@ class ReportConsumer:
             self._reached = found
 
     def _recall(self, connection: Connection) -> FollowingMemory:
-        """Return what the last batch left; read it again after one that failed, and once an hour."""
+        """Return what the last batch left; read it again once an hour, after a failure, and if others wrote since."""
         memory, self._memory = self._memory, None
-        return FollowingMemory.read(connection) if memory is None or memory.is_stale else memory
+        if memory is None or memory.is_stale or memory.basis != read_basis(connection):
+            return FollowingMemory.read(connection)
+        return memory
 
-    def _write(self, connection: Connection, followed: ReportBatch, memory: FollowingMemory) -> None:
-        """Write a batch. The basis of what it changes is the position after it, as one number: see `read_basis`."""
+    def _write(self, connection: Connection, followed: ReportBatch) -> int:
+        """Write a batch; return the basis of its changes: the position after it, as one number (see `read_basis`)."""
         self._move(connection, followed.positions)
         basis = read_basis(connection)
         ensure_days(connection, {key[1] for key in followed.tallies})
-        report_tables.merge_emitters(connection, followed, memory.accounts)
+        report_tables.merge_emitters(connection, followed)
         report_tables.merge_lanes(connection, followed)
         report_tables.merge_tallies(connection, followed, basis)
         report_tables.insert_strangers(connection, followed.strangers)
@@ -176,6 +178,7 @@ class ReportConsumer:
         rows = [(record.partition, record.offset, reason, record.value) for record, reason in bad]
         quarantine.record(connection, self.topic, rows)
         quarantine.count(connection, self.topic, Counter((reason, record.appended_ms) for record, reason in bad))
+        return basis
 
     def _move(self, connection: Connection, positions: Mapping[int, int]) -> None:
         places = [

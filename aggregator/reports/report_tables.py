@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Column, Connection, case, delete, func, select, tuple_
+from sqlalchemy import Column, Connection, case, delete, func, or_, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.reports import deferral
-from aggregator.reports.batch import Account, ReportBatch
+from aggregator.reports.batch import Account, EmitterHistory, ReportBatch
 from aggregator.reports.undeclared import Name, UndeclaredNames
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.graph import node_of
@@ -24,16 +24,15 @@ FRESH_FOR_S: Final = 3_600
 emitters of the last hour only."""
 ACCOUNTS_AT_ONCE: Final = 1_000
 
-Accounts = dict[Account, tuple[Skew, frozenset[str]]]
-"""Clock skew and input lanes of emitters, as stored."""
-
 
 @dataclass
 class FollowingMemory:
     """What a batch needs of those before it, held as long as every batch is committed."""
 
     strangers: UndeclaredNames
-    accounts: Accounts = field(default_factory=dict)
+    accounts: dict[Account, EmitterHistory] = field(default_factory=dict)
+    basis: int = -1
+    """Basis that the last batch left; if the database has another one, reports have been followed elsewhere since."""
     _read_at: float = field(default_factory=time.monotonic)
 
     @classmethod
@@ -83,12 +82,24 @@ def insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None
     strangers.fresh.clear()
 
 
-def merge_emitters(connection: Connection, followed: ReportBatch, accounts: Accounts) -> None:
+def read_histories(connection: Connection, accounts: AbstractSet[Account]) -> dict[Account, EmitterHistory]:
+    """Return what is stored of these emitters; those of which nothing is are left out."""
+    table = tables.table_of(tables.EmitterRow)
+    histories: dict[Account, EmitterHistory] = {}
+    unread = list(accounts)
+    for at in range(0, len(unread), ACCOUNTS_AT_ONCE):
+        rows = connection.execute(
+            select(table.c.pipeline, table.c.emitter, table.c.seq, table.c.skew, table.c.inputs).where(
+                tuple_(table.c.pipeline, table.c.emitter).in_(unread[at : at + ACCOUNTS_AT_ONCE])
+            )
+        )
+        for row in rows:
+            histories[row.pipeline, row.emitter] = EmitterHistory(row.seq, Skew.stored(row.skew), frozenset(row.inputs))
+    return histories
+
+
+def merge_emitters(connection: Connection, followed: ReportBatch) -> None:
     """Write the newest report of each emitter; its clock skew and input lanes are of earlier reports, too."""
-    _recall(connection, [account for account in followed.emitters if account not in accounts], accounts)
-    for account, skew in followed.skews.items():
-        earlier, lanes = accounts.get(account, (Skew(), frozenset[str]()))
-        accounts[account] = earlier.merged(skew), lanes | followed.inputs[account]
     rows = (
         (
             pipeline,
@@ -103,39 +114,30 @@ def merge_emitters(connection: Connection, followed: ReportBatch, accounts: Acco
             report.resumes,
             as_json(report.labels),
             appended_at,
-            (known := accounts[pipeline, emitter])[0].ms,
-            as_json(known[0].smallest),
-            as_json(sorted(known[1])),
+            (history := followed.accounts[pipeline, emitter]).skew.ms,
+            as_json(history.skew.smallest),
+            as_json(sorted(history.inputs)),
         )
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     )
     table = tables.table_of(tables.EmitterRow)
-    of_newest = ("host", "seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels")
-    of_all = ("skew_ms", "skew", "inputs")
-    names = ("pipeline", "emitter", "node", *of_newest, "appended_at", *of_all)
+    head = ("host", "seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels")
+    names = ("pipeline", "emitter", "node", *head, "appended_at", "skew_ms", "skew", "inputs")
     upsert = stage(connection, table, names, rows)
-    newer = upsert.excluded.seq > table.c.seq
-    replaced: dict[str, Any] = {name: case((newer, upsert.excluded[name]), else_=table.c[name]) for name in of_newest}
-    replaced |= {name: upsert.excluded[name] for name in of_all}
-    replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
-    connection.execute(upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
-
-
-def _recall(connection: Connection, unknown: Sequence[Account], accounts: Accounts) -> None:
-    """Read the accounts that are not in memory."""
-    table = tables.table_of(tables.EmitterRow)
-    for at in range(0, len(unknown), ACCOUNTS_AT_ONCE):
-        rows = connection.execute(
-            select(table.c.pipeline, table.c.emitter, table.c.skew, table.c.inputs).where(
-                tuple_(table.c.pipeline, table.c.emitter).in_(unknown[at : at + ACCOUNTS_AT_ONCE])
-            )
-        )
-        for row in rows:
-            accounts[row.pipeline, row.emitter] = Skew.stored(row.skew), frozenset(row.inputs)
+    found = upsert.excluded
+    replaced: dict[str, Any] = {name: found[name] for name in (*head, "skew_ms", "skew", "inputs")}
+    replaced["appended_at"] = func.greatest(found.appended_at, table.c.appended_at)
+    newest = upsert.on_conflict_do_update(
+        index_elements=["pipeline", "emitter"], set_=replaced, where=found.seq > table.c.seq
+    )
+    connection.execute(newest)
 
 
 def merge_lanes(connection: Connection, followed: ReportBatch) -> None:
-    """Write the newest progress of each lane."""
+    """Write the newest progress of each lane.
+
+    The position decides between emitters only: what the batch has of an emitter is newer than its rows.
+    """
     rows = (
         (
             pipeline,
@@ -158,7 +160,10 @@ def merge_lanes(connection: Connection, followed: ReportBatch) -> None:
     newest = upsert.on_conflict_do_update(
         index_elements=keys,
         set_={name: found[name] for name in ("until", "reporter", *position)},
-        where=func.row(*(found[name] for name in position)) > func.row(*(table.c[name] for name in position)),
+        where=or_(
+            found.reporter == table.c.reporter,
+            func.row(*(found[name] for name in position)) > func.row(*(table.c[name] for name in position)),
+        ),
     )
     connection.execute(newest)
 

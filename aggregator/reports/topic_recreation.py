@@ -14,7 +14,8 @@ def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) ->
     """Compare the topics' ids with those that positions were kept for; whether one of them is another topic by now.
 
     If so, windows stay as they are (sealed), and following begins anew: positions, tallies and lanes of the old log are
-    dropped. Emitters that live on send what changes from then on.
+    dropped. Emitters that live on send what changes from then on. The next report of each counts, whatever its seq: if
+    only the beacons have a new topic, all reports are followed again.
     """
     reports, audited = tables.ReportsPositionRow, tables.AuditedRow
     with engine.begin() as connection:
@@ -26,5 +27,6 @@ def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) ->
         connection.execute(update(window).where(window.state == "closed").values(state="sealed", deadline=None))
         for table in (reports, tables.DeferredReportsRow, audited, tables.TallyRow, tables.LaneRow):
             connection.execute(delete(table))
+        connection.execute(update(tables.EmitterRow).values(seq=-1))
     log.warning("topic recreated", note="windows so far are sealed, reports are consumed from the start")
     return True

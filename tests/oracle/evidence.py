@@ -410,7 +410,8 @@ class Tally:
 
 @dataclass
 class Emitter:
-    """An emitter's newest state by report `seq`: repeated and out-of-order reports change nothing."""
+    """An emitter's newest state by report `seq`: one that arrives again or late changes nothing, but for tallies that no
+    report with a higher `seq` has."""
 
     uuid: bytes
     node: str
@@ -421,7 +422,7 @@ class Emitter:
     final_through_s: int
     last_append_ms: int
     resumes: bool
-    differences: list[tuple[int, int]]  # of every live report: append time, append time - sent_at
+    differences: list[tuple[int, int]]  # of every live report that counted: append time, append time - sent_at
     inputs: set[tuple[str, str]]  # checkpoint and lane of every ordered input that it ever reported
     tallies: dict[TallyKey, Tally] = field(default_factory=dict)
 
@@ -436,15 +437,20 @@ class Lane:
 
 
 def follow(world: World, pipeline: str) -> tuple[dict[bytes, Emitter], list[Lane]]:
-    """Every emitter's newest account, and the newest value of every lane, whoever reported it."""
+    """Every emitter's newest account, and the newest value of every lane, whoever reported it: of one emitter by `seq`,
+    between emitters by position."""
     emitters: dict[bytes, Emitter] = {}
     lanes: dict[tuple[Any, ...], Lane] = {}
     for record in sorted(world.reports, key=lambda r: (r.timestamp_ms, r.partition, r.offset)):
         report = decode("emitter_report", record.value)
         if report is None or report["pipeline"] != pipeline:
             continue
-        keep_account(emitters, report, record.timestamp_ms)
-        for progress in report["progress"]:
+        known = emitters.get(report["emitter"])
+        is_newest = known is None or report["seq"] > known.seq
+        if is_newest:
+            keep_account(emitters, report, record.timestamp_ms)
+        keep_tallies(emitters[report["emitter"]], report, record.timestamp_ms)
+        for progress in report["progress"] if is_newest else []:
             in_hand = report["emitter"] if progress["lane"] == "" else None
             key = (progress["checkpoint"], progress["lane"], in_hand)
             lanes[key] = Lane(progress["checkpoint"], progress["lane"], in_hand, progress["until"], report["emitter"])
@@ -453,27 +459,28 @@ def follow(world: World, pipeline: str) -> tuple[dict[bytes, Emitter], list[Lane
 
 def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appended_ms: int) -> None:
     known = emitters.get(report["emitter"])
-    if known is None or report["seq"] > known.seq:
-        emitters[report["emitter"]] = Emitter(
-            uuid=report["emitter"],
-            node=report["node"],
-            seq=report["seq"],
-            started_at_ms=report["started_at"],
-            sent_at_ms=report["sent_at"],
-            closed=report["closed"],
-            final_through_s=report["final_through"],
-            last_append_ms=appended_ms,
-            resumes=report.get("resumes", False),
-            differences=[] if known is None else known.differences,
-            inputs=set() if known is None else known.inputs,
-            tallies={} if known is None else known.tallies,
-        )
-    emitter = emitters[report["emitter"]]
-    emitter.last_append_ms = appended_ms  # of any report: records are followed in the order of the log
+    emitter = emitters[report["emitter"]] = Emitter(
+        uuid=report["emitter"],
+        node=report["node"],
+        seq=report["seq"],
+        started_at_ms=report["started_at"],
+        sent_at_ms=report["sent_at"],
+        closed=report["closed"],
+        final_through_s=report["final_through"],
+        last_append_ms=appended_ms,
+        resumes=report.get("resumes", False),
+        differences=[] if known is None else known.differences,
+        inputs=set() if known is None else known.inputs,
+        tallies={} if known is None else known.tallies,
+    )
     if not (report["closed"] and appended_ms - report["sent_at"] > STALE_MS):
         emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
     own = f"{report['node']}.in"
     emitter.inputs |= {(own, p["lane"]) for p in report["progress"] if p["checkpoint"] == own and p["lane"] != ""}
+
+
+def keep_tallies(emitter: Emitter, report: dict[str, Any], appended_ms: int) -> None:
+    """Each by the `seq` of its own report: later ones need not repeat what did not change."""
     for content in report["tallies"]:
         if ahead_or_crooked(content["window_start"], appended_ms):
             continue

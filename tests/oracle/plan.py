@@ -119,6 +119,7 @@ HARMLESS = (
     "unchanged_tallies",
     "empty_tallies",
     "ahead_tallies",
+    "repeated_reports",
     "ignored_reports",
 )
 

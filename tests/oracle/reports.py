@@ -253,12 +253,16 @@ def reports_log(plan: Plan, net: Net, sent: list[Sent], now_ms: int) -> tuple[Re
     """The reports as they lie in the topic, some of them twice, late or meaningless."""
     for actor in picked(plan, "out_of_order_reports", list(dict.fromkeys(s.actor for s in sent)), 0.4):
         mine = [s for s in sent if s.actor == actor]
-        if len(mine) > 1:
-            i = plan.rng("order", actor.uuid).randrange(len(mine) - 1)
+        rng = plan.rng("order", actor.uuid)
+        if chance(rng, 0.3):
+            times = rng.sample([s.appended_ms for s in mine], k=len(mine))
+            for report, at_ms in zip(mine, times, strict=True):
+                report.appended_ms = at_ms
+        elif len(mine) > 1:
+            i = rng.randrange(len(mine) - 1)
             mine[i].appended_ms, mine[i + 1].appended_ms = mine[i + 1].appended_ms, mine[i].appended_ms
     values = [(s.appended_ms, s.actor.uuid, avro("emitter_report", s.fields)) for s in sent]
-    for at_ms, key, value in picked(plan, "repeated_reports", list(values), 0.2):
-        values.append((plan.rng("repeat", at_ms, key).randint(at_ms, now_ms), key, value))
+    values += repeated_reports(plan, sent, now_ms)
     values += ignored_reports(plan, net, sent)
     ends = {partition: plan.rng("reports", partition).choice([0, 5, 1_000_003]) for partition in range(PARTITIONS)}
     records = []
@@ -267,6 +271,21 @@ def reports_log(plan: Plan, net: Net, sent: list[Sent], now_ms: int) -> tuple[Re
         records.append(Record(partition, ends[partition], at_ms, key, value))
         ends[partition] += 1
     return tuple(records)
+
+
+def repeated_reports(plan: Plan, sent: list[Sent], now_ms: int) -> list[tuple[int, bytes, bytes]]:
+    """Reports that arrive again, after newer ones of their emitter, too; some with another content."""
+    found = []
+    for i, s in picked(plan, "repeated_reports", list(enumerate(sent)), 0.2):
+        rng = plan.rng("repeat", i)
+        for _ in range(rng.choice([1, 1, 3])):
+            at_ms, fields = rng.randint(s.appended_ms, now_ms), s.fields
+            if chance(rng, 0.3):
+                lanes = [{**lane, "until": rng.choice([0, START_MS, now_ms])} for lane in fields["progress"]]
+                closed, sent_at = rng.choice([True, False]), rng.choice([0, now_ms + 3_600_000])
+                fields = {**fields, "progress": lanes, "closed": closed, "sent_at": sent_at, "final_through": 0}
+            found.append((at_ms, s.actor.uuid, avro("emitter_report", fields)))
+    return found
 
 
 def ignored_reports(plan: Plan, net: Net, sent: list[Sent]) -> list[tuple[int, bytes, bytes]]:

@@ -83,9 +83,9 @@ def report_state_of(followed: ReportBatch, pipeline: str, window_start_s: int) -
                 report.final_through,
                 appended_at,
                 min(moved, default=appended_at // 60_000 * 60),
-                followed.skews[owner, emitter],
+                followed.accounts[owner, emitter].skew,
                 report.resumes,
-                frozenset(followed.inputs[owner, emitter]),
+                followed.accounts[owner, emitter].inputs,
             )
         )
     tallies = [
