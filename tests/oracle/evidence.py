@@ -410,8 +410,8 @@ class Tally:
 
 @dataclass
 class Emitter:
-    """An emitter's newest state by report `seq`: one that arrives again or late changes nothing, but for tallies that no
-    report with a higher `seq` has."""
+    """An emitter's newest state by report `seq`: one that arrives again or late changes nothing, but for tallies that
+    no report with a higher `seq` has."""
 
     uuid: bytes
     node: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from sqlalchemy import insert, select
 
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.topic_recreation import notice_recreated_topics
-from lagloss.wire.format import EmitterReport, encode_report
+from lagloss.wire.format import EmitterReport, Progress, encode_report
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
@@ -15,7 +15,7 @@ from lagloss_server.store.store import Store
 def followed(store: Store, topic_id: str) -> ReportConsumer:
     """A follower that has followed one report of a topic with this id."""
     follower = ReportConsumer(store.engine, "reports", topic_id)
-    report = EmitterReport("p", "src", bytes(16), "here", 1, 0, 0, False, 0)
+    report = EmitterReport("p", "src", bytes(16), "here", 1, 0, 0, False, 0, (Progress("src.in", "t/0", 900),))
     follower.follow([ReportRecord(0, 41, 1_000, encode_report(report))], {})
     return follower
 
@@ -32,3 +32,13 @@ def test_another_topic_is_followed_from_its_start(store: Store) -> None:
     assert ReportConsumer(store.engine, "reports", "reports-2").positions() == {}
     with store.engine.connect() as connection:
         assert connection.execute(select(tables.TallyRow.pipeline)).all() == []
+
+
+def test_reports_that_are_followed_again_since_the_beacons_have_another_topic_count_again(store: Store) -> None:
+    followed(store, "reports-1")
+    with store.engine.begin() as connection:
+        connection.execute(insert(tables.AuditedRow).values(topic_partition=0, next_offset=1, topic_id="beacons-1"))
+    assert notice_recreated_topics(store.engine, "beacons-2", "reports-1")
+    followed(store, "reports-1")
+    with store.engine.connect() as connection:
+        assert connection.execute(select(tables.LaneRow.until)).scalars().all() == [900]
