@@ -1,8 +1,8 @@
 """Deferral: reports of a pipeline that crowd those of the others are followed later, so that it alone is late.
 
 Such a pipeline is passed over in the stream, which thus reaches the end of the log, and followed from the log, a turn
-at a time. Until that is done none of its windows is judged. What is known afterwards depends neither on the order of
-reports nor on how often one was followed.
+at a time. Until that is done none of its windows is judged. What is known afterwards depends neither on the order in
+which the reports of several emitters were followed nor on how often one was.
 """
 
 from __future__ import annotations
