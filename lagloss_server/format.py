@@ -61,6 +61,11 @@ def duration_s(seconds: float | None, more_digits: int = 0) -> str:
     return duration(None if seconds is None else 1_000 * seconds, more_digits)
 
 
+def delivered_by_commit(committed_by: Mapping[str, str]) -> list[str]:
+    """Return a sentence for each destination whose deliveries are the commits of its consumer group."""
+    return [f"{name}: delivered = committed by the group {group}" for name, group in committed_by.items()]
+
+
 def ago(seconds: float) -> str:
     """Format an age: `just now`, `12 s ago`, `3.5 min ago`."""
     return "just now" if seconds < 2 else f"{duration_s(round(seconds) if seconds < 60 else seconds)} ago"

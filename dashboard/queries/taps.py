@@ -98,6 +98,7 @@ class TapStatus:
             "group": self.tap.group,
             "cluster": self.tap.cluster or None,
             "commits": self.commits,
+            "delivered_by_commit": self.tap.group is not None and "out" in self.tap.places,
             "state": self.state,
             "trouble": self.trouble or None,
             "since": None if self.since_s is None else rfc3339(self.since_s),

@@ -110,6 +110,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float, s
             )
             for name in dict.fromkeys([*whole.total.destinations, *whole_before.total.destinations])
         ),
+        committed_by=definition.committed_by,
         source=source,
         source_names=tuple(names),
         sources=tuple(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from dashboard.reports.ranges import CalendarSpan
@@ -144,7 +144,8 @@ class Report:
     """One pipeline over one range; only the messages of `source`, where one is named. `days` are those of the range's
     zone; `burn_down` goes by them, or by hours where the range is short. `quality`: of the whole, by the targets of the
     newest definition; `jobs`: of the runs that are due in it; `sources`, `source_names` and `sides`: where there are
-    several. `changes`: sentences on what changed against the range before."""
+    several. `changes`: sentences on what changed against the range before. `committed_by`: the consumer group of each
+    destination whose deliveries are its commits, by the newest definition."""
 
     pipeline: str
     description: str
@@ -168,6 +169,7 @@ class Report:
     source_names: tuple[str, ...] = ()
     sources: tuple[PartFigures, ...] = ()
     sides: tuple[PartFigures, ...] = ()
+    committed_by: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -215,6 +217,7 @@ class Report:
             "status": self.status,
             "changes": list(self.changes),
             "targets": [target.document() for target in self.targets],
+            "committed_by": dict(self.committed_by),
             "whole": {**linked(self.whole), "total": self.whole.total.document()},
             "previous": {
                 "name": self.previous_span.name or None,

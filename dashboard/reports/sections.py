@@ -73,7 +73,8 @@ def _objectives(pages: Pages) -> ReportSection:
         for one in report.whole.attainments
     ]
     heads = ("Objective", "Status", "Promised", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
-    return ReportSection("Objectives", wording.verdict_sentences(report), None, Table(heads, rows, 3))
+    sentences = [*wording.verdict_sentences(report), *wording.by_commit(report)]
+    return ReportSection("Objectives", sentences, None, Table(heads, rows, 3))
 
 
 def _burn_down(report: Report) -> ReportSection:

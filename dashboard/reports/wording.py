@@ -130,6 +130,11 @@ def verdict_sentences(report: Report) -> list[str]:
     return [*sentences, *not_known(report.whole)]
 
 
+def by_commit(report: Report) -> list[str]:
+    """Return at which destinations a message is delivered once a group has committed it."""
+    return [f"{line}." for line in fmt.delivered_by_commit(report.committed_by)]
+
+
 def not_known(figures: Figures) -> list[str]:
     """Return the caveat of a figure: how much of its time is unknown."""
     known, unknown = figures.known, figures.minutes["unknown"]

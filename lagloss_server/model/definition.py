@@ -195,6 +195,11 @@ class Definition(Strict):
         return taps_of(self.name, self.spec.nodes, self.spec.order)
 
     @property
+    def committed_by(self) -> dict[str, str]:
+        """The consumer group of each destination whose messages are delivered once that group has committed them."""
+        return {tap.node: tap.group for tap in self.taps if tap.group is not None and "out" in tap.places}
+
+    @property
     def sample(self) -> int:
         """`spec.sample` as blocks and tallies say it: ids whose hash modulo 2^32 is below it are in the sample."""
         return max(1, int(self.spec.sample * SAMPLE_ALL))

@@ -28,7 +28,7 @@ from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
-from lagloss_server.model.definition import Sla
+from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.window_result import start_of
 from lagloss_server.rules.rollup import PERIOD_S
@@ -65,6 +65,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
             html.Div([verdict, html.Div(summary, className="grows")], className="said"),
             dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4}, mt="sm", spacing="sm"),
             destinations(newest, sla),
+            *_by_commit(panels.stored.definition),
             sources(newest, sla),
             sides(newest),
             source_choice(here, names, source_of(here, names)),
@@ -72,6 +73,10 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
         p="sm",
         withBorder=True,
     )
+
+
+def _by_commit(definition: Definition) -> list[Part]:
+    return [dmc.Text(line, size="sm", mt=6) for line in fmt.delivered_by_commit(definition.committed_by)]
 
 
 def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:

@@ -19,6 +19,7 @@ COLUMNS: Final = (
     *("on_time", "on_time_of", "on_time_bad_min", "on_time_bad_max", "on_time_budget"),
     *("e2e_p50_ms", "e2e_p95_ms", "e2e_p99_ms", "e2e_max_ms", "windows", "sums"),
     *("duplicates", "duplicates_of", "corrupted", "corrupted_of", "staleness_ms", "source"),
+    "committed_by",
 )
 
 
@@ -38,6 +39,7 @@ class _Stretch(NamedTuple):
     figures: Figures
     destination: str = ""
     source: str = ""
+    committed_by: str = ""
 
 
 def _of_portfolio(portfolio: Portfolio) -> Iterator[_Stretch]:
@@ -48,11 +50,13 @@ def _of_portfolio(portfolio: Portfolio) -> Iterator[_Stretch]:
 
 def _of_report(report: Report) -> Iterator[_Stretch]:
     name, source = report.pipeline, report.source or ""
-    yield _Stretch(name, "whole", report.whole, source=source)
-    yield _Stretch(name, "previous", report.previous, source=source)
+    sole = "".join(report.committed_by.values()) if len(report.destinations) < 2 else ""
+    yield _Stretch(name, "whole", report.whole, source=source, committed_by=sole)
+    yield _Stretch(name, "previous", report.previous, source=source, committed_by=sole)
     for there in report.destinations:
-        yield _Stretch(name, "whole", there.whole, there.name)
-        yield _Stretch(name, "previous", there.previous, there.name)
+        group = report.committed_by.get(there.name, "")
+        yield _Stretch(name, "whole", there.whole, there.name, committed_by=group)
+        yield _Stretch(name, "previous", there.previous, there.name, committed_by=group)
     for part in report.sources:
         yield _Stretch(name, "whole", part.whole, source=part.name)
         yield _Stretch(name, "previous", part.previous, source=part.name)
@@ -74,7 +78,7 @@ def _row(of: _Stretch, zone: str, base_url: str) -> list[Any]:
         *(loss.bad.min, loss.bad.max, loss.allowed),
         *(total.on_time, total.on_time_of, on_time.bad.min, on_time.bad.max, on_time.allowed),
         *(lags.p50, lags.p95, lags.p99, lags.max),
-        *(links["windows"], links["sums"], *(None,) * 5, of.source),
+        *(links["windows"], links["sums"], *(None,) * 5, of.source, of.committed_by),
     ]
 
 

@@ -47,6 +47,18 @@ def test_a_source_takes_in_where_it_sends_out_and_a_sink_delivers_by_its_commits
     ]
 
 
+def test_only_a_sink_at_its_default_or_by_its_word_has_delivered_what_its_group_has_committed() -> None:
+    nodes = (
+        f"{{name: shop, to: [a, b, c, d], copy: all, taps: {{out: {SHOP}}}}}",
+        "{name: a, taps: {in: {group: of-a}}}",
+        "{name: b, taps: {in: {group: of-b}, out: beacons}}",
+        "{name: c, taps: {in: {group: of-c}, out: commit}}",
+        "{name: d, taps: {in: {group: of-d}, out: {topic: sent, id: $.id, eventTime: $.at}}}",
+    )
+    found = parse_definition(HEAD + "\n".join(f"  - {node}" for node in nodes))
+    assert found.committed_by == {"a": "of-a", "c": "of-c"}
+
+
 def test_one_topic_for_several_next_nodes_is_read_once_and_by_a_filter_for_each() -> None:
     found = taps(
         f"{{name: shop, to: [a, b], copy: all, taps: {{out: {SHOP}}}}}",

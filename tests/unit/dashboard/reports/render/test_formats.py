@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import parse_qs, urlsplit
 
@@ -91,6 +92,21 @@ def test_csv_has_a_row_a_stretch_and_no_formulas() -> None:
         assert int(whole[column]) == sum(int(day[column]) for day in days)
     assert days[3]["status"] == "unproven"
     assert days[3]["e2e_p95_ms"] == ""
+
+
+@pytest.mark.parametrize("name", ["md", "html", "csv", "json"])
+def test_a_destination_that_delivers_by_commits_says_so_in_every_form(name: str) -> None:
+    by_commit = replace(report("chain"), committed_by={"snk": "chain.snk"})
+    said, other = (render(made, name).decode() for made in (by_commit, report("chain")))  # type: ignore[arg-type]
+    line = "snk: delivered = committed by the group chain.snk."
+    if name == "json":
+        assert [json.loads(text)["committed_by"] for text in (said, other)] == [{"snk": "chain.snk"}, {}]
+    elif name == "csv":
+        rows = list(csv.DictReader(io.StringIO(said)))
+        assert [row["committed_by"] for row in rows] == ["chain.snk"] * 2 + [""] * (len(rows) - 2)
+        assert "committed by" not in other
+    else:
+        assert (said.replace("\\", "").count(line), other.count("delivered = ")) == (1, 0)
 
 
 def test_json_holds_every_figure_and_where_its_windows_are() -> None:
