@@ -19,10 +19,18 @@ from aggregator.results.newest import ResultMetrics
 from lagloss_server.model.window_result import WindowResult
 from lagloss_server.net.exposition import registry_of
 from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_velocity import STATUSES
+from lagloss_server.rules.group_velocity import Status
 
 _GROUP: Final = NodeGroup._fields
 _PARTITION: Final = (*_GROUP, "topic", "partition")
+_STATUS_NUMBERS: Final[dict[Status, int]] = {
+    "ok": 0,
+    "warning": 1,
+    "stalled": 2,
+    "stopped": 3,
+    "not committed": -1,
+    "beyond the end": -2,
+}
 _NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ...]] = (
     (
         "offsets",
@@ -47,8 +55,8 @@ _NEWEST: Final[tuple[tuple[str, str, Callable[[PartitionLag], float | None]], ..
     ),
     (
         "status",
-        "0 ok, 1 warning: the lag grows, 2 stalled: commits do not move, 3 stopped: and the group has no members",
-        lambda lag: None if (found := lag.progress) is None or not found.status else STATUSES.index(found.status),
+        "0 ok, 1 warning (the lag grows), 2 stalled, 3 stopped, -1 not committed, -2 committed beyond the end",
+        lambda lag: None if (found := lag.progress) is None or not found.status else _STATUS_NUMBERS[found.status],
     ),
     (
         "loss_timestamp_seconds",

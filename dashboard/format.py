@@ -36,10 +36,18 @@ VERDICTS: Final[dict[str, VerdictLook]] = {
 }
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
-    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "it keeps up, or nothing waited within five minutes"),
+    "ok": VerdictLook("OK", "✔", "teal", "ok", "circle", "it keeps up, or nothing waits"),
     "warning": VerdictLook("WARNING", "!", "orange", "unknown", "diamond", "it commits, and its lag grows"),
     "stalled": VerdictLook("STALLED", "✖", "red", "loss", "x", "it has members, and its commits do not move"),
     "stopped": VerdictLook("STOPPED", "■", "red", "loss", "square", "nothing is committed, and it has no members"),
+    "not committed": VerdictLook(
+        "NOT COMMITTED", "?", "gray", "unknown", "diamond-open", "it has committed no offset there: its lag is unknown"
+    ),
+    "beyond the end": VerdictLook(
+        "BEYOND THE END",
+        *("?", "gray", "unknown", "diamond-open"),
+        "the log did not hold the offset that it has committed: its lag is unknown until it commits another one",
+    ),
 }
 """Of consumer groups."""
 

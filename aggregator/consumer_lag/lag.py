@@ -32,7 +32,7 @@ class Log(NamedTuple):
 
 def next_offset(committed: int | None, log: Log) -> int:
     """Return the offset at which the group continues: offsets that the log has dropped are skipped, and where nothing
-    was committed (a partition that was added, say), all that the log holds waits."""
+    was committed (a partition that was added, say), all that the log holds may wait."""
     return log.start if committed is None else max(committed, log.start)
 
 
@@ -98,19 +98,23 @@ class ConsumerLags:
         self._bounds = PartitionBounds(config)
         self._records = WaitingRecords(config)
         self._limits = TopicLimits(self._admin, cluster, "lagloss-consumer-lag")
+        self._described: dict[str, GroupDescription] = {}
         self.trouble: str | None = None
         """Why something was left out of the last reading."""
 
     def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
         """Return the time of the request (epoch ms), and the lag of every partition of the topics in which these groups
-        have committed offsets. Groups and topics that do not exist have none.
+        have committed offsets, and of those that their members are assigned. Groups and topics that do not exist have
+        none. Where nothing is committed the lag is the most that it can be: `GroupProgress` knows whether it is.
 
         Raises:
             KafkaException, TimeoutError: the brokers did not answer.
         """
         self.trouble = None
+        self._described = self._descriptions(groups)  # before commits: a member's last one comes before its end
         committed = self._committed({group.group for group in groups})
-        keys = self._partitions({topic for offsets in committed.values() for topic, _ in offsets})
+        assigned = {key for found in self._described.values() for key in found.keys}
+        keys = self._partitions({topic for topic, _ in assigned.union(*committed.values())})
         limits = self._limits.limits(keys)
         sized = [key for topic, some in keys.items() if _has_size(limits.get(topic)) for key in some]
         sizes = self._limits.sizes(sized)
@@ -120,27 +124,41 @@ class ConsumerLags:
         inputs = [
             Input(group, key, committed[group.group].get(key), logs.get(key), limits.get(topic), sizes.get(key))
             for group in groups
-            for topic in sorted({topic for topic, _ in committed.get(group.group, ())})
+            if group.group in committed
+            for topic, wanted in self._wanted(group, committed[group.group])
             for key in keys.get(topic, ())
+            if wanted is None or key in wanted
         ]
-        most_first = sorted(inputs, key=lambda each: each.lag or 0, reverse=True)
+        most_first = sorted(inputs, key=lambda each: (each.committed is not None, each.lag or 0), reverse=True)
         waiting = self._records.read({each.place: None for each in most_first if each.place is not None})
         return asked_ms, [each.judged(waiting, asked_ms) for each in inputs]
 
     def describe(self, groups: Collection[NodeGroup]) -> dict[NodeGroup, GroupDescription]:
-        """Return the description of each group whose coordinator gives one; keep an error as the trouble."""
-        try:
-            found = self._groups.described({group.group for group in groups})
-        except KafkaException as error:
-            self.trouble = str(error)
-            return {}
-        return {group: found[group.group] for group in groups if group.group in found}
+        """Return the description of each group whose coordinator gave one when lags were read last."""
+        return {group: self._described[group.group] for group in groups if group.group in self._described}
 
     def close(self) -> None:
         self._limits.close()
         self._groups.close()
         self._bounds.close()
         self._records.close()
+
+    def _descriptions(self, groups: Collection[NodeGroup]) -> dict[str, GroupDescription]:
+        """Return the description of each group whose coordinator gives one; keep an error as the trouble."""
+        try:
+            return self._groups.described({group.group for group in groups})
+        except KafkaException as error:
+            self.trouble = str(error)
+            return {}
+
+    def _wanted(self, group: NodeGroup, committed: Collection[Key]) -> list[tuple[str, frozenset[Key] | None]]:
+        """Return the topics that a group reads, each with the partitions that are looked at: all (None) if it has
+        committed offsets of the topic, else those that its members are assigned."""
+        found = self._described.get(group.group)
+        assigned = frozenset[Key]() if found is None else found.keys
+        has_commits = {topic for topic, _ in committed}
+        topics = has_commits | {topic for topic, _ in assigned}
+        return [(topic, None if topic in has_commits else assigned) for topic in sorted(topics)]
 
     def _committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
         """Return the committed offsets of each group, by partition; a group that does not exist has none. Groups whose

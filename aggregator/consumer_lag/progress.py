@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import Engine, func, select
 
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
-from lagloss.wire.format import WINDOW_S
+from lagloss.wire.format import MAX_TIME_MS, WINDOW_S
 from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_velocity import SPAN_MS, OffsetReading, status, velocity
-from lagloss_server.rules.retention_distance import deleted_unread, fronts, loss_ahead
+from lagloss_server.rules.group_velocity import BEYOND_THE_END, SPAN_MS, OffsetReading, status, velocity
+from lagloss_server.rules.retention_distance import age_ms, deleted_unread, fronts, loss_ahead
 from lagloss_server.store.schema.core import ConsumerLagRow
+
+GONE_MS: Final = 20_000
+"""A group without members for less is not judged as one that has stopped: its only process restarts, say."""
 
 
 class PartitionKey(NamedTuple):
@@ -32,10 +35,13 @@ class PartitionKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionHistory:
-    """Readings of one partition, oldest first; `deleted`: offsets deleted unread in the minute of the newest."""
+    """Readings of one partition, oldest first; `deleted`: offsets deleted unread in the minute of the newest. `beyond`:
+    the offset that the group has committed, where the log did not hold it. When the log has passed it, the records
+    before it were never read, so that it is no commit until another one comes."""
 
     readings: tuple[OffsetReading, ...] = ()
     deleted: int = 0
+    beyond: int | None = None
 
     def with_reading(self, now: OffsetReading) -> PartitionHistory:
         """Return the history with a newer reading, and without what no velocity goes by any more. A repetition changes
@@ -43,11 +49,12 @@ class PartitionHistory:
         newest = self.newest
         unread = deleted_unread(newest, now)
         if newest is None or now.at_ms < newest.at_ms:
-            return PartitionHistory((now,), unread)
+            return PartitionHistory((now,), unread, self.beyond)
         if now.at_ms == newest.at_ms:
             return self
         kept = tuple(reading for reading in self.readings if reading.at_ms >= now.at_ms - SPAN_MS)
-        return PartitionHistory((*kept, now), unread + (self.deleted if _minute(newest) == _minute(now) else 0))
+        earlier = self.deleted if _minute(newest) == _minute(now) else 0
+        return PartitionHistory((*kept, now), unread + earlier, self.beyond)
 
     @property
     def newest(self) -> OffsetReading | None:
@@ -65,6 +72,8 @@ class GroupProgress:
         self._earlier = earlier
         self._histories: dict[PartitionKey, PartitionHistory] = {}
         self._read: set[str] = set()
+        self._empty_since: dict[NodeGroup, int | None] = {}
+        """When groups were first described without members (epoch ms); None for those that have some."""
 
     def judge(
         self, asked_ms: int, lags: Sequence[PartitionLag], described: Mapping[NodeGroup, GroupDescription]
@@ -72,10 +81,12 @@ class GroupProgress:
         """Return the lags with what follows from them and earlier ones. They are no part of the histories before
         `take`: what could not be stored is judged anew."""
         self._continue({lag.group.pipeline for lag in lags})
+        lags = self._without_unknown(lags)
+        members = self._members(asked_ms, lags, described)
         return [
             lag
             if (now := reading_of(lag, asked_ms)) is None
-            else replace(lag, progress=self._judged(lag, now, described.get(lag.group)))
+            else replace(lag, progress=self._judged(lag, now, members.get(lag.group)))
             for lag in lags
         ]
 
@@ -84,25 +95,76 @@ class GroupProgress:
         for lag in lags:
             now = reading_of(lag, asked_ms)
             if now is not None:
-                key = PartitionKey.of(lag)
-                self._histories[key] = self._histories.get(key, PartitionHistory()).with_reading(now)
+                beyond = lag.at.committed if lag.at is not None and _is_beyond(lag) else None
+                self._histories[PartitionKey.of(lag)] = replace(self._history(lag).with_reading(now), beyond=beyond)
 
     def forget(self, known: Iterable[str]) -> None:
         """Forget all other pipelines."""
         self._read &= set(known)
         self._histories = {key: history for key, history in self._histories.items() if key.pipeline in self._read}
+        self._empty_since = {group: at for group, at in self._empty_since.items() if group.pipeline in self._read}
 
-    def _judged(self, lag: PartitionLag, now: OffsetReading, description: GroupDescription | None) -> PartitionProgress:
-        before = self._histories.get(PartitionKey.of(lag), PartitionHistory())
+    def _history(self, lag: PartitionLag) -> PartitionHistory:
+        return self._histories.get(PartitionKey.of(lag), PartitionHistory())
+
+    def _without_unknown(self, lags: Sequence[PartitionLag]) -> list[PartitionLag]:
+        """Leave out what waits where the group's commits do not say it: those beyond the end say nothing, and of a
+        partition that was never committed all waits only if the group commits in others of the topic. Else it may be
+        one that starts at the end, or that does not read this partition."""
+        beyond = [_is_past_end(lag, self._history(lag).beyond) for lag in lags]
+        committing = {
+            (lag.group, lag.topic)
+            for lag, is_beyond in zip(lags, beyond, strict=True)
+            if lag.at is not None and lag.at.committed is not None and not is_beyond
+        }
+
+        def known(lag: PartitionLag, *, is_beyond: bool) -> PartitionLag:
+            if is_beyond:
+                return replace(lag, offsets=None, behind_ms=None, progress=PartitionProgress(status=BEYOND_THE_END))
+            is_committed = lag.at is None or lag.at.committed is not None or (lag.group, lag.topic) in committing
+            return lag if is_committed or not lag.offsets else replace(lag, offsets=None, behind_ms=None)
+
+        return [known(lag, is_beyond=is_beyond) for lag, is_beyond in zip(lags, beyond, strict=True)]
+
+    def _members(
+        self, asked_ms: int, lags: Iterable[PartitionLag], described: Mapping[NodeGroup, GroupDescription]
+    ) -> dict[NodeGroup, int | None]:
+        """Return the number of members of each group, None where it is not known. A group that has lost them all just
+        now may be between two generations, and one whose commits move without them needs none, as Flink does."""
+        for group, description in described.items():
+            if description.members:
+                self._empty_since[group] = None
+            elif self._empty_since.get(group, 0) is None:
+                self._empty_since[group] = asked_ms
+            else:
+                self._empty_since.setdefault(group, 0)
+        alone = {lag.group for lag in lags if self._commits_alone(lag, self._empty_since.get(lag.group))}
+        return {
+            group: found.members or (0 if self._is_gone(group, asked_ms) and group not in alone else None)
+            for group, found in described.items()
+        }
+
+    def _is_gone(self, group: NodeGroup, asked_ms: int) -> bool:
+        since_ms = self._empty_since.get(group)
+        return since_ms is not None and asked_ms - since_ms >= GONE_MS
+
+    def _commits_alone(self, lag: PartitionLag, since_ms: int | None) -> bool:
+        """Return whether commits have moved since a group has no members."""
+        if since_ms is None or lag.at is None:
+            return False
+        earlier = {reading.committed for reading in self._history(lag).readings if reading.at_ms >= since_ms}
+        return len((earlier | {lag.at.committed}) - {None}) > 1
+
+    def _judged(self, lag: PartitionLag, now: OffsetReading, members: int | None) -> PartitionProgress:
+        before = self._history(lag)
         history = before.with_reading(now)
-        members = None if description is None else description.members
         found = PartitionProgress(
             velocity=velocity(history.readings),
-            status=status(history.readings, members),
+            status=BEYOND_THE_END if _is_beyond(lag) else status(history.readings, members),
             deleted=history.deleted,
             deleted_since=deleted_unread(before.newest, now),
         )
-        return found if lag.at is None else _with_retention(found, lag.at, now)
+        return found if lag.at is None or not now.counts else _with_retention(found, lag.at, now)
 
     def _continue(self, pipelines: set[str]) -> None:
         """Go on with the stored histories of pipelines that are new here."""
@@ -112,10 +174,27 @@ class GroupProgress:
 
 
 def reading_of(lag: PartitionLag, asked_ms: int) -> OffsetReading | None:
-    """Return the offsets of a lag as a reading; None where they are not known, or make no sense together."""
-    if lag.at is None or lag.offsets is None:
+    """Return the offsets of a lag as a reading; None where they are not known."""
+    if lag.at is None:
         return None
-    return OffsetReading(asked_ms, lag.at.committed, lag.at.start, lag.at.end, is_done=lag.offsets == 0)
+    return _reading(asked_ms, lag.at.committed, lag.at.start, lag.at.end, lag.offsets, is_beyond=_is_beyond(lag))
+
+
+def _reading(
+    at_ms: int, committed: int | None, start: int, end: int, offsets: int | None, *, is_beyond: bool
+) -> OffsetReading:
+    holds = None if is_beyond else committed
+    return OffsetReading(at_ms, holds, start, end, is_done=offsets == 0, counts=offsets is not None)
+
+
+def _is_beyond(lag: PartitionLag) -> bool:
+    return lag.progress is not None and lag.progress.status == BEYOND_THE_END
+
+
+def _is_past_end(lag: PartitionLag, beyond: int | None) -> bool:
+    """Return whether the commit is one that the log did not hold when it was first seen. `beyond`: one that was so."""
+    at = lag.at
+    return at is not None and at.committed is not None and (at.committed > at.end or at.committed == beyond)
 
 
 def _with_retention(found: PartitionProgress, at: PartitionOffsets, now: OffsetReading) -> PartitionProgress:
@@ -128,16 +207,22 @@ def _with_retention(found: PartitionProgress, at: PartitionOffsets, now: OffsetR
         return found
     held, moving = at.end - at.start, found.velocity
     each_bytes = None if at.size_bytes is None else at.size_bytes / held
-    age_ms = None if at.stamped_ms is None else now.at_ms - at.stamped_ms
-    ahead = fronts(at.limits, now.lag, age_ms, each_bytes, moving.appends_per_s)
+    age = age_ms(at.stamped_ms, now.at_ms)
+    ahead = fronts(at.limits, now.lag, age, each_bytes, moving.appends_per_s)
     if not ahead:
         return found
     first = min(ahead, key=lambda front: front.arrives_s)
-    found = replace(found, kept_by=first.limit, deletes_ms=now.at_ms + round(1_000 * first.arrives_s))
+    found = replace(found, kept_by=first.limit, deletes_ms=_moment(now.at_ms, first.arrives_s))
     loss = None if moving.commits_per_s is None else loss_ahead(ahead, now.lag, moving.commits_per_s)
-    if loss is None:
+    if loss is None or (loss_ms := _moment(now.at_ms, loss.in_s)) is None:
         return found
-    return replace(found, loss_ms=now.at_ms + round(1_000 * loss.in_s), at_risk=loss.messages)
+    return replace(found, loss_ms=loss_ms, at_risk=loss.messages)
+
+
+def _moment(now_ms: int, in_s: float) -> int | None:
+    """Return the moment (epoch ms); None for one that no calendar has, as by a retention of 2^63 ms."""
+    at_ms = now_ms + round(1_000 * in_s)
+    return at_ms if at_ms <= MAX_TIME_MS else None
 
 
 def read_histories(engine: Engine, pipeline: str) -> dict[PartitionKey, PartitionHistory]:
@@ -146,18 +231,19 @@ def read_histories(engine: Engine, pipeline: str) -> dict[PartitionKey, Partitio
     of = (row.pipeline, row.node, row.consumer_group, row.topic, row.topic_partition)
     newest = select(func.max(row.window_start)).where(row.pipeline == pipeline).scalar_subquery()
     asked = (
-        select(*of, row.asked_at, row.committed, row.log_start, row.log_end, row.offsets, row.deleted)
+        select(*of, row.asked_at, row.committed, row.log_start, row.log_end, row.offsets, row.status, row.deleted)
         .where(row.pipeline == pipeline, row.window_start >= newest - SPAN_MS // 1_000)
-        .where(row.log_start.is_not(None), row.offsets.is_not(None))
+        .where(row.log_start.is_not(None), row.log_end.is_not(None))
         .order_by(row.window_start)
     )
     found: dict[PartitionKey, PartitionHistory] = {}
     with engine.connect() as connection:
-        for *names, asked_at, committed, start, end, offsets, deleted in connection.execute(asked):
+        for *names, asked_at, committed, start, end, offsets, stored, deleted in connection.execute(asked):
             key = PartitionKey(*names)
-            reading = OffsetReading(asked_at, committed, start, end, is_done=offsets == 0)
+            is_beyond = stored == BEYOND_THE_END or (committed is not None and committed > end)
+            reading = _reading(asked_at, committed, start, end, offsets, is_beyond=is_beyond)
             readings = (*found.get(key, PartitionHistory()).readings, reading)
-            found[key] = PartitionHistory(readings, deleted or 0)
+            found[key] = PartitionHistory(readings, deleted or 0, committed if is_beyond else None)
     return found
 
 

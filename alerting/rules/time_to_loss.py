@@ -41,7 +41,7 @@ class TimeToLoss(PlacedRule):
         read = [one for one in view.partitions if one.of.node in self.nodes]
         groups = sorted(self._at_risk(view, read), key=lambda group: group.loss_s)
         if not groups:
-            is_known = any(one.knows_retention for one in read) and all(map(_is_harmless, read))
+            is_known = any(one.knows_retention or one.is_uncounted for one in read) and all(map(_is_harmless, read))
             return by_the_clock(view, self.target if is_known else None, False)
         texts = [group.words(view.now_s, _utc) for group in groups]
         places = tuple(BreachPlace("node", group.node, None, text) for group, text in zip(groups, texts, strict=True))
@@ -95,8 +95,8 @@ def time_to_loss_rules(definition: Definition) -> list[TimeToLoss]:
 
 def _is_harmless(one: PartitionNow) -> bool:
     """Return whether nothing is at risk for all that is known, or the group keeps up: of a hundred partitions per round
-    the record that waits is read, and not of all."""
-    return one.knows_retention or one.status == "ok"
+    the record that waits is read, and not of all. Where its commits do not say what waits, nothing is known to."""
+    return one.knows_retention or one.status == "ok" or one.is_uncounted
 
 
 def _utc(at_s: float) -> str:

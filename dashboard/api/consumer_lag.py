@@ -22,10 +22,13 @@ _ABOUT: Final = (
 )
 _ABOUT_GROUPS: Final = (
     "`state`, `members` and `assigned` (partitions) as the coordinator describes the group. `status`: ok, warning (the "
-    "lag grows), stalled (commits do not move) or stopped (and there are no members); a group's is that of its worst "
-    "partition. Velocities are offsets per second over 5 minutes. `deletes_from`: when retention deletes the next "
-    "message, at the earliest; `loss_from`: when it deletes the first one unread, at these velocities, of `at_risk` "
-    "that wait from there on. `deleted_unread`: offsets that were, in the span. Null: not known, or none."
+    "lag grows), stalled (commits do not move), stopped (and there are no members), not committed (`lag` is null, "
+    "unless the group commits in other partitions of the topic) or beyond the end (the log did not hold the offset "
+    "that is committed; `lag` is null until it commits another one). A group's status is that of its worst partition, "
+    "its `lag` without those that are not committed. Velocities are offsets per second over 5 minutes. "
+    "`deletes_from`: when retention deletes the next message, at the earliest; `loss_from`: when it deletes the first "
+    "one unread, at these velocities, of `at_risk` that wait from there on. `deleted_unread`: offsets that were, in "
+    "the span. Null: not known, or none."
 )
 
 

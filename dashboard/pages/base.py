@@ -85,7 +85,7 @@ def icon(text: str) -> Part:
 
 def badge(word: str, sign: str, colour: str, size: str = "md") -> Part:
     """Return a status by sign, word and colour."""
-    colour = "red.8" if colour == "red" else colour  # white on Mantine's own red is hard to read
+    colour = {"red": "red.8", "gray": "gray.7"}.get(colour, colour)  # white on Mantine's own is hard to read
     return dmc.Badge(
         [icon(sign), f" {word}"], color=colour, size=size, variant="filled", autoContrast=True, className="verdict"
     )

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.consumer_groups import DEAD
 from lagloss_server.rules.group_progress import GroupAtRisk, GroupNow, PartitionNow
-from lagloss_server.rules.group_velocity import STATUSES, Status, Velocity, worst
+from lagloss_server.rules.group_velocity import NOT_COMMITTED, STATUSES, Status, Velocity, worst
 from lagloss_server.store.group_progress import read_deleted, read_groups, read_partitions
 from lagloss_server.store.store import Store
 
@@ -30,13 +31,19 @@ class ConsumerGroup:
 
     @property
     def status(self) -> Status | None:
-        """The status of its worst partition."""
-        return worst(one.status for one in self.partitions)
+        """The status of its worst partition; a group that does not exist has committed nothing."""
+        is_dead = self.described is not None and self.described.state == DEAD
+        return NOT_COMMITTED if is_dead and not self.partitions else worst(one.status for one in self.partitions)
 
     @property
     def lag(self) -> int | None:
-        """Offsets over all partitions; None if one is not known, or there is none."""
-        return _sum(one.lag for one in self.partitions)
+        """Offsets over all partitions that are committed; None if one is not known, or there is none."""
+        return _sum(one.lag for one in self._committed)
+
+    @property
+    def _committed(self) -> list[PartitionNow]:
+        """Those but for which nothing is committed, so that it is not known what waits."""
+        return [one for one in self.partitions if one.lag is not None or one.status != NOT_COMMITTED]
 
     @property
     def velocity(self) -> Velocity:
@@ -47,7 +54,7 @@ class ConsumerGroup:
     @property
     def catches_up_s(self) -> float | None:
         """Seconds until nothing waits in any partition; None if one falls behind, or is not known."""
-        found = [one.catches_up_s for one in self.partitions]
+        found = [one.catches_up_s for one in self._committed]
         known = [each for each in found if each is not None]
         return max(known) if known and len(known) == len(found) else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final, Literal, NamedTuple
 
-from sqlalchemy import BigInteger, ColumnElement, Select, Subquery, case, cast, func, null, select
+from sqlalchemy import BigInteger, ColumnElement, Select, Subquery, and_, case, cast, func, null, select
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
@@ -16,6 +16,7 @@ from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.group_velocity import NOT_COMMITTED
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
@@ -40,9 +41,10 @@ class Of(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class LagBucket:
     """[start_s, start_s + length_s) of wall-clock time. `offsets` and `behind_ms`: at its end; `_max`: the highest in
-    it. None: not known. A node's offsets are the sum over its partitions (`offsets_max`: of the highest of each in a
-    minute, so at most so many waited at once), its `behind_ms` is that of the partition which is furthest behind.
-    `in_flight`: of a queue, the messages received and not deleted; None for Kafka."""
+    it. None: not known. A node's offsets are the sum over its partitions, without those that its group has not
+    committed (`offsets_max`: of the highest of each in a minute, so at most so many waited at once), its `behind_ms` is
+    that of the partition which is furthest behind. `in_flight`: of a queue, the messages received and not deleted; None
+    for Kafka."""
 
     start_s: int
     length_s: int
@@ -130,8 +132,11 @@ def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[t
 
 
 def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
-    """Over all partitions; what is not known of one is not known of all."""
-    return case((func.count() == func.count(column), cast(total(column), BigInteger))).label(column.key)
+    """Over all partitions but those that the group has not committed; what is not known of one is not known of all."""
+    row = tables.ConsumerLagRow
+    is_left_out = and_(row.status == NOT_COMMITTED, row.offsets.is_(None))
+    unknown = func.count().filter(column.is_(None), is_left_out.is_not(True))
+    return case((unknown == 0, cast(total(column), BigInteger))).label(column.key)
 
 
 def _minutes(pipeline: str, span: Span, by: By) -> Subquery:

@@ -146,7 +146,10 @@ def _judge_groups(at: Cluster, groups: Sequence[str], taps: Sequence[Tap], on: s
                 continue
             topics = sorted({tap.topic for tap in taps if tap.group == group})
             known = {topic: sum(key[0] == topic for key in committed) for topic in topics}
-            found = ", ".join(f"committed in {number} partitions of {topic}" for topic, number in known.items())
+            found = ", ".join(
+                f"committed in {number} partitions of {topic}" if number else f"not committed in {topic}"
+                for topic, number in known.items()
+            )
             if all(known.values()):
                 yield Check(name, "ok", found)
             else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from lagloss.broker.connection import Cluster
@@ -17,12 +17,14 @@ DEAD: Final = "Dead"
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group as its coordinator describes it. `state`: Stable, Empty, Dead, PreparingRebalance or CompletingRebalance,
-    or, of the newer protocol (KIP-848), Assigning or Reconciling. `partitions`: assigned to its members together."""
+    or, of the newer protocol (KIP-848), Assigning or Reconciling. `partitions`: assigned to its members together;
+    `keys`: which, as far as it can be read."""
 
     state: str
     members: int = 0
     partitions: int = 0
     protocol: Literal["classic", "consumer"] = "classic"
+    keys: frozenset[Key] = field(default=frozenset(), compare=False)
 
 
 class ConsumerGroups(KafkaAdmin):
@@ -60,20 +62,30 @@ class ConsumerGroups(KafkaAdmin):
 
 def _classic(answer: Mapping[str, Any]) -> GroupDescription:
     members = answer["members"]
-    return GroupDescription(answer["group_state"], len(members), sum(map(_partitions, members)))
+    return _description(answer, "classic", [topic for member in members for topic in _assigned(member)], "topic")
 
 
 def _newer(answer: Mapping[str, Any]) -> GroupDescription:
     members = answer["members"]
     topics = [topic for member in members for topic in member["assignment"]["topic_partitions"]]
-    assigned = sum(len(topic["partitions"]) for topic in topics)
-    return GroupDescription(answer["group_state"], len(members), assigned, "consumer")
+    return _description(answer, "consumer", topics, "topic_name")
 
 
-def _partitions(member: Mapping[str, Any]) -> int:
+def _description(
+    answer: Mapping[str, Any],
+    protocol: Literal["classic", "consumer"],
+    topics: Collection[Mapping[str, Any]],
+    name: str,
+) -> GroupDescription:
+    assigned = [(topic[name], partition) for topic in topics for partition in topic["partitions"]]
+    return GroupDescription(answer["group_state"], len(answer["members"]), len(assigned), protocol, frozenset(assigned))
+
+
+def _assigned(member: Mapping[str, Any]) -> Collection[Mapping[str, Any]]:
     assignment = member["member_assignment"]
     # the assignment is for the client to read; one of another kind, such as that of Kafka Connect, stays bytes
-    return sum(len(topic["partitions"]) for topic in assignment["assigned_partitions"]) if _is_read(assignment) else 0
+    found: Collection[Mapping[str, Any]] = assignment["assigned_partitions"] if _is_read(assignment) else ()
+    return found
 
 
 def _is_read(assignment: object) -> bool:

@@ -8,7 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from lagloss_server import format as fmt
-from lagloss_server.rules.group_velocity import UNKNOWN_VELOCITY, Status, Velocity, catches_up_s
+from lagloss_server.rules.group_velocity import (
+    BEYOND_THE_END,
+    NOT_COMMITTED,
+    UNKNOWN_VELOCITY,
+    Status,
+    Velocity,
+    catches_up_s,
+)
 
 NOW_S: Final = 120
 """Older readings are not current."""
@@ -47,6 +54,11 @@ class PartitionNow:
     loss_ms: int | None = None
     at_risk: int | None = None
     deleted: int = 0
+
+    @property
+    def is_uncounted(self) -> bool:
+        """Whether the group's commits do not say what waits."""
+        return self.lag is None and self.status in (NOT_COMMITTED, BEYOND_THE_END)
 
     @property
     def knows_retention(self) -> bool:

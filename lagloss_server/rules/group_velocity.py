@@ -9,34 +9,41 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final, Literal, get_args
 
 SPAN_MS: Final = 300_000
 """Readings within this time of the newest one make a velocity."""
 LEAST_MS: Final = 60_000
-"""Fewer make none: a group that commits every few seconds has to have done so more than once."""
+"""Fewer make none: a group that commits every few seconds has to have done so more than once. Commits of a group
+without members that do not move for this long have stopped."""
 FULL_MS: Final = 240_000
-"""What the readings have to cover before a lag that grows, or commits that do not move, are held against a group: some
-commit once per minute."""
+"""What the readings have to cover before a lag that grows is held against a group, and how long the commits of one with
+members may stand still: some commit once per minute."""
 
-Status = Literal["ok", "warning", "stalled", "stopped"]
-"""After Burrow. `ok`: nothing waited at some time of the span, or the group moves and its lag does not grow; `warning`:
-it moves, and its lag grows; `stalled`: messages wait, and it has members whose commits do not move; `stopped`: messages
-wait, nothing is committed, and it has no members."""
+Status = Literal["ok", "not committed", "beyond the end", "warning", "stalled", "stopped"]
+"""After Burrow. `ok`: nothing waits, or nothing did at some time of the span, or the group moves and its lag does not
+grow; `warning`: it moves, and its lag grows; `stalled`: messages wait, and it has members whose commits do not move;
+`stopped`: messages wait, nothing is committed, and it has no members. `not committed`: the log holds offsets, and the
+group has committed none; `beyond the end`: it has committed an offset that the log did not hold then."""
+NOT_COMMITTED: Final = "not committed"
+BEYOND_THE_END: Final = "beyond the end"
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 """From best to worst."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetReading:
-    """Offsets of a partition at a moment (epoch ms): committed by the group (None: nothing), and those that the log
-    holds, [start, end). `is_done`: no record waits, whatever lies before the end: markers of transactions."""
+    """Offsets of a partition at a moment (epoch ms): committed by the group (None: nothing that holds), and those that
+    the log holds, [start, end). `is_done`: no record waits, whatever lies before the end: markers of transactions.
+    `counts`: what waits is known; else `next` and `lag` are the most that it can be."""
 
     at_ms: int
     committed: int | None
     start: int
     end: int
     is_done: bool = False
+    counts: bool = True
 
     @property
     def next(self) -> int:
@@ -106,16 +113,20 @@ def status(readings: Sequence[OffsetReading], members: int | None) -> Status | N
     found = recent(readings)
     if not found:
         return None
+    if found[-1].lag == 0:
+        return "ok"
+    if found[-1].committed is None:
+        return NOT_COMMITTED
+    still_ms = _still_ms(found)
+    if members == 0 and still_ms >= LEAST_MS:
+        return "stopped"
+    if still_ms >= FULL_MS:
+        return "stalled"
     if any(reading.lag == 0 for reading in found):
         return "ok"
-    covered_ms = found[-1].at_ms - found[0].at_ms
-    if found[-1].committed != found[0].committed:
-        if covered_ms < FULL_MS:
-            return None
-        return "warning" if _grows(found) else "ok"
-    if members == 0:
-        return "stopped" if covered_ms >= LEAST_MS else None
-    return "stalled" if covered_ms >= FULL_MS else None
+    if found[-1].at_ms - found[0].at_ms < FULL_MS:
+        return None
+    return "warning" if _grows(found) else "ok"
 
 
 def worst(statuses: Iterable[Status | None]) -> Status | None:
@@ -128,6 +139,13 @@ def _rate(points: Sequence[tuple[int, int]]) -> float | None:
     if not points or points[-1][0] - points[0][0] < LEAST_MS:
         return None
     return 1_000 * (points[-1][1] - points[0][1]) / (points[-1][0] - points[0][0])
+
+
+def _still_ms(readings: Sequence[OffsetReading]) -> int:
+    """Return for how long records have waited without a commit, by the newest of these readings."""
+    newest = readings[-1]
+    still = takewhile(lambda reading: reading.lag and reading.committed == newest.committed, reversed(readings))
+    return newest.at_ms - min(reading.at_ms for reading in still)
 
 
 def _grows(readings: Sequence[OffsetReading]) -> bool:

@@ -6,6 +6,9 @@ its own. Messages are lost where the front meets the group.
 
 Brokers delete whole segments, every few minutes, once the newest record in them is past the limit. So what is computed
 here is the earliest moment: no message is deleted before it, and most are deleted later.
+
+They go by the timestamps that producers wrote, whatever these are. One that is no time of a message (0, seconds,
+microseconds) says nothing about those around it in the segment, so nothing is foreseen by it.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil, inf
-from typing import Literal
+from typing import Final, Literal
 
 from lagloss_server.rules.group_velocity import OffsetReading
 
@@ -26,6 +29,20 @@ class RetentionLimits:
 
     retention_ms: int | None = None
     retention_bytes: int | None = None
+
+
+EARLIEST_STAMP_MS: Final = 946_684_800_000
+"""The year 2000: before it are zeros, and seconds taken for ms."""
+AHEAD_MS: Final = 366 * 86_400_000
+"""A timestamp further ahead is none of a clock: microseconds, say."""
+
+
+def age_ms(stamped_ms: int | None, now_ms: int) -> int | None:
+    """Return the age of a record by its timestamp, negative where a clock is ahead; None for one that is no time of a
+    message."""
+    if stamped_ms is None or not EARLIEST_STAMP_MS <= stamped_ms <= now_ms + AHEAD_MS:
+        return None
+    return now_ms - stamped_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +116,14 @@ def _meeting(front: DeletionFront, lag: int, commits_per_s: float) -> LossAhead 
 
 def deleted_unread(before: OffsetReading | None, now: OffsetReading) -> int:
     """Return the number of offsets that were deleted between two readings without the group having committed past them;
-    of a first reading, of all that lie between its commit and the log's start.
+    of a first reading, and after one of which it is not known what waited, of all that lie between its commit and the
+    log's start.
 
     Markers of transactions and records of aborted ones are among them, so it is the most messages that can have been
     lost. A group that was overtaken and went on past the gap between two readings is not seen.
     """
     passed = now.committed or 0
-    if before is None:
+    if before is None or not (before.counts and now.counts):
         return 0 if now.committed is None else max(0, now.start - passed)
     if now.start < before.start:  # another log: the topic was created anew
         return 0

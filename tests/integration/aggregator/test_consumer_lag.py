@@ -173,6 +173,43 @@ def test_in_a_partition_that_was_added_all_waits_that_it_holds(group: Group) -> 
     assert 30_000 <= behind_ms < 60_000
 
 
+def test_of_a_group_that_starts_at_the_end_nothing_waits_for_certain_until_it_commits(
+    group: Group, store: Store
+) -> None:
+    metrics = AggregatorMetrics()
+    watch = watching(group, store, metrics)
+    labels = {**group.of._asdict(), "topic": group.topic}
+
+    def shown() -> list[tuple[int | None, str | None, float | None]]:
+        watch.round(lambda _cluster: group.lags)
+        newest = {row["topic_partition"]: row for row in stored(store)}
+        return [
+            (
+                row["offsets"],
+                row["status"],
+                metrics.registry.get_sample_value("lagloss_consumer_lag_status", {**labels, "partition": str(number)}),
+            )
+            for number, row in sorted(newest.items())
+        ]
+
+    group.send(5, partition=0)
+    group.send(7, partition=1)
+    with consumer_of(group.bootstrap, **{"group.id": group.of.group, "auto.offset.reset": "latest"}) as consumer:
+        consumer.subscribe([group.topic])
+        wait_for(lambda: consumer.poll(0.2) is None and len(consumer.assignment()) == 2, what="an assignment")
+        assert shown() == [(None, "not committed", -1)] * 2
+        assert (stored(store)[0]["loss_at"], stored(store)[0]["kept_by"]) == (None, None)
+        consumer.commit(offsets=[TopicPartition(group.topic, 0, 5)], asynchronous=False)
+        assert shown() == [(0, "ok", 0), (7, "not committed", -1)]
+        consumer.commit(offsets=[TopicPartition(group.topic, 0, 90)], asynchronous=False)
+        assert shown() == [(None, "beyond the end", -2), (None, "not committed", -1)]
+    again = watching(group, store, metrics)  # an aggregator that starts anew
+    group.send(100, partition=0)
+    again.round(lambda _cluster: group.lags)
+    row = max(stored(store), key=lambda row: (row["asked_at"], -row["topic_partition"]))
+    assert (row["committed"], row["log_end"], row["offsets"], row["status"]) == (90, 105, None, "beyond the end")
+
+
 def test_what_the_log_has_dropped_waits_no_more(group: Group) -> None:
     group.send(5, age_s=500)
     group.send(2, age_s=20)

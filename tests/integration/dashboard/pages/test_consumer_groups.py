@@ -99,6 +99,40 @@ def test_the_page_says_what_is_at_risk_and_how_each_group_stands(url: str, brows
         assert serious_faults(page) == []
 
 
+def test_what_is_not_committed_is_said_to_be_and_counts_for_nothing(
+    url: str, module_database_url: str, browser: Browser
+) -> None:
+    store, now_s = Store(module_database_url), time.time()
+    unknown = {"not committed": PartitionOffsets(None, 0, 900), "beyond the end": PartitionOffsets(1_000, 0, 900)}
+    lags = [
+        PartitionLag(SNK, "orders", 1 + number, None, None, at=at, progress=PartitionProgress(status=status))  # type: ignore[arg-type]
+        for number, (status, at) in enumerate(unknown.items())
+    ]
+    with store.engine.begin() as connection:
+        connection.execute(delete(ConsumerLagRow).where(ConsumerLagRow.node == "mid"))
+        connection.execute(delete(ConsumerGroupRow).where(ConsumerGroupRow.node == "mid"))
+        keep(connection, int(1_000 * now_s), lags[:1])
+        keep_groups(connection, int(1_000 * now_s), {MID: GroupDescription("Dead")})
+
+    def told() -> list[tuple[str, int | None, list[str]]]:
+        found = httpx2.get(f"{url}/api/v1/pipelines/chain/consumer-groups", params={"range": "1h"}).json()["groups"]
+        return [(each["status"], each["lag"], [one["status"] for one in each["partitions"]]) for each in found]
+
+    assert told() == [("not committed", None, []), ("not committed", 0, ["not committed", "ok"])]
+    series = httpx2.get(f"{url}/api/v1/pipelines/chain/consumer-lag", params={"range": "1h"}).json()["series"]
+    assert series[0]["buckets"][-1]["offsets"]["last"] == 0
+    with store.engine.begin() as connection:
+        keep(connection, int(1_000 * now_s), lags[1:])
+    store.close()
+    assert told()[1] == ("beyond the end", None, ["beyond the end", "not committed", "ok"])
+    with Watched(browser) as page:
+        groups = opened(page, url).locator("#pipeline-groups")
+        expect(groups.locator("tr", has=page.get_by_role("rowheader", name="mid"))).to_contain_text("NOT COMMITTED")
+        expect(groups.locator("tr", has=page.get_by_text("orders/1"))).to_contain_text("NOT COMMITTED")
+        expect(groups.locator("tr", has=page.get_by_text("orders/2"))).to_contain_text("BEYOND THE END")
+        assert serious_faults(page) == []
+
+
 def test_the_table_scrolls_by_itself_on_a_narrow_screen(url: str, browser: Browser) -> None:
     with Watched(browser, width=400) as page:
         opened(page, url)

@@ -123,6 +123,7 @@ def test_a_group_is_described_by_either_protocol(kafka_bootstrap: str, protocol:
                 group: GroupDescription("Stable", 1, 2, protocol),  # type: ignore[arg-type]
                 "nobody": GroupDescription("Dead"),
             }
+            assert groups.described([group])[group].keys == {(topic, 0), (topic, 1)}
             assert groups.assigned([group]) == {group: 2}
             assert groups.committed([group]) == {group: {(topic, 1): 3}}
         wait_for(lambda: groups.described([group])[group].state == "Empty", what="the member to be gone")

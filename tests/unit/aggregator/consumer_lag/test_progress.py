@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aggregator.consumer_lag.lag import Log, offset_lag
 from aggregator.consumer_lag.progress import GroupProgress, PartitionHistory, PartitionKey
 from aggregator.consumer_lag.topic_limits import limits_of
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
+from lagloss.wire.format import MAX_TIME_MS
 from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.queries.partition_sizes import largest_replicas
 from lagloss_server.rules.group_velocity import SPAN_MS, OffsetReading, Velocity
@@ -103,8 +105,210 @@ def test_size_counts_where_it_deletes_sooner_than_time() -> None:
 
 
 def test_a_lag_that_is_not_known_has_no_progress_and_leaves_the_history_as_it_was() -> None:
-    for unknown in (PartitionLag(MID, "in", 0, None, None), replace(lag_of(9, 5), offsets=None)):
-        assert judged(unknown, before(300, 100, 400)) is None
+    assert judged(PartitionLag(MID, "in", 0, None, None), before(300, 100, 400)) is None
+
+
+@dataclass
+class Looks:
+    """A watch that looks each 10 s at partitions of a group, by (committed, end, start), and stores what it finds."""
+
+    stored: dict[PartitionKey, PartitionHistory] = field(default_factory=dict)
+    at_ms: int = NOW_MS
+    limits: RetentionLimits = HOUR
+
+    def __post_init__(self) -> None:
+        self.progress = GroupProgress(lambda _: self.stored)
+
+    def look(self, *partitions: tuple[int | None, int, int], members: int | None = 1) -> list[PartitionLag]:
+        self.at_ms += 10_000
+        lags = []
+        for number, (committed, end, start) in enumerate(partitions):
+            log = Log(start, end)
+            at = PartitionOffsets(committed, start, end, self.at_ms - 3_500_000, self.limits)
+            offsets = offset_lag(committed, log)
+            lags.append(PartitionLag(MID, "in", number, offsets, 7 if offsets else offsets, at=at))
+        described = {} if members is None else {MID: GroupDescription("Stable" if members else "Empty", members)}
+        found = self.progress.judge(self.at_ms, lags, described)
+        self.progress.take(self.at_ms, found)
+        return found
+
+    def statuses(self, *partitions: tuple[int | None, int, int], members: int | None = 1) -> list[str | None]:
+        return [lag.progress.status if lag.progress else None for lag in self.look(*partitions, members=members)]
+
+    def until(self, status: str, of: Callable[[int], tuple[int | None, int, int]], members: int | None = 1) -> float:
+        """Return after how many seconds of looks a partition has this status; before, it must not be the other one."""
+        for step in range(100):
+            (found,) = self.statuses(of(step), members=members)
+            if found == status:
+                return step * 10
+            assert found in (None, "ok", "warning")
+        raise AssertionError(f"never {status}")
+
+
+def test_nothing_waits_for_certain_where_nothing_was_committed_and_nothing_is_at_risk() -> None:
+    looks = Looks()
+    for _ in range(40):
+        found = looks.look((None, 500, 100), (None, 0, 0), (None, 70, 70))
+    assert [(lag.offsets, lag.behind_ms) for lag in found] == [(None, None), (0, 0), (0, 0)]
+    assert [lag.progress and lag.progress.status for lag in found] == ["not committed", "ok", "ok"]
+    assert all(lag.progress is not None and lag.progress.loss_ms is lag.progress.kept_by is None for lag in found[:1])
+
+
+def test_all_waits_in_a_partition_that_was_added_where_the_group_commits_in_others() -> None:
+    looks = Looks()
+    for step in range(40):
+        (_, added) = looks.look((step, 500, 0), (None, 5, 0))
+    assert (added.offsets, added.behind_ms) == (5, 7)
+    assert added.progress is not None
+    assert (added.progress.status, added.progress.at_risk) == ("not committed", 5)
+    assert [lag.offsets for lag in looks.look((None, 500, 0), (None, 5, 0))] == [None, None]
+
+
+def test_a_commit_beyond_the_end_says_nothing_until_another_one_comes_even_after_the_log_has_passed_it() -> None:
+    looks = Looks()
+    for end in (0, 10, 999, 1_000, 1_001, 5_000):
+        for _ in range(40):
+            found = looks.look((1_000, end, 0), (None, 80, 0))
+        assert [lag.offsets for lag in found] == [None, None]
+        assert found[0].progress is not None
+        assert (found[0].progress.status, found[0].progress.loss_ms) == ("beyond the end", None)
+        assert found[1].progress is not None
+        assert found[1].progress.status == "not committed"
+    (found, other) = looks.look((1_001, 5_000, 0), (None, 80, 0))
+    assert (found.offsets, other.offsets) == (3_999, 80)
+    assert found.progress is not None
+    assert (found.progress.status, found.progress.deleted) == ("ok", 0)
+
+
+def test_a_lower_commit_after_one_beyond_the_end_is_a_reset() -> None:
+    looks = Looks()
+    looks.look((1_000, 10, 0))
+    (found,) = looks.look((4, 10, 0))
+    assert found.offsets == 6
+
+
+def test_what_retention_deletes_before_a_first_commit_is_not_deleted_unread() -> None:
+    looks = Looks()
+    for start in (0, 50, 90):
+        (found,) = looks.look((None, 100, start))
+        assert found.progress is not None
+        assert found.progress.deleted_since == 0
+    (found,) = looks.look((95, 100, 90))
+    assert found.progress is not None
+    assert found.progress.deleted_since == 0
+    (found,) = looks.look((95, 100, 98))
+    assert found.progress is not None
+    assert found.progress.deleted_since == 3
+
+
+@pytest.mark.parametrize(("members", "status", "at_most_s"), [(0, "stopped", 70), (1, "stalled", 250)])
+@pytest.mark.parametrize("lag", [0, 3, 500])
+def test_a_group_that_stops_is_said_to_have_after_a_minute_or_four(
+    members: int, status: str, at_most_s: float, lag: int
+) -> None:
+    looks = Looks()
+    for step in range(60):  # ten minutes of a group that keeps up, or is behind by some
+        looks.look((100 * step, 100 * step + lag, 0))
+    took_s = looks.until(status, lambda step: (5_900, 5_900 + lag + 100 * (step + 1), 0), members)
+    assert at_most_s - 20 <= took_s <= at_most_s
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_a_group_whose_members_are_gone_for_some_seconds_has_not_stopped(lag: int) -> None:
+    looks = Looks()
+    for step in range(200):  # it commits each three minutes, and its only process restarts each two
+        committed = 100 * (step // 18 * 18)
+        (found,) = looks.statuses((committed, 100 * step + lag, 0), members=int(step % 12 not in (3, 4)))
+        assert found not in ("stopped", "stalled")
+
+
+def test_a_group_that_commits_without_members_has_not_stopped_between_its_commits() -> None:
+    looks = Looks()
+    for step in range(200):  # a checkpoint of Flink each two minutes
+        (found,) = looks.statuses((100 * (step // 12 * 12), 100 * (step + 1), 0), members=0)
+        assert step < 12 or found not in ("stopped", "stalled")
+
+
+def test_a_group_of_which_little_is_known_is_neither_stopped_nor_stalled() -> None:
+    looks = Looks()
+    assert [looks.statuses((5, 90, 0), members=0)[0] for _ in range(6)] == [None] * 6
+    assert looks.statuses((5, 90, 0), members=0) == ["stopped"]
+    looks = Looks()
+    assert [looks.statuses((5, 90, 0), members=None)[0] for _ in range(24)] == [None] * 24
+    assert looks.statuses((5, 90, 0), members=None) == ["stalled"]
+
+
+COMMITS = st.none() | st.integers(0, 12)
+STEPS = st.lists(st.tuples(COMMITS, COMMITS, st.integers(0, 3), st.booleans()), min_size=1, max_size=25)
+
+
+@given(STEPS)
+def test_whatever_is_committed_a_lag_is_counted_only_from_offsets_that_the_log_held_when_they_were(
+    steps: list[tuple[int | None, int | None, int, bool]],
+) -> None:
+    looks, end, beyond = Looks(), 0, [None, None]
+    for *commits, appended, restarts in steps:
+        end += appended
+        if restarts:
+            looks = Looks(looks.progress._histories, looks.at_ms)
+        beyond = [
+            commit if commit is not None and (commit > end or commit == before) else None
+            for commit, before in zip(commits, beyond, strict=True)
+        ]
+        holds = [commit if outside is None else None for commit, outside in zip(commits, beyond, strict=True)]
+        for lag, commit, held, outside in zip(
+            looks.look(*((commit, end, 0) for commit in commits)), commits, holds, beyond, strict=True
+        ):
+            assert lag.progress is not None
+            if outside is not None:
+                assert (lag.offsets, lag.progress.status) == (None, "beyond the end")
+            elif held is not None:
+                assert (lag.offsets, lag.progress.status not in ("beyond the end", "not committed")) == (
+                    end - held,
+                    True,
+                )
+            else:
+                counts = end == 0 or any(other is not None for other in holds)
+                assert (lag.offsets, lag.progress.status) == (
+                    end if counts else None,
+                    "not committed" if end else "ok",
+                ), commit
+
+
+STAMPS = st.sampled_from([-(2**63), -1, 0, 1, 1_795_250_400, 2**53, 2**63 - 1, 1_795_250_400_000_000]) | st.integers(
+    -(2**63), 2**63 - 1
+)
+LIMITS = st.builds(
+    RetentionLimits,
+    st.none() | st.integers(0, 2**63 - 1) | st.just(2**63 - 1),
+    st.none() | st.integers(0, 2**63 - 1) | st.just(2**63 - 1),
+)
+
+
+@given(STAMPS, LIMITS, st.integers(0, 2**50), st.integers(0, 400))
+def test_whatever_a_record_is_stamped_with_moments_are_ones_that_a_calendar_has(
+    stamped_ms: int, limits: RetentionLimits, size_bytes: int, committed: int
+) -> None:
+    at = PartitionOffsets(committed, 0, 400, stamped_ms, limits, size_bytes)
+    lag = PartitionLag(MID, "in", 0, 400 - committed, None, at=at)
+    found = judged(lag, before(300, committed // 2, 370))
+    assert found is not None
+    for moment in (found.deletes_ms, found.loss_ms):
+        assert moment is None or NOW_MS <= moment <= MAX_TIME_MS
+
+
+@pytest.mark.parametrize("stamped_ms", [-1, 0, NOW_MS // 1_000, 1_000 * NOW_MS, 2**63 - 1])
+def test_a_stamp_that_is_no_time_of_a_message_says_nothing_of_when_it_is_deleted(stamped_ms: int) -> None:
+    lag = replace(lag_of(100, 400), at=PartitionOffsets(100, 0, 400, stamped_ms, HOUR))
+    found = judged(lag, before(300, 100, 400))
+    assert found is not None
+    assert (found.status, found.kept_by, found.deletes_ms, found.loss_ms) == ("stalled", None, None, None)
+
+
+def test_a_clock_that_is_ahead_by_an_hour_deletes_an_hour_later() -> None:
+    found = judged(lag_of(100, 400, age_s=-3_600), before(300, 100, 400))
+    assert found is not None
+    assert found.deletes_ms == found.loss_ms == NOW_MS + 7_200_000
 
 
 def test_what_could_not_be_stored_is_judged_anew() -> None:

@@ -104,6 +104,17 @@ def test_without_limits_that_are_known_there_is_no_evidence() -> None:
     assert rule.assess(seen(with_groups(), replace(partition(kept_by=None), lag=0))).good
 
 
+@pytest.mark.parametrize("status", ["not committed", "beyond the end"])
+def test_where_commits_do_not_say_what_waits_nothing_is_at_risk_and_a_page_ends(status: str) -> None:
+    rule = rule_of(with_groups(), "time-to-loss")
+    uncounted = replace(partition(1, kept_by=None, status=status), lag=None)
+    for partitions in ((uncounted,), (partition(), uncounted)):
+        found = rule.assess(seen(with_groups(), *partitions))
+        assert (found.breaches, bool(found.good)) == ({}, True)
+    counted = partition(1, in_s=600, at_risk=7, status="not committed")
+    assert rule.assess(seen(with_groups(), partition(), counted)).breaches == {NOW_S: 600.0}
+
+
 def test_a_node_with_settings_of_its_own_is_left_to_them() -> None:
     definition = with_groups("{timeToLoss: [{within: 10m}, {at: node=snk, within: 2h, severity: warning}]}")
     view = seen(definition, partition(in_s=1_200, at_risk=7), partition(node="snk", in_s=1_200, at_risk=3))

@@ -115,7 +115,14 @@ def test_a_partition_of_which_nothing_is_committed_has_a_velocity_of_nothing() -
         (steady(0, 10, 500, range(0, 51, 10)), 0, None),
         (steady(0, 10, 500, range(0, 231, 10)), 1, None),
         (steady(5, 10, 500, range(0, 231, 10)), 1, None),
-        (steady(0, 10, 0), 0, "ok"),  # something waited at some time of the span for the first time
+        (steady(0, 10, 0, range(0, 61, 10)), 0, "ok"),  # something has waited for 50 s
+        (steady(0, 10, 0, range(0, 71, 10)), 0, "stopped"),
+        (steady(0, 10, 0, range(0, 241, 10)), 1, "ok"),
+        (steady(0, 10, 0, range(0, 251, 10)), 1, "stalled"),
+        (steady(10, 10, 500)[:20] + steady(0, 10, 3_000, range(200, 261, 10)), 0, "stopped"),
+        ([replace(reading, committed=None) for reading in steady(0, 10, 500)], 0, "not committed"),
+        ([replace(reading, committed=None, counts=False) for reading in steady(0, 10, 500, [0])], 1, "not committed"),
+        ([OffsetReading(NOW_MS, None, 7, 7)], 0, "ok"),
         (steady(0, 0, 0, [0]), 0, "ok"),
         ([], 1, None),
         ([replace(reading, is_done=True) for reading in steady(0, 0, 2)], 1, "ok"),  # markers of transactions

@@ -47,7 +47,7 @@ def test_the_first_loss_is_where_a_walk_along_the_offsets_meets_it(
     else:
         assert found is not None
         step_s = 1 / per_s
-        assert float(walked[0]) - step_s <= found.in_s <= float(walked[0]) + 1e-9
+        assert float(walked[0]) - step_s - 1e-9 <= found.in_s <= float(walked[0]) + 1e-9
         assert walked[1] <= found.messages <= walked[1] + 1
 
 
