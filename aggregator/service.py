@@ -188,7 +188,7 @@ class Aggregator:
             )
             lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics, failures)
             stack.enter_context(closing(lag_watch)).start()
-            feed = stack.enter_context(ReportFeed(bootstrap, follower, lambda: watch.checkpoints))
+            feed = stack.enter_context(ReportFeed(bootstrap, follower, watch.look))
             stack.push(self._note_outage)
             while not stop.is_set():
                 self._turned_at = time.monotonic()
@@ -199,7 +199,7 @@ class Aggregator:
                 now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
-                busy = follower.follow_deferred(reports, watch.checkpoints)
+                busy = follower.follow_deferred(reports, watch.look)
                 if caught_up_ms and self._clock.is_settled():
                     closed, answered = closer.tick(caught_up_ms, now_ms), upkeep.tick(caught_up_ms)
                     busy = busy or closed or answered

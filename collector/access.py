@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -102,9 +103,12 @@ class Access:
         if needs in ("admin", "delete") and caller.token.scope != "admin":
             raise Problem(403, "Not allowed", "expected a token of scope admin")
 
-    async def pipeline(self, caller: Caller, name: str) -> KnownPipeline | None:
+    async def pipeline(
+        self, caller: Caller, name: str, checkpoints: Collection[str] = frozenset()
+    ) -> KnownPipeline | None:
         """Return the pipeline that an admitted caller sends beacons of; None where there is no database to know it
-        from.
+        from. One that is unknown, or unknown to have one of these checkpoints, is looked up again: another process may
+        just have stored it.
 
         Raises:
             Problem: 404 for an unknown one, and those of `admit`.
@@ -113,7 +117,7 @@ class Access:
         if self.knowledge.is_open:
             return None
         known = (await self._snapshot()).pipelines.get(name)
-        if known is None:
+        if known is None or not known.checkpoints.issuperset(checkpoints):
             await self.knowledge.refresh(ASK_AGAIN_S)
             known = (await self._snapshot()).pipelines.get(name)
         if known is None and self.knowledge.error is not None:
@@ -122,9 +126,13 @@ class Access:
             raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
         return known
 
-    async def pipelines_of_dags(self, caller: Caller) -> dict[str, list[str]]:
-        """Return, by DAG, the pipelines that name it as a job and that this caller may report to."""
+    async def pipelines_of_dags(self, caller: Caller, dags: Collection[str]) -> dict[str, list[str]]:
+        """Return, by DAG, the pipelines that name it as a job and that this caller may report to. `dags`: those that
+        are asked for, looked up again if no pipeline is known to name one."""
         snapshot = await self._snapshot()
+        if not {dag for known in snapshot.pipelines.values() for dag in known.dags}.issuperset(dags):
+            await self.knowledge.refresh(ASK_AGAIN_S)
+            snapshot = await self._snapshot()
         found: dict[str, list[str]] = {}
         for name, known in snapshot.pipelines.items():
             if name == caller.tenant or (caller.token is None and name not in snapshot.guarded):

@@ -65,7 +65,8 @@ class Beacons:
                 key = key or events_key
 
             async def put() -> Response:
-                known = await services.access.pipeline(caller, raw["pipeline"])
+                checkpoints = {f"{raw['node']}.{beacon['checkpoint']}" for beacon in raw["beacons"]}
+                known = await services.access.pipeline(caller, raw["pipeline"], checkpoints)
                 try:
                     batch = as_batch(raw, known)
                     check(batch, known)
@@ -96,7 +97,8 @@ class Beacons:
         self, caller: Caller, found: list[spans.NodeSpans], rejected: spans.Rejected
     ) -> list[BeaconBatch]:
         """Turn the acceptable spans into batches; nothing is put before all pipelines are known to be the caller's."""
-        known = [await self._services.access.pipeline(caller, place.pipeline) for place in found]
+        access = self._services.access
+        known = [await access.pipeline(caller, place.pipeline, place.checkpoints) for place in found]
         batches = [place.batch(each, rejected) for place, each in zip(found, known, strict=True)]
         good = [batch for batch in batches if batch is not None]
         await self._services.access.spend(caller, sum(len(batch.seen) for batch in good))

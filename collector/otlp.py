@@ -59,6 +59,10 @@ class NodeSpans:
     seen: list[Seen] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
+    @property
+    def checkpoints(self) -> frozenset[str]:
+        return frozenset(f"{self.node}.{seen.place}" for seen in self.seen)
+
     def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
         """Make a batch of the acceptable spans, if there are any; reject the others."""
         first = known is not None and self.node in known.sources

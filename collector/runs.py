@@ -107,7 +107,7 @@ class TaskRuns:
     async def _owned(self, caller: Caller, reports: list[RunReport]) -> list[tuple[str, RunReport]]:
         """Return the reports with the pipelines that name their DAG: that of the caller's token, or without one all
         those without tokens."""
-        of_dag = await self._services.access.pipelines_of_dags(caller)
+        of_dag = await self._services.access.pipelines_of_dags(caller, {report.dag for report in reports})
         return [(pipeline, report) for report in reports for pipeline in of_dag.get(report.dag, ())]
 
     def _store(self) -> Store:

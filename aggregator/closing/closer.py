@@ -158,7 +158,7 @@ class Closer:
         position = self._audit.position(held)
         ranges = clamp(unseen(position, held), held)
         if ranges:
-            reading = self.reader.read(ranges, self._plan([], position))
+            reading = self.reader.read(ranges, ReadPlan({}, frozenset(self._watch.look()), position))
             with self._engine.begin() as connection:
                 self._audit.record(connection, reading, advanced(position, ranges))
 
@@ -302,23 +302,26 @@ class Closer:
         """Read the facts of the windows; return them and the position of the audit after the read."""
         held = self._beacons.watermarks()
         position = self._audit.position(held)
-        plans = [self._plan_of(known, window) for window in windows]
+        plan = self._plan(known, windows, position)
         wanted = [place for window in windows for place in known.reports.ranges[window]]
         silent = [state for window in windows for state in known.evidence(*window).silent()]
         wanted += last_words(self._beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
-        reading = self.reader.read(ranges, self._plan(plans, position))
+        reading = self.reader.read(ranges, plan)
         self.demand_same_topic()
         self._metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
         return reading, advanced(position, ranges)
 
     def _plan_of(self, known: JudgementContext, window: tuple[str, int]) -> WindowPlan:
         graph, evidence = known.graph(*window), known.evidence(*window)
-        others = self._watch.versions[window[0]].checkpoints
+        others = self._watch.checkpoints.get(window[0], frozenset())
         return WindowPlan(graph, window[1], horizon(graph, evidence).cuts, evidence.sample, others)
 
-    def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
-        return ReadPlan({plan.key: plan for plan in plans}, frozenset(self._watch.versions), position)
+    def _plan(self, known: JudgementContext, windows: Windows, position: Mapping[int, int]) -> ReadPlan:
+        """Return the plan of a read up to ends of the log that were asked for before this."""
+        pipelines = frozenset({*self._watch.look(), *known.versions})
+        plans = [self._plan_of(known, window) for window in windows]
+        return ReadPlan({plan.key: plan for plan in plans}, pipelines, position)
 
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
         """Close windows that are over before their grace ends, if all their emitters are final and nothing is

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping
+from itertools import groupby
 
 from sqlalchemy import Engine
 
@@ -18,16 +20,17 @@ from lagloss_server.store.store import Store, read_basis
 
 
 class DefinitionRegistry:
-    """Definitions and schedules of all pipelines; `refresh` brings both up to date."""
+    """Definitions and schedules of all pipelines; `refresh` brings both up to date, `look` the names that are known."""
 
     def __init__(self, engine: Engine, store: Store, metrics: AggregatorMetrics) -> None:
-        self.versions: dict[str, Versions] = {}
+        self.versions: Mapping[str, Versions] = {}
+        """Of all pipelines, as of the last refresh; replaced whole."""
         self.schedules: dict[str, WindowSchedule] = {}
         """None of a pipeline whose reports are deferred: nothing of it is judged until they are followed."""
         self.deferred: Collection[str] = ()
         """Names of those pipelines; replaced whole."""
         self.checkpoints: Mapping[str, frozenset[str]] = {}
-        """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
+        """The checkpoints of each pipeline, of all versions together, as of the last look; replaced whole."""
         self.newest: Mapping[str, StoredPipeline] = {}
         """The newest version of each pipeline; replaced whole, too."""
         self.groups: Collection[NodeGroup] = ()
@@ -35,6 +38,9 @@ class DefinitionRegistry:
         self._engine = engine
         self._store = store
         self._metrics = metrics
+        self._looking = threading.Lock()
+        self._latest: Mapping[str, Versions] = self.versions
+        """Of all pipelines, as of the last look; replaced whole."""
         self._changes_seen = 0
         self._seen_basis: int | None = None
 
@@ -47,26 +53,39 @@ class DefinitionRegistry:
         self._resume_followed()
         self._seen_basis = self._refresh_schedules(self._seen_basis)
 
+    def look(self) -> Mapping[str, frozenset[str]]:
+        """Return `checkpoints` after a look at the definitions, from any thread; windows are judged by what they had at
+        the last refresh all the same.
+
+        Before a record's names are called unknown, look after the record was read: its sender can have heard of a
+        definition that was committed since the last refresh, which waits as long as windows are being closed.
+        """
+        with self._looking:
+            changes = self._store.count_changes()
+            if changes != self._changes_seen:
+                names = set(self._store.names())
+                latest = {name: versions for name, versions in self._latest.items() if name in names}
+                fresh = self._store.versions({name: len(versions) for name, versions in latest.items()})
+                for name, stored in groupby(fresh, lambda version: version.name):
+                    latest[name] = latest.get(name, Versions()).plus(stored)
+                self.checkpoints = {name: versions.checkpoints for name, versions in latest.items()}
+                self._latest, self._changes_seen = latest, changes
+            return self.checkpoints
+
     def _refresh_definitions(self) -> None:
-        changes = self._store.count_changes()
-        if changes == self._changes_seen:
+        self.look()
+        latest = self._latest
+        if latest is self.versions:
             return
-        self._changes_seen = changes
-        for name in self.versions.keys() - set(self._store.names()):
-            del self.versions[name]
-            self.schedules.pop(name, None)
-        known = {name: len(versions) for name, versions in self.versions.items()}
-        fresh = self._store.versions(known)
-        for stored in fresh:
-            self.versions.setdefault(stored.name, Versions()).add(stored)
-        for name in {stored.name for stored in fresh} & self.schedules.keys():
-            self.schedules[name].grace_ms = self.versions[name].newest.definition.spec.grace
-        self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
-        left = {name: stored for name, stored in self.newest.items() if name in self.versions}
-        self.newest = left | {stored.name: stored for stored in fresh}  # of a name, the newest version comes last
+        self.versions = latest
+        for name in self.schedules.keys() - latest.keys():
+            del self.schedules[name]
+        for name, schedule in self.schedules.items():
+            schedule.grace_ms = latest[name].newest.definition.spec.grace
+        self.newest = {name: versions.stored[-1] for name, versions in latest.items()}
         self.groups = [
             NodeGroup(name, node.name, node.input, QUEUES if node.queue else node.input_cluster)
-            for name, versions in self.versions.items()
+            for name, versions in latest.items()
             for node in versions.newest.definition.spec.nodes
             if node.input is not None
         ]

@@ -27,31 +27,25 @@ class Versions:
     """The versions of one pipeline's definition, oldest first."""
 
     def __init__(self, stored: Iterable[StoredPipeline] = ()) -> None:
-        self._stored: list[StoredPipeline] = []
-        self._graphs: list[Graph] = []
-        for version in stored:
-            self.add(version)
+        self.stored = tuple(stored)
+        self._graphs = tuple(Graph(version.definition) for version in self.stored)
+        self.checkpoints = frozenset(name for graph in self._graphs for name in graph.checkpoints)
+        """The checkpoints of all versions together."""
 
     def __len__(self) -> int:
-        return len(self._stored)
+        return len(self.stored)
 
-    def add(self, version: StoredPipeline) -> None:
-        """Append the next version."""
-        self._stored.append(version)
-        self._graphs.append(Graph(version.definition))
+    def plus(self, later: Iterable[StoredPipeline]) -> Versions:
+        """Return these versions and later ones."""
+        return Versions((*self.stored, *later))
 
     @property
     def newest(self) -> Graph:
         return self._graphs[-1]
 
-    @property
-    def checkpoints(self) -> frozenset[str]:
-        """The checkpoints of all versions together."""
-        return frozenset(name for graph in self._graphs for name in graph.checkpoints)
-
     def at(self, window_start_s: int) -> Graph:
         """Return the version in force at a window's start; the first holds for all windows before it, too."""
-        return self._graphs[in_force(self._stored, window_start_s)]
+        return self._graphs[in_force(self.stored, window_start_s)]
 
     def changed_in(self, window_start_s: int) -> tuple[bool, frozenset[str]]:
         """Return whether a version came into force within this window, and the nodes that this makes unsure."""
@@ -59,7 +53,7 @@ class Versions:
         before, changed = self.at(window_start_s), frozenset[str]()
         within = [
             graph
-            for version, graph in zip(self._stored[1:], self._graphs[1:], strict=True)
+            for version, graph in zip(self.stored[1:], self._graphs[1:], strict=True)
             if start_ms < version.applied_at_ms < end_ms
         ]
         for after in within:

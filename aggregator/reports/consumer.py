@@ -4,7 +4,7 @@ followed."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -117,8 +117,9 @@ class ReportConsumer:
             self._write(connection, failed)
         self._reached = positions
 
-    def follow_deferred(self, reports: BeaconLog, known: Checkpoints) -> bool:
-        """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any."""
+    def follow_deferred(self, reports: BeaconLog, look: Callable[[], Checkpoints]) -> bool:
+        """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any. `look`:
+        returns the checkpoints that are defined now, for reports read before."""
         with self.engine.connect() as connection:
             if not deferral.read_deferred(connection):
                 return False
@@ -128,6 +129,7 @@ class ReportConsumer:
             pipeline = min(deferred, key=lambda name: (name <= self._had_its_turn, name))
             ends = report_tables.read_positions(connection)
             records, reached = deferral.read_turn(reports, pipeline, deferred[pipeline], ends)
+            known = look()
 
             def follow(some: Sequence[ReportRecord]) -> int:
                 memory = FollowingMemory.read(connection)

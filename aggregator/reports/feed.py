@@ -42,12 +42,12 @@ CLIENT: Final = {
 
 
 class ReportFeed:
-    """Thread that has all reports followed, from `start` to `close`; `checkpoints()` returns those of the current
-    pipelines."""
+    """Thread that has all reports followed, from `start` to `close`; `look()` returns the checkpoints that are defined
+    now."""
 
-    def __init__(self, bootstrap: str, follower: ReportConsumer, checkpoints: Callable[[], Checkpoints]) -> None:
+    def __init__(self, bootstrap: str, follower: ReportConsumer, look: Callable[[], Checkpoints]) -> None:
         self._follower = follower
-        self._checkpoints = checkpoints
+        self._look = look
         self._kafka = Consumer(KafkaConnection.of(bootstrap).client(CLIENT))
         self._partitions: set[int] = set()
         self._stopped = threading.Event()
@@ -84,8 +84,8 @@ class ReportFeed:
             ends_at = max(ends_at + BATCH_S, time.monotonic())
             with without_collections():
                 records = self._read(ends_at)
-                if records:
-                    self._follower.follow(records, self._checkpoints())
+                if records:  # once a batch, and after it was read: whoever sent these had heard of a definition before
+                    self._follower.follow(records, self._look())
 
     def _assign_new(self) -> None:
         """Begin to read the partitions that are not read yet, each where the database says."""

@@ -87,7 +87,7 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     failures = SetAside(store.engine)
     closer = Closer(store.engine, watch, reader, logs[0], metrics, failures)
     try:
-        with ReportFeed(bootstrap, follower, lambda: watch.checkpoints):
+        with ReportFeed(bootstrap, follower, watch.look):
             yield Driven(store, watch, closer, metrics, failures, follower, *logs)
     finally:
         for log in logs:

@@ -16,6 +16,7 @@ import yaml
 from sqlalchemy import select
 
 from lagloss_server.errors import UnknownPipeline, UnknownToken
+from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store import tokens
 from lagloss_server.store.audit import audit_table
@@ -218,3 +219,23 @@ def test_without_postgresql_what_is_known_goes_on_and_definitions_wait(
     wait_for(lambda: client.get("/healthz").json()["postgresql"] == "ok", what="it to be back")
     elsewhere.close()
     assert client.get(path, headers=headers).status_code == 200
+
+
+def test_what_another_collector_has_just_stored_is_known_at_once(collector: Collector, pipeline: str) -> None:
+    """Definitions come to this one by the database alone, between two of its looks."""
+    head = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: NAME}\nspec:\n"
+    for round_ in range(5):
+        node, fresh, dag = f"late-{round_}", f"{pipeline}-{round_}", f"{pipeline}-dag-{round_}"
+        jobs = f"  jobs: [{{dag: {dag}}}]\n"
+        collector.store.apply(parse_definition(f"{head}  nodes: [{{name: {node}}}]\n".replace("NAME", pipeline)))
+        collector.store.apply(parse_definition(f"{head}  nodes: [{{name: src}}]\n{jobs}".replace("NAME", fresh)))
+        bodies = [{**batch(pipeline, beacon()), "node": node}, {**batch(fresh, beacon()), "node": "src"}]
+        run = {"dag": dag, "run_id": "r", "due_at": "2026-11-26T12:00:00Z"}
+        run["run"] = {"state": "success", "at": run["due_at"], "started_at": run["due_at"]}
+        answers = [collector.client.post("/v1/beacons", json=body) for body in bodies]
+        assert [answer.status_code for answer in answers] == [202, 202], [answer.text for answer in answers]
+        collector.store.apply(
+            parse_definition(f"{head}  nodes: [{{name: src}}]\n  jobs: [{{dag: {dag}-2}}]\n".replace("NAME", fresh))
+        )
+        told = collector.client.post("/v1/task-runs", json={"reports": [{**run, "dag": f"{dag}-2"}]}).json()
+        assert told == {"accepted": 1, "ignored": 0}

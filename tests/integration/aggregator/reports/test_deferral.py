@@ -100,7 +100,7 @@ def test_the_others_are_followed_first_and_afterwards_all_is_as_if_in_order(
     assert quiet_seq(store) == {30}
     assert follower.positions() == log.ends()
     bases, turns = [basis(store)], 0
-    while follower.follow_deferred(log, KNOWN):
+    while follower.follow_deferred(log, lambda: KNOWN):
         turns += 1
         bases.append(basis(store))
         if restarts:
@@ -133,9 +133,9 @@ def test_what_comes_while_a_pipeline_is_deferred_waits_behind_and_a_flood_has_no
         follower.follow(batch, KNOWN)
     assert quiet_seq(store) == set()
     for _ in PIPELINES:
-        follower.follow_deferred(log, KNOWN)
+        follower.follow_deferred(log, lambda: KNOWN)
     assert len(quiet_seq(store)) == 1
-    while follower.follow_deferred(log, KNOWN):
+    while follower.follow_deferred(log, lambda: KNOWN):
         pass
     assert quiet_seq(store) == {30}
 
