@@ -39,7 +39,8 @@ def test_what_is_sent_right_after_apply_is_known(
     old, new = (f"applied-{uuid.uuid4().hex[:8]}" for _ in range(2))
     apply(store, old, "{name: src}")
     with driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts:
-        parts.closer.read_nothing_new()  # what other tests left in these topics
+        parts.follow_all()  # what other tests left in these topics
+        parts.closer.read_nothing_new()
         with store.engine.connect() as connection:
             before = quarantine.counts(connection)
         send(kafka_bootstrap, old, "src")
