@@ -22,6 +22,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.models import BATCH, BatchJson, invalid
+from lagloss_server.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
 SINGLE: Final = "application/cloudevents+json"
@@ -70,8 +71,8 @@ def _event(position: int, raw: object) -> CloudEventJson:
     try:
         event = _EVENT.validate_python(raw)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise _bad(position, str(found["loc"][0]) if found["loc"] else None, found["msg"]) from None
+        found = explain(error, raw)[0]
+        raise _bad(position, write_path(found.path) if found.path else None, found.problem) from None
     for name in event:
         if not _ATTRIBUTE.fullmatch(name):
             raise _bad(position, name, "expected names of lower-case letters and digits")
@@ -88,10 +89,11 @@ def _batch(events: Sequence[CloudEventJson]) -> BatchJson:
         if not event["type"].startswith(TYPE_PREFIX):
             raise _bad(at, "type", f"expected {TYPE_PREFIX}in, out, filtered or dead")
     beacons = [_beacon(event) for event in events]
+    batch = {"pipeline": source[1], "node": source[2], "beacons": beacons}
     try:
-        return BATCH.validate_python({"pipeline": source[1], "node": source[2], "beacons": beacons})
+        return BATCH.validate_python(batch)
     except ValidationError as error:
-        raise renamed(invalid(error, "source", "event", "beacons")) from None
+        raise renamed(invalid(error, batch, "source", "event", "beacons")) from None
 
 
 def renamed(problem: Problem) -> Problem:

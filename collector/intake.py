@@ -99,4 +99,4 @@ def report_of_json(body: bytes) -> EmitterReport:
     try:
         return ReportJson.model_validate_json(body).report()
     except ValidationError as error:
-        raise invalid(error, "report", "tally", "tallies") from None
+        raise invalid(error, body, "report", "tally", "tallies") from None

@@ -18,6 +18,7 @@ from pydantic import (
     ValidationError,
     with_config,
 )
+from pydantic_core import from_json
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.batches import BeaconBatch, Numbered, Seen
@@ -37,6 +38,7 @@ from lagloss.wire.format import (
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import cut_traceparent
 from lagloss_server.fields import Name
+from lagloss_server.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
 MAX_SEQ: Final = (1 << 31) - 1
@@ -98,7 +100,7 @@ def read_batch(body: bytes) -> BatchJson:
     try:
         return BATCH.validate_json(body)
     except ValidationError as error:
-        raise invalid(error, "batch", "beacon", "beacons") from None
+        raise invalid(error, body, "batch", "beacon", "beacons") from None
 
 
 def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
@@ -150,15 +152,27 @@ def time_ms(value: object, position: int, field: str) -> float:
         raise Problem(422, "Bad beacon", BAD_TIME, position=position, field=field) from None
 
 
-def invalid(error: ValidationError, whole: str, part: str, parts: str) -> Problem:
-    """Names the first thing that is wrong; if that is a `part` in the list called `parts`, its position, too."""
-    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    place = found["loc"]
-    if place[:1] == (parts,) and len(place) > 1 and isinstance(place[1], int):
-        field = str(place[2]) if len(place) > 2 else None  # the rest names members of unions
-        detail = BAD_TIME if field in ("event_time", "observed_at") and len(place) > 3 else found["msg"]
-        return Problem(422, f"Bad {part}", detail, position=place[1], field=field)
-    return Problem(422, f"Bad {whole}", found["msg"], field=".".join(map(str, place)) or None)
+def invalid(error: ValidationError, document: object, whole: str, part: str, parts: str) -> Problem:
+    """Names the first thing that is wrong with a document, or the JSON of a body; if that is a `part` in the list
+    called `parts`, its position, too."""
+    found = explain(error, _read_json(document) if isinstance(document, bytes) else document)[0]
+    path, detail = found.path, found.problem
+    is_part = path[:1] == (parts,) and len(path) > 1 and isinstance(path[1], int)
+    if not is_part:
+        return Problem(422, f"Bad {whole}", detail, field=write_path(path) if path else None)
+    if path[2:] in (("event_time",), ("observed_at",)):
+        detail = BAD_TIME
+    elif len(path) > 3:
+        detail = f"{write_path(path[3:])}: {detail}"
+    field = write_path(path[2:3]) if len(path) > 2 else None
+    return Problem(422, f"Bad {part}", detail, position=int(path[1]), field=field)
+
+
+def _read_json(body: bytes) -> object:
+    try:
+        return from_json(body)
+    except ValueError:
+        return None
 
 
 class _Strict(BaseModel):

@@ -94,7 +94,7 @@ def read_event(body: bytes) -> list[RunReport]:
         event = _Event.model_validate_json(body)
         return [as_report(0, report) for report in _reports(event)]
     except ValidationError as error:
-        raise invalid(error, "event", "event", "events") from None
+        raise invalid(error, body, "event", "event", "events") from None
 
 
 def _reports(event: _Event) -> Iterator[TaskRunJson]:

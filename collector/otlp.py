@@ -25,6 +25,7 @@ from collector.metadata_cache import KnownPipeline
 from collector.models import BeaconJson, as_seen
 from lagloss.wire.traces import write_traceparent
 from lagloss_server.fields import Name
+from lagloss_server.invalid import explain, keys_given, write_path
 from lagloss_server.net.problem_details import Problem
 
 PROTOBUF: Final = "application/x-protobuf"
@@ -141,10 +142,10 @@ def _seen(span: Span, attributes: Mapping[str, Value], *, taken_in: bool) -> See
 
 
 def _why(error: ValidationError) -> str:
-    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    field = str(found["loc"][0]) if found["loc"] else "lagloss.pipeline and lagloss.node or service.name"
+    found = explain(error, keys_given(error))[0]
+    field = write_path(found.path) if found.path else "lagloss.pipeline and lagloss.node or service.name"
     names = {"message_id": "messaging.message.id", "event_time": "lagloss.event_time", "checkpoint": "lagloss.to"}
-    return f"{names.get(field, field)}: {found['msg']}"
+    return f"{names.get(field, field)}: {found.problem}"
 
 
 def _plain(pairs: Iterable[KeyValue]) -> Iterator[tuple[str, Value]]:

@@ -87,7 +87,7 @@ def read_reports(body: bytes) -> list[RunReport]:
     try:
         found = TaskRunsJson.model_validate_json(body)
     except ValidationError as error:
-        raise invalid(error, "reports", "report", "reports") from None
+        raise invalid(error, body, "reports", "report", "reports") from None
     return [as_report(at, report) for at, report in enumerate(found.reports)]
 
 

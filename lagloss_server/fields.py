@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import Annotated, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -23,6 +25,26 @@ MAX_DURATION_MS: Final = 366 * 86_400_000
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
+MAX_SHOWN: Final = 60
+"""Characters of a text that a message shows."""
+
+
+def describe(value: object) -> str:
+    """Return what a part of a document is, for messages: short, as it is written there rather than as Python has it."""
+    if isinstance(value, Mapping):
+        return "a mapping" if value else "an empty mapping"
+    if isinstance(value, list | tuple):
+        return "a list" if value else "an empty list"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, date):  # a datetime is one
+        return f"the date {value.isoformat()}"
+    if isinstance(value, int) and abs(value) >= 10**MAX_SHOWN:  # Python refuses to write thousands of digits
+        return "a huge number"
+    text = repr(value) if isinstance(value, str | int | float) else "another value"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
 def parse_duration_ms(text: object) -> int:
     """Parse `500ms`, `60s`, `15m`, `1h` or `7d` into milliseconds.
 
@@ -31,7 +53,7 @@ def parse_duration_ms(text: object) -> int:
     """
     match = _DURATION.fullmatch(text) if isinstance(text, str) else None
     if match is None:
-        raise ValueError(f"expected a duration such as 500ms, 60s, 15m or 1h, found {text!r}")
+        raise ValueError(f"expected a duration such as 500ms, 60s, 15m or 1h, found {describe(text)}")
     return round(float(match[1]) * _UNIT_MS[match[2]])
 
 
@@ -53,16 +75,40 @@ DurationMs = Annotated[
 ]
 """A duration as text, kept in milliseconds."""
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]
+
+
+@dataclass(frozen=True, slots=True)
+class TextPattern:
+    """What texts of a pattern are, for messages; `is_shown`: whether one that does not match can be shown there, since
+    it is no secret in the wrong place."""
+
+    meaning: str
+    is_shown: bool
+
+
+PATTERNS: Final[dict[str, TextPattern]] = {}
+"""By the regular expression."""
+
+
+def like(pattern: str, meaning: str, *, is_shown: bool = True, **limits: Any) -> Any:
+    """Return the field of a text that matches a pattern, of which errors say what it means."""
+    PATTERNS[pattern] = TextPattern(meaning, is_shown)
+    return Field(pattern=pattern, **limits)
+
+
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
-Name = Annotated[str, Field(pattern=NAME_PATTERN)]
+Name = Annotated[
+    str,
+    like(NAME_PATTERN, "a name of 1 to 100 letters, digits, `-` and `_` that begins with a letter or digit"),
+]
 """Letters, digits, `-` and `_`: no dot or slash, which separate the parts of checkpoints and keys."""
 
 
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"expected a time zone such as Europe/Berlin, found {name!r}") from error
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # OSError: longer than a file's name may be
+        raise ValueError(f"expected a time zone such as Europe/Berlin, found {describe(name)}") from error
     return name
 
 

@@ -1,8 +1,10 @@
-"""YAML files of users, read into models, with errors that name file, line and expectation."""
+"""YAML of users: files read into models, with errors that name file, line and expectation, and texts written that can
+be read again."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from yaml.composer import ComposerError
 
 from lagloss_server.errors import BadDefinition
+from lagloss_server.invalid import explain
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -34,10 +37,8 @@ def parse_yaml(model: type[Model], text: str, source: str, folder: Path | None =
     try:
         return model.model_validate(data, context={"folder": folder})
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"]) or "document"
-        problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        raise BadDefinition(source=source, line=_line_of(tree, first["loc"]), problem=problem) from error
+        first = explain(error, data, model)[0]
+        raise BadDefinition(source=source, line=_line_of(tree, first.path), problem=first) from error
 
 
 class _Loader(yaml.SafeLoader):
@@ -98,3 +99,43 @@ def _child(tree: yaml.Node | None, step: int | str) -> tuple[yaml.Node | None, i
     if isinstance(tree, yaml.SequenceNode) and isinstance(step, int) and step < len(tree.value):
         return tree.value[step], tree.value[step].start_mark.line + 1
     return None, None
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes no aliases, which `_Loader` does not read, and line breaks as escapes."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        # in single quotes PyYAML reads the breaks U+0085, U+2028 and U+2029 as others than it wrote
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style=None if data.isprintable() else '"')
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+
+def write_documents(documents: Iterable[object]) -> str:
+    """Return documents as one YAML text, which reads back the same."""
+    return _dumped(documents, width=120, explicit_start=True)
+
+
+def write_flow(document: object) -> str:
+    """Return a mapping or a list in one line: `{name: orders, to: [a, b]}`."""
+    return _dumped([document], width=sys.maxsize, default_flow_style=True).rstrip("\n")
+
+
+def write_line(entry: dict[str, str]) -> str:
+    """Return an entry of a mapping in one line, without braces: `name: orders`."""
+    return _dumped([entry], width=sys.maxsize).rstrip("\n")
+
+
+def _dumped(documents: Iterable[object], **options: Any) -> str:
+    text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, allow_unicode=True, **options)
+    return text
+
+
+def comment(text: str) -> str:
+    """Return a comment of one line with this text, whatever it holds: what would end the line, or is not allowed in
+    YAML, is escaped as Python does."""
+    return "# " + "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

@@ -23,6 +23,7 @@ from alerting.rules.jobs import RUNS_S
 from alerting.rules.lag import OnTime
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.errors import BadDefinition, NotEnoughData
+from lagloss_server.invalid import explain
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
@@ -134,7 +135,7 @@ def with_rules(stored: Definition, given: Definition, source: Path | None) -> De
     try:
         return Definition.model_validate(document)
     except ValidationError as error:
-        raise BadDefinition(source=source, line=1, problem=error.errors()[0]["msg"]) from error
+        raise BadDefinition(source=source, line=1, problem=explain(error, document, Definition)[0]) from error
 
 
 def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, to_s: int) -> Tried:

@@ -6,6 +6,8 @@ reason comes to the client's `error_cb` alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -85,6 +87,15 @@ def is_of_group(error: KafkaError) -> bool:
     """Return whether an error means nothing to a consumer that takes part in no group: the client demands a `group.id`,
     and looks for its coordinator at once."""
     return error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED
+
+
+@contextmanager
+def reaching(cluster: Cluster) -> Iterator[None]:
+    """Run a block that asks this cluster for a command. Raises KafkaUnreachable, or KafkaRefuses, for it."""
+    try:
+        yield
+    except KafkaException as error:
+        raise unreachable(cluster, kafka_error(error)) from error
 
 
 def unreachable(cluster: Cluster, error: KafkaError) -> KafkaUnreachable:

@@ -19,13 +19,14 @@ from pydantic import ValidationError
 from rich.console import Console
 
 import lagloss
-from lagloss.broker.errors import kafka_error, unreachable
+from lagloss.broker.errors import kafka_error, reaching, unreachable
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError, UsageError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
 from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
+from lagloss_server.invalid import explain, keys_given
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
@@ -424,13 +425,11 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
     from lagloss.broker.topics import BEACONS
     from lagloss_server.queries.beacon_log import BeaconLog
 
-    with open_store(settings) as store:
+    bootstrap = settings.require_kafka()
+    with open_store(settings) as store, reaching(bootstrap):
         store.pipeline(pipeline)
-        log = BeaconLog(settings.require_kafka(), BEACONS)
-        try:
+        with closing(BeaconLog(bootstrap, BEACONS)) as log:
             yield store, log
-        finally:
-            log.close()
 
 
 def _read_presence(settings: Settings, store: Store, pipeline: str, start: int) -> Presence | None:
@@ -473,13 +472,13 @@ def run_app(app: typer.Typer, name: str = "lagloss") -> None:
         sys.stderr.write(f"lagloss: {error}\n")
         sys.exit(error.exit_code)
     except KafkaException as error:
-        away = unreachable(Settings.load().kafka_bootstrap, kafka_error(error))
+        away = unreachable(Settings().kafka_bootstrap, kafka_error(error))
         sys.stderr.write(f"lagloss: {away}\n")
         sys.exit(away.exit_code)
     except ValidationError as error:
-        for problem in error.errors():
-            name = ENV_PREFIX + "_".join(map(str, problem["loc"])).upper()
-            sys.stderr.write(f"lagloss: {name}: {problem['msg']}, found {problem['input']!r}\n")
+        for problem in explain(error, keys_given(error)):
+            name = ENV_PREFIX + "_".join(map(str, problem.path)).upper()
+            sys.stderr.write(f"lagloss: {name}: {problem.problem}\n")
         sys.exit(EXIT_USAGE)
 
 

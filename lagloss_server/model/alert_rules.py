@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.nodes import NodeSpec
@@ -366,7 +366,9 @@ class RunLateAlert(Strict):
 class Alerts(Strict):
     """`spec.alerts`. `upstream`: pipelines whose blindness silences this one's alerts."""
 
-    runbook: Annotated[str, Field(pattern=r"^https?://[!-~]+$", max_length=1_000)] | None = None
+    runbook: (
+        Annotated[str, like(r"^https?://[!-~]+$", "an http or https URL", is_shown=False, max_length=1_000)] | None
+    ) = None
     resolve_after: Windows = Field(default=3, alias="resolveAfter")
     upstream: Annotated[tuple[Name, ...], Field(max_length=100)] = ()
     loss: Annotated[tuple[LossAlert, ...], *_ENTRIES] = (LossAlert(),)

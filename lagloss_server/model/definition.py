@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like, refuse
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.cuts import AFTER, cut_problem
 from lagloss_server.model.flow import Flow
@@ -37,8 +37,14 @@ def _are_free(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
-LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,99}$")]
-LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")]
+LabelName = Annotated[
+    str,
+    like(
+        r"^[A-Za-z_][A-Za-z0-9_-]{0,99}$",
+        "a name of 1 to 100 letters, digits, `-` and `_` that begins with a letter or `_`",
+    ),
+]
+LabelValue = Annotated[str, like(r"^[^\x00-\x1f\x7f]{0,200}$", "text of at most 200 characters in one line")]
 Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=50), AfterValidator(_are_free)]
 
 

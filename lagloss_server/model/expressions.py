@@ -14,6 +14,8 @@ from typing import Any, ClassVar, Final, Literal, NoReturn, Self, cast, get_args
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from lagloss_server.fields import describe
+
 Source = Literal["value", "key", "header", "timestamp"]
 Unit = Literal["s", "ms", "us", "ns"]
 Path = tuple[str | int, ...]
@@ -27,8 +29,8 @@ MAX_DEPTH: Final = 20
 _STEP: Final = re.compile(
     r"""\.(?P<name>[^\W\d][\w-]*|[@$][\w@$-]*)|\[(?P<index>0|[1-9]\d{0,8})\]|\[(?P<quoted>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")\]"""
 )
-_HEADER: Final = re.compile(r"""header:(?P<name>'(?:[^'\\]|\\.)+'|"(?:[^"\\]|\\.)+"|[^\s()=!,'"\[\]]+)""")
-_UNIT: Final = re.compile(r"\s+in\s+(\S+)$")
+_HEADER: Final = re.compile(r"""header:(?P<name>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s()=!,'"\[\]]+)""")
+_UNIT: Final = re.compile(r"\s+in\s+([^\s'\"\]]+)$")
 _WORD: Final = re.compile(r"[A-Za-z]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9]\d*)(?P<fraction>(?:\.\d+)?(?:[eE][+-]?\d+)?)")
 _TEXT: Final = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
@@ -96,7 +98,8 @@ class IdExpression(_Expression):
             return cls(given, (_part(given),))
         if isinstance(given, list | tuple) and 0 < len(given) <= 8 and all(isinstance(each, str) for each in given):
             return cls(tuple(given), tuple(_part(each) for each in given))
-        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to 8 of these, found {given!r}")
+        found = repr(given) if isinstance(given, list) else describe(given)
+        raise ValueError(f"expected {_OPERANDS}, or a list of 1 to 8 of these, found {found}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +220,7 @@ def _parts_of(test: Test) -> Iterator[RecordPart]:
 
 def _text(given: object) -> str:
     if not isinstance(given, str) or not given.strip():
-        raise ValueError(f"expected an expression as text, found {given!r}")
+        raise ValueError(f"expected an expression as text, found {describe(given)}")
     try:
         given.encode()
     except UnicodeEncodeError:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like
 
 MINUTE_MS: Final = 60_000
-DagId = Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=250)]
+DagId = Annotated[str, like(r"^[\w.-]+$", "text of letters, digits, `.`, `-` and `_`", max_length=250)]
 """As Airflow allows it, for DAGs and for tasks (`group.task`)."""
 
 

@@ -13,6 +13,7 @@ import re2
 from pydantic import BeforeValidator, Field
 
 from lagloss_server.errors import BadMatchers
+from lagloss_server.fields import describe
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
@@ -34,15 +35,15 @@ class Matcher:
     value: str
 
     @classmethod
-    def parse(cls, text: str) -> Matcher:
+    def parse(cls, text: object) -> Matcher:
         """`label=value`, or with `!=`, `=~`, `!~`, as Alertmanager writes them.
 
         Raises:
             ValueError: for anything else, and for a pattern that is none.
         """
-        found = _FORM.fullmatch(text)
+        found = _FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            raise ValueError(f"expected a matcher such as pipeline=clicks or rule=~lag.*, found {text!r}")
+            raise ValueError(f"expected a matcher such as pipeline=clicks or rule=~lag.*, found {describe(text)}")
         label, operator, value = found[1], found[2], found[3]
         if len(value) >= 2 and value[0] == value[-1] == '"':
             value = value[1:-1]

@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 import networkx as nx
 from pydantic import Field
 
-from lagloss_server.fields import Name, Strict
+from lagloss_server.fields import Name, Strict, like
 from lagloss_server.model.taps import Elsewhere, GroupId, Place, TapSpec
 
-QueueUrl = Annotated[str, Field(pattern=r"^https?://[^\s\x00-\x1f\x7f]{1,500}$")]
+QueueUrl = Annotated[
+    str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an http or https URL without blanks", is_shown=False)
+]
 """As boto3 calls it."""
 
 

@@ -70,7 +70,7 @@ class _Resolver:
 
     def _taps(self, node: str) -> Mapping[str, TapSpec | str]:
         """Return the taps of a node by place: `out` spread over its outs, the default of sinks added."""
-        given = dict(self._specs[node].taps)
+        given = dict(self._specs[node].taps) if node in self._specs else {}  # a retrier need not be declared
         exits = [name.partition(".")[2] for name in self._flow.exits(node)]
         everywhere = given.pop("out", None) if "out" not in exits else None
         if everywhere is not None:

@@ -12,15 +12,18 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from lagloss_server.fields import Name, Strict
+from lagloss_server.fields import Name, Strict, like
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
 
 TAP_LABEL: Final = "lagloss.tap"
 """Label of the emitter that a tap is: its source."""
-GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
+GroupId = Annotated[str, like(r"^[^\x00-\x1f\x7f]{1,255}$", "a group of 1 to 255 characters in one line")]
 """As Kafka's clients call it: `group.id`."""
-TopicName = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,249}$")]
-Place = Annotated[str, Field(pattern=r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-Za-z0-9_-]{0,99})$")]
+TopicName = Annotated[str, like(r"^[A-Za-z0-9._-]{1,249}$", "a topic of 1 to 249 letters, digits, `.`, `-` and `_`")]
+Place = Annotated[
+    str,
+    like(r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-Za-z0-9_-]{0,99})$", "one of in, out, out:NODE, filtered and dead"),
+]
 """A checkpoint without its node."""
 Elsewhere = Literal["beacons", "commit"]
 """`beacons`: the node's processes send them; `commit`: the checkpoint of a sink is that of its group's commits."""
@@ -41,7 +44,7 @@ def read_schema(path: Path) -> str:
     """
     try:
         raw = path.read_bytes()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise ValueError(f"expected a readable schema, found {error}") from error
     try:
         text = raw.decode()

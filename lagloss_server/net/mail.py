@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from lagloss_server.fields import like
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret
@@ -44,7 +45,9 @@ class ServerConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
-    host: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9.:_-]+$")]
+    host: Annotated[
+        str, like(r"^[A-Za-z0-9.:_-]+$", "the name or address of a host", is_shown=False, min_length=1, max_length=255)
+    ]
     port: Annotated[int, Field(ge=1, le=65_535)] = 587
     tls: Literal["starttls", "tls", "none"] = "starttls"
     username: Secret | None = None

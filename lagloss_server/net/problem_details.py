@@ -13,6 +13,8 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
+from lagloss_server.invalid import explain, write_path
+
 RETRY_AFTER_S: Final = 5
 
 
@@ -97,8 +99,14 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_: Request, error: RequestValidationError) -> Response:
-        first = error.errors()[0]
-        return Problem(422, "Bad parameter", first["msg"], field=str(first["loc"][-1])).response()
+        errors = error.errors()
+        sent: dict[object, dict[object, object]] = {}
+        for each in errors:
+            source, *names = each["loc"]
+            if each["type"] != "missing":
+                sent.setdefault(source, {}).update(dict.fromkeys(names[:1], each["input"]))
+        first = explain(errors, sent)[0]
+        return Problem(422, "Bad parameter", first.problem, field=write_path(first.path[1:])).response()
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:

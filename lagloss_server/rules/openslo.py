@@ -11,13 +11,12 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-import yaml
-
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.rule_places import of_pipeline, places_of
 from lagloss_server.rules.error_budget import BUDGET_DAYS, BURN_SPANS, OBJECTIVES, BurnSpans, Objective, Target
+from lagloss_server.yaml_files import write_documents
 
 API_VERSION: Final = "openslo/v1"
 TARGET: Final = "lagloss"
@@ -42,8 +41,7 @@ def openslo(pipelines: Iterable[StoredPipeline]) -> list[Document]:
 
 def as_yaml(documents: Iterable[Document]) -> str:
     """Return the objects as documents of one YAML file."""
-    text: str = yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True, width=120, explicit_start=True)
-    return text
+    return write_documents(documents)
 
 
 def _of_pipeline(stored: StoredPipeline) -> Iterator[Document]:

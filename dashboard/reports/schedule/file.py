@@ -13,7 +13,7 @@ from dashboard.reports.ranges import PRESETS, CalendarSpan, between, named_range
 from dashboard.reports.render.formats import FORMATS
 from dashboard.reports.schedule.rule import Schedule
 from lagloss.errors import LaglossError
-from lagloss_server.fields import Name, Strict, Zone, refuse
+from lagloss_server.fields import Name, Strict, Zone, describe, refuse
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.matchers import MatcherList, of_pipelines, reach
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec
@@ -25,7 +25,7 @@ def _none_if_all(given: object) -> object:
     if given == "all":
         return None
     if not isinstance(given, list) or not given:
-        raise ValueError(f"expected `all` or a list of pipelines, found {given!r}")
+        raise ValueError(f"expected `all` or a list of pipelines, found {describe(given)}")
     return given
 
 

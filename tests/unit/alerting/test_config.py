@@ -87,7 +87,7 @@ def test_a_whole_file_says_who_is_told_of_what(monkeypatch: pytest.MonkeyPatch) 
         (MAINTENANCE.replace("FREQ=DAILY", "DAILY"), 4, "RRULE"),
         (MAINTENANCE.replace("UTC", "Mars"), 4, "time zone"),
         (MAINTENANCE.replace("[a=b]", "[]"), 4, "match"),
-        (MAINTENANCE.replace("match: [a=b], ", ""), 4, "match: Field required"),
+        (MAINTENANCE.replace("match: [a=b], ", ""), 4, "match: expected a value, found none"),
         (MAINTENANCE.replace("T00:00", "T00:00Z"), 4, "offset"),
     ],
 )

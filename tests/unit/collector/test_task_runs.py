@@ -122,7 +122,7 @@ def test_the_end_of_a_run_of_more_tasks_than_are_told_of_is_known() -> None:
 def test_events_of_other_producers_say_nothing() -> None:
     assert event("COMPLETE", "2026-11-26T12:09:00Z", spark_properties={"properties": {}}) == []
     assert read_event(b'{"eventTime": "2026-11-26T12:09:00Z", "dataset": {"namespace": "s3", "name": "x"}}') == []
-    with pytest.raises(Problem, match="Input should be"):
+    with pytest.raises(Problem, match="expected 'START'"):
         read_event(b'{"eventTime": "2026-11-26T12:09:00Z", "eventType": "BEGIN"}')
     with pytest.raises(Problem, match="Invalid JSON"):
         read_event(b"no")

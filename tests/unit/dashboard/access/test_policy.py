@@ -79,8 +79,8 @@ def test_a_team_grants_only_looks_and_no_ids_unless_the_file_says_more() -> None
     ("teams", "problem"),
     [
         ("[]", "3: teams"),
-        ("\n  - {name: a, groups: [x], pipelines: []}", "teams.0.pipelines"),
-        ("\n  - {name: a, groups: [x]}", "teams.0.pipelines"),
+        ("\n  - {name: a, groups: [x], pipelines: []}", "teams[0].pipelines"),
+        ("\n  - {name: a, groups: [x]}", "teams[0].pipelines"),
         ("\n  - {name: a, pipelines: [team=web]}", "expected groups or users, found neither"),
         (
             "\n  - {name: a, groups: [x], pipelines: [severity=critical]}",
@@ -88,12 +88,12 @@ def test_a_team_grants_only_looks_and_no_ids_unless_the_file_says_more() -> None
         ),
         ("\n  - {name: a, groups: [x], pipelines: [web]}", "expected a matcher such as"),
         ("\n  - {name: a, groups: [x], pipelines: ['team=~(']}", "expected a regular expression of RE2"),
-        ("\n  - {name: a, groups: [x], pipelines: [team=web], role: admin}", "teams.0.role"),
-        ("\n  - {name: a, groups: [x], pipelines: [team=web], ids: maybe}", "teams.0.ids"),
-        ("\n  - {name: a, group: [x], pipelines: [team=web]}", "teams.0"),
+        ("\n  - {name: a, groups: [x], pipelines: [team=web], role: admin}", "teams[0].role"),
+        ("\n  - {name: a, groups: [x], pipelines: [team=web], ids: maybe}", "teams[0].ids"),
+        ("\n  - {name: a, group: [x], pipelines: [team=web]}", "teams[0]"),
         (
             "\n  - {name: a, groups: [x], pipelines: [team=web]}\n  - {name: a, groups: [y], pipelines: [team=b]}",
-            "5: teams.1.name: expected each team once, found a twice",
+            "5: teams[1].name: expected each team once, found a twice",
         ),
     ],
 )

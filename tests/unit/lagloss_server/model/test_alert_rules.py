@@ -139,7 +139,7 @@ def test_labels_are_kept() -> None:
         ("    loss: {page: {of: 4}, breaches: 3}\n", 9, "expected breaches below `page` alone"),
         ("    loss:\n", 9, "expected on, off, the rule's settings or a list of them, found nothing"),
         ("    budget:\n", 9, "expected on, off or the rule's settings, found nothing"),
-        ("    loss: maybe\n", 9, "valid dictionary"),
+        ("    loss: maybe\n", 9, "expected a mapping"),
         ("    loss:\n      - {}\n      - at: checkpoint=a.in\n", 11, "to match destination or node or link"),
         ("    loss:\n      - at: [node=a, link=a->b]\n", 10, "expected matchers of one label, found link and node"),
         ("    loss: {at: team=a}\n", 9, "expected a matcher of destination, node, link, checkpoint, found team"),
@@ -165,7 +165,7 @@ def test_labels_are_kept() -> None:
         ("    negativeLag: {max: 0ms}\n", 9, "expected a duration above 0"),
         ("    duplicates: {max: -1}\n", 9, "greater than 0"),
         ("    upstream:\n      - orders\n      - clicks\n", 11, "found clicks itself"),
-        ("    runbook: javascript:alert(1)\n", 9, "match pattern"),
+        ("    runbook: javascript:alert(1)\n", 9, "expected an http or https URL, found text"),
         ("    resolveAfter: 0\n", 9, "greater than or equal to 1"),
     ],
 )

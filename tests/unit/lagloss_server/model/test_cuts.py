@@ -67,7 +67,7 @@ def test_a_retrier_that_nodes_of_both_sides_use_makes_them_one() -> None:
         ((SHOP, BARE.replace("new", "new, retries: r"), STORE), "a `contract` beside the `retries` of sum"),
         ((BARE, STORE), "an incoming link of sum"),
         ((SHOP, BARE, STORE, "    - {name: sum-new, to: [store]}\n"), "expected sum-new to be free"),
-        ((SHOP, BARE.replace("new", "old"), STORE), "Input should be 'new'"),
+        ((SHOP, BARE.replace("new", "old"), STORE), "expected 'new', found 'old'"),
         ((SHOP.replace("sum", "s" * 100), BARE.replace("sum", "s" * 100), STORE), "at most 96 characters"),
     ],
 )

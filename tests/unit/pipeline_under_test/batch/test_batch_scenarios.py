@@ -42,7 +42,7 @@ def test_the_repository_has_all_the_scenarios_that_are_promised() -> None:
         ('faults:\n  - {hour: 1, task: "task:whole"}\n', "expected task:NAME"),
         ("faults:\n  - {at: 1s, redrive: landing}\n", "expected one of db-import, index-import"),
         ("expect:\n  lost:\n    link a->b: {min: 1}\n", "expected one of the places"),
-        ("until: tomorrow\n", "Extra inputs are not permitted"),
+        ("until: tomorrow\n", "until: expected one of the keys"),
     ],
 )
 def test_a_bad_file_is_refused_with_what_was_expected(text: str, expected: str) -> None:
