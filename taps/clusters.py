@@ -9,14 +9,14 @@ from taps.cluster_topics import ClusterTopics
 from taps.commit_log import CommitLog
 
 
-def cluster_of(name: str, bootstrap: str = "") -> Cluster:
+def cluster_of(name: str, settings: Settings) -> Cluster:
     """Return the connection to a named cluster; empty: the one of lagloss's own topics.
 
     Raises:
         BadSetting: the environment does not know it.
         NotConfigured: no Kafka is known.
     """
-    return KafkaConnection.named(name) if name else bootstrap or Settings.load().require_kafka()
+    return KafkaConnection.named(name) if name else settings.require_kafka()
 
 
 def registry_of(name: str) -> SchemaRegistry | None:

@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, Literal, NamedTuple
 
 import networkx as nx
 import numpy as np
 
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
+from lagloss_server.yaml_files import comment, write_flow, write_line
 from taps.extraction import Extractor
 from taps.extraction.formats import Schemas
 from taps.extraction.guesses import Guesses, guess
@@ -36,8 +37,16 @@ LEAST_SHARED: Final = 0.3
 SAME_TIME_MS: Final = 1.0
 SAME_TIMES: Final = 0.95
 """Share of the ids in two topics that have the same event time in both, where a tap can read it in both."""
-_WORDS: Final = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
-"""Plain scalars that YAML reads as something else."""
+MAX_STEM: Final = 80
+"""Characters of a node's name that are of its group or topic, so that it stays a name with what makes it unique."""
+
+
+class NodeLabel(NamedTuple):
+    """A node before it has a name: the group of this name, or whatever writes the topic of this name; `source` of it,
+    where no topic before it has its ids."""
+
+    kind: Literal["group", "writer", "source"]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -175,24 +184,23 @@ class _Proposal:
         self._readers: dict[str, list[str]] = {
             topic: sorted(group for group, read in groups.items() if topic in read) for topic in self._topics
         }
-        self._writer: dict[str, str] = {}
-        self._names: dict[str, str] = {}
-        self._notes: dict[str, list[str]] = {}
+        self._writer: dict[str, NodeLabel] = {}
+        self._names: dict[NodeLabel, str] = {}
+        self._notes: dict[NodeLabel, list[str]] = {}
         for hop in self._hops:
             self._writer.setdefault(hop.after, self._choose_writer(hop))
 
     def nodes(self) -> list[NodeGuess]:
-        found: dict[str, NodeGuess] = {}
-        groups = {group for readers in self._readers.values() for group in readers}
+        found: dict[NodeLabel, NodeGuess] = {}
         for topic in self._ordered():
-            writer = self._writer.get(topic) or f"source of {topic}"
-            node = found.setdefault(writer, NodeGuess(self._name(writer), writer if writer in groups else None))
+            writer = self._writer.get(topic) or NodeLabel("source", topic)
+            node = found.setdefault(writer, self._node(writer))
             identity, event_time, doubts = self._identity(topic)
             node.notes += [*self._notes.pop(writer, ()), *doubts]
-            readers = self._readers[topic]
+            readers = [NodeLabel("group", group) for group in self._readers[topic]]
             node.outputs.append(Output(topic, identity, event_time, tuple(map(self._name, readers))))
-            for group in readers:
-                found.setdefault(group, NodeGuess(self._name(group), group))
+            for reader in readers:
+                found.setdefault(reader, self._node(reader))
         return list(found.values())
 
     def _ordered(self) -> list[str]:
@@ -204,17 +212,20 @@ class _Proposal:
             ordered += ready or [topic for topic in before if topic not in ordered][:1]
         return ordered
 
-    def _choose_writer(self, hop: TopicHop) -> str:
-        """Return the group that writes the topic after a hop; a label of our own where none reads the one before."""
+    def _node(self, label: NodeLabel) -> NodeGuess:
+        return NodeGuess(self._name(label), label.text if label.kind == "group" else None)
+
+    def _choose_writer(self, hop: TopicHop) -> NodeLabel:
+        """Return the group that writes the topic after a hop; just its writer if no group reads the one before."""
         readers = self._readers[hop.before]
         if not readers:
-            return f"writer of {hop.after}"
+            return NodeLabel("writer", hop.after)
         best = max(readers, key=lambda group: (SequenceMatcher(None, group, hop.after).ratio(), group))
         if len(readers) > 1:
             others = ", ".join(group for group in readers if group != best)
             note = f"{hop.after} can also be written by {others}, which reads {hop.before}, too"
-            self._notes.setdefault(best, []).append(note)
-        return best
+            self._notes.setdefault(NodeLabel("group", best), []).append(note)
+        return NodeLabel("group", best)
 
     def _identity(self, topic: str) -> tuple[str, str, list[str]]:
         """Return id and event time of a topic's tap, and doubts."""
@@ -240,12 +251,11 @@ class _Proposal:
                 return identity, time, [f"{hop.shared:.0%} of its ids are in {hop.before}"]
         return identity, source_time, [f"no field has the event time that {hop.before} gives its ids: taps need it"]
 
-    def _name(self, label: str) -> str:
-        """Return a node's name, of letters, digits, `-` and `_`."""
+    def _name(self, label: NodeLabel) -> str:
+        """Return a node's name, of letters, digits, `-` and `_`, which no other node has."""
         if label not in self._names:
-            plain = re.sub(r"^(source|writer) of ", "", label)
-            short = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")[:90] or "node"
-            name = f"{short}-source" if label.startswith("source of ") else short
+            stem = re.sub(r"[^A-Za-z0-9_-]+", "-", label.text).strip("-_")[:MAX_STEM] or "node"
+            name = f"{stem}-source" if label.kind == "source" else stem
             names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
             self._names[label] = next(each for each in names if each not in self._names.values())
         return self._names[label]
@@ -258,35 +268,33 @@ def _agree(expected: Mapping[bytes, float], found: Mapping[bytes, float]) -> boo
     return bool(common) and same >= SAME_TIMES * len(common)
 
 
-def as_yaml(pipeline: str, nodes: Sequence[NodeGuess], lookback: str) -> str:
-    """Return the definition as YAML to edit, doubts as comments."""
+def as_yaml(pipeline: str, nodes: Sequence[NodeGuess], lookback: str, cluster: str = "") -> str:
+    """Return the definition as YAML to edit, doubts as comments. `cluster`: the name of the topics' and groups', empty
+    for the one of lagloss's own topics."""
+    head = {"apiVersion": "lagloss/v1", "kind": "Pipeline"}
     lines = [
-        "apiVersion: lagloss/v1",
-        "kind: Pipeline",
-        f"metadata: {{name: {pipeline}}}",
+        *(write_line({name: value}) for name, value in head.items()),
+        f"metadata: {write_flow({'name': pipeline})}",
         "spec:",
-        f"  lookback: {lookback}  # begin with records that are already there",
+        f"  {write_line({'lookback': lookback})}  # begin with records that are already there",
         "  nodes:",
     ]
     for node in nodes:
-        lines += [f"    # {note}" for note in node.notes]
-        to = f", to: [{', '.join(node.to)}]" if node.to else ""
-        copy = ", copy: all" if len(node.to) > 1 and len(node.outputs) == 1 else ""
-        lines += [f"    - {{name: {node.name}{to}{copy}, taps: {{{', '.join(_taps(node))}}}}}"]
+        lines += [f"    {comment(note)}" for note in node.notes]
+        lines.append(f"    - {write_flow(_document(node, cluster))}")
     return "\n".join(lines) + "\n"
 
 
-def _taps(node: NodeGuess) -> Iterator[str]:
+def _document(node: NodeGuess, cluster: str) -> dict[str, Any]:
+    to = {"to": list(node.to)} if node.to else {}
+    copy = {"copy": "all"} if len(node.to) > 1 and len(node.outputs) == 1 else {}
+    return {"name": node.name, **to, **copy, "taps": dict(_taps(node, {"cluster": cluster} if cluster else {}))}
+
+
+def _taps(node: NodeGuess, cluster: dict[str, str]) -> Iterator[tuple[str, dict[str, str]]]:
     if node.group is not None:
-        yield f"in: {{group: {_quoted(node.group)}}}"
+        yield "in", {"group": node.group, **cluster}
     for output in node.outputs:
-        expressions = {"topic": output.topic, "id": output.id, "eventTime": output.event_time}
-        source = ", ".join(f"{name}: {_quoted(value)}" for name, value in expressions.items())
-        places = ["out"] if len(node.outputs) == 1 else [_quoted(f"out:{reader}") for reader in output.readers]
-        yield from (f"{place}: {{{source}}}" for place in places)
-
-
-def _quoted(text: str) -> str:
-    """Return a YAML scalar, quoted where it could be taken for something else."""
-    is_plain = re.fullmatch(r"[$A-Za-z_/][$A-Za-z0-9_./-]*", text) and text not in _WORDS
-    return text if is_plain else "'" + text.replace("'", "''") + "'"
+        source = {"topic": output.topic, **cluster, "id": output.id, "eventTime": output.event_time}
+        places = ["out"] if len(node.outputs) == 1 else [f"out:{reader}" for reader in output.readers]
+        yield from ((place, source) for place in places)

@@ -13,12 +13,12 @@ import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import DBAPIError
 
-from lagloss.broker.connection import Cluster
+from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
-from taps.clusters import TapCluster, cluster_of, registry_of
+from taps.clusters import TapCluster, registry_of
 from taps.commit_log import GroupCommits
 from taps.extraction import Extractor
 from taps.kernel import BlockMaker
@@ -124,7 +124,9 @@ class TapService:
         tap = running.tap
         shared = self._clusters.get(tap.cluster)
         if shared is None:
-            shared = self._clusters[tap.cluster] = TapCluster(cluster_of(tap.cluster, self._bootstrap))
+            shared = self._clusters[tap.cluster] = TapCluster(
+                KafkaConnection.named(tap.cluster) if tap.cluster else self._bootstrap
+            )
         reader = TopicReader(shared.cluster, tap.topic, shared.topics)
         maker = BlockMaker(tap, running.emitter, running.since_ms, Extractor(tap.extraction, registry_of(tap.cluster)))
         return TapRunner(

@@ -8,11 +8,14 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
+from lagloss.errors import UsageError
+from lagloss_server.invalid import explain
 from lagloss_server.settings import Settings
 
 if TYPE_CHECKING:
@@ -28,6 +31,18 @@ def out() -> Console:
     """Return a console for tables on stdout; into a pipe, each row is one line, however wide."""
     console = Console()
     return console if console.is_terminal else Console(width=UNBOUNDED_COLUMNS)
+
+
+def demand(kind: Any, option: str, text: str) -> None:
+    """Check the text of an option by the type of a definition's field.
+
+    Raises:
+        UsageError: what was expected, and what was found.
+    """
+    try:
+        TypeAdapter(kind).validate_python(text)
+    except ValidationError as error:
+        raise UsageError(detail=f"{option}: {explain(error, text)[0].problem}") from error
 
 
 @contextmanager

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Final
 
 import typer
 from confluent_kafka.admin import AdminClient
 
 from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss.broker.errors import reaching
 from lagloss.errors import UsageError
+from lagloss_server.cli.options import DataDir, demand
 from lagloss_server.errors import NotEnoughData
+from lagloss_server.fields import DurationMs, Name
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.taps import GroupId, TopicName
 from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.settings import Settings
 from taps.clusters import cluster_of, registry_of
 from taps.discovery import TopicGuess, as_yaml, propose
 from taps.sample import read_between, read_newest
@@ -33,40 +37,72 @@ def discover(
     lookback: Annotated[str, typer.Option(help="how far back the taps begin")] = "10m",
     span: Annotated[int, typer.Option(min=5, help="seconds of records to compare")] = 120,
     cluster: Annotated[str, typer.Option(help="name of the Kafka cluster, where it is not lagloss's own")] = "",
+    data_dir: DataDir = None,
 ) -> None:
     """Propose a definition with taps, as YAML on stdout to edit and apply. Without --group, all groups are looked at.
 
     Exit codes: 2 usage, 3 a server cannot be reached, 4 no topic has records.
     """
-    connection = cluster_of(cluster)
-    read = _read_topics(connection, group or ())
+    fields = [(Name, "--name", name), (DurationMs, "--lookback", lookback)]
+    fields += [(Name, "--cluster", cluster)] if cluster else []
+    fields += [(GroupId, "--group", each) for each in group or ()] + [
+        (TopicName, "--topic", each) for each in topic or ()
+    ]
+    for kind, option, text in fields:
+        demand(kind, option, text)
+    connection = cluster_of(cluster, Settings.load(data_dir=data_dir))
+    with reaching(connection):
+        read = _read_topics(connection, group or ())
+        topics = _sample(connection, cluster, _choose(connection, read, group, topic), span)
+    text = as_yaml(name, propose(topics, read), lookback, cluster)
+    parse_definition(text, "the proposal")  # so that what is printed can be applied
+    typer.echo(text.encode(), nl=False)  # in UTF-8, which `apply` reads, whatever the terminal's encoding
+
+
+def _choose(
+    cluster: Cluster, read: Mapping[str, Sequence[str]], group: Sequence[str] | None, topic: Sequence[str] | None
+) -> list[str]:
+    """Return the topics to compare: those of the groups, and those that are named; without either, all."""
     missing = sorted(set(group or ()) - {each for each, topics in read.items() if topics})
     if missing:
         raise UsageError(detail=f"expected groups that have committed offsets, found none of {', '.join(missing)}")
     wanted = list(dict.fromkeys([*(topic or ()), *(each for topics in read.values() for each in topics)]))
     if not topic and not group:
-        wanted = [each for each in _all_topics(connection) if each in wanted or not each.startswith("lagloss.")]
+        wanted = [each for each in _all_topics(cluster) if each in wanted or not each.startswith("lagloss.")]
     if len(wanted) > MAX_TOPICS:
         raise UsageError(detail=f"expected at most {MAX_TOPICS} topics, found {len(wanted)}: name some, or a group")
+    return wanted
+
+
+def _sample(connection: Cluster, cluster: str, wanted: Sequence[str], span_s: int) -> list[TopicGuess]:
+    """Sample topics and guess, those without records left out. Raises NotEnoughData if no topic is left."""
     until_ms = time.time_ns() // 1_000_000  # the same for all: what one topic has later, the others cannot share
-    guesses = (_guess(connection, each, cluster, until_ms - span * 1_000, until_ms) for each in wanted)
+    guesses = (_guess(connection, each, cluster, until_ms - span_s * 1_000, until_ms) for each in wanted)
     topics = [found for found in guesses if found is not None]
     if not topics:
         raise NotEnoughData(detail=f"no records in any of the topics {', '.join(wanted) or '(there are none)'}")
-    text = as_yaml(name, propose(topics, read), lookback)
-    parse_definition(text, "the proposal")  # so that what is printed can be applied
-    sys.stdout.write(text)
+    return topics
 
 
 def _read_topics(cluster: Cluster, groups: Sequence[str]) -> dict[str, list[str]]:
     """Return the topics of which each group has committed offsets; without groups, of all groups."""
     asked = ConsumerGroups(cluster, "lagloss-tap-discover")
     try:
-        names = list(groups) or _all_groups(cluster)
+        names = list(groups) or [each for each in _all_groups(cluster) if _can_be_named(each)]
         committed = asked.committed(names)
     finally:
         asked.close()
     return {each: sorted({topic for topic, _ in offsets}) for each, offsets in committed.items()}
+
+
+def _can_be_named(group: str) -> bool:
+    """Return whether a definition can name a group: Kafka lets any text be one."""
+    try:
+        demand(GroupId, "group", group)
+    except UsageError as error:
+        typer.echo(f"Left out is a group that no definition can name: {error}", err=True)
+        return False
+    return True
 
 
 def _all_groups(cluster: Cluster) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,14 +13,16 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from lagloss.broker.errors import reaching
 from lagloss.errors import UsageError
 from lagloss.wire.sketch import rank
-from lagloss_server.cli.options import AsJson, out
+from lagloss_server.cli.options import AsJson, DataDir, out
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.settings import Settings
 from taps.clusters import cluster_of, registry_of
 from taps.extraction import Extractor
 from taps.extraction.guesses import Guesses, guess
@@ -75,6 +78,7 @@ def try_topic(
     cluster: Annotated[str, typer.Option(help="name of the Kafka cluster, where it is not lagloss's own")] = "",
     count: Annotated[int, typer.Option(min=1, max=1_000, help="records to show")] = 10,
     as_json: AsJson = False,
+    data_dir: DataDir = None,
 ) -> None:
     """Show what a tap would extract from a topic's newest records, and what it could not read.
 
@@ -84,11 +88,9 @@ def try_topic(
         text = None if schema is None else read_schema(schema)
     except ValueError as error:
         raise UsageError(detail=str(error)) from error
-    reader = TopicReader(cluster_of(cluster), topic)
-    try:
+    connection = cluster_of(cluster, Settings.load(data_dir=data_dir))
+    with reaching(connection), closing(TopicReader(connection, topic)) as reader:
         sample = read_newest(reader)
-    finally:
-        reader.close()
     if not len(sample):
         raise NotEnoughData(detail=f"topic {topic} has no records: none came yet, or retention has deleted all")
     registry = registry_of(cluster)

@@ -10,11 +10,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lagloss_server.instances import ENDPOINTS_FILE
 from lagloss_server.model.definition import parse_definition
 
 RECORDS = 300
@@ -31,8 +33,8 @@ class Shop:
     enrich: str
     sink: str
 
-    def tap(self, *words: str) -> subprocess.CompletedProcess[str]:
-        env = {**os.environ, "LAGLOSS_KAFKA_BOOTSTRAP": self.bootstrap}
+    def tap(self, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "LAGLOSS_KAFKA_BOOTSTRAP": self.bootstrap, **variables}
         command = [sys.executable, "-m", "lagloss_server.cli.main", "tap", *words]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
@@ -79,6 +81,51 @@ def test_discover_proposes_what_apply_takes(shop: Shop) -> None:
         shop.orders: ("$.order_id", "$.created_at"),
         shop.enriched: ("header:order-id", "$.created_at"),
     }
+
+
+@pytest.mark.parametrize("name", ["123", "no", "0x1f", "2026-11-26"])
+def test_names_that_yaml_reads_as_something_else_are_printed_as_names(shop: Shop, name: str) -> None:
+    groups = ["True", "0x1f", "12:30:45", "~", "a: b #c", "- x", "süß ", "it's\u2028so"]
+    for group in groups:
+        consumer = Consumer({"bootstrap.servers": shop.bootstrap, "group.id": group, "log_level": 0})
+        consumer.commit(offsets=[TopicPartition(shop.orders, 0, 10)], asynchronous=False)
+        consumer.close()
+    chosen = [word for group in groups for word in ("--group", group)]
+    done = shop.tap("discover", *chosen, "--name", name, LC_ALL="C", PYTHONIOENCODING="latin-1")
+    assert done.returncode == 0, done.stderr
+    definition = parse_definition(done.stdout)
+    assert definition.name == name
+    assert {node.input for node in definition.spec.nodes} - {None} == set(groups)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--name", "a b"),
+        ("--name", ""),
+        ("--name", "{x: y}"),
+        ("--lookback", "soon"),
+        ("--topic", "a b"),
+        ("--cluster", "?"),
+    ],
+)
+def test_what_no_definition_can_have_is_refused_before_kafka_is_asked(shop: Shop, option: str, value: str) -> None:
+    done = shop.tap("discover", option, value, LAGLOSS_KAFKA_BOOTSTRAP="127.0.0.1:1")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{option}: expected a " in done.stderr
+
+
+def test_the_data_directory_of_a_running_service_says_where_kafka_is(shop: Shop, tmp_path: Path) -> None:
+    for name, bootstrap in (("one", shop.bootstrap), ("other", "127.0.0.1:1")):
+        (tmp_path / name).mkdir()
+        endpoints = {"kafka": bootstrap, "pid": str(os.getpid())}
+        (tmp_path / name / ENDPOINTS_FILE).write_text(json.dumps(endpoints))
+    for words in (["try", shop.orders], ["discover", "--group", shop.enrich]):
+        found = shop.tap(*words, "--data-dir", str(tmp_path / "one"), LAGLOSS_KAFKA_BOOTSTRAP="")
+        assert found.returncode == 0, found.stderr
+    away = shop.tap("try", shop.orders, "--data-dir", str(tmp_path / "other"), LAGLOSS_KAFKA_BOOTSTRAP="")
+    assert (away.returncode, away.stdout) == (3, "")
+    assert "Kafka at 127.0.0.1:1 cannot be reached" in away.stderr
 
 
 def test_try_shows_what_can_be_read_and_what_cannot(shop: Shop) -> None:
