@@ -10,7 +10,7 @@ from rich.table import Table
 
 from alerting.config import RouteSpec, load_alerting
 from alerting.delivery.transports.kinds import build
-from lagloss_server.cli.options import out
+from lagloss_server.cli.options import DataDir, out
 from lagloss_server.settings import Settings
 
 
@@ -18,9 +18,10 @@ def check(
     file: Annotated[
         Path | None, typer.Argument(help="the file; by default LAGLOSS_ALERTING_FILE", metavar="FILE")
     ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Check an alerting file and its secrets, and show its receivers and routes; nothing is sent."""
-    found = load_alerting(Settings.load(alerting_file=file))
+    found = load_alerting(Settings.load(alerting_file=file, data_dir=data_dir))
     for receiver in found.receivers:
         build(receiver.kind, receiver.config).close()
     receivers = Table("receiver", "kind", box=None)

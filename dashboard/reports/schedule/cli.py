@@ -82,9 +82,10 @@ def check(
     file: Annotated[
         Path | None, typer.Argument(help="the file; by default LAGLOSS_REPORTS_FILE", metavar="FILE")
     ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Check a reports file and its secrets, and show the next due times; send nothing."""
-    found = _file(Settings.load(reports_file=file))
+    found = _file(Settings.load(reports_file=file, data_dir=data_dir))
     if found.mail is not None:
         found.mail.server()
     table = Table("report", "pipelines", "range", "formats", "to", f"next {NEXT_SHOWN}", box=None)

@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args, get_origin
 
 import pytest
 import typer.main
@@ -107,12 +107,12 @@ def defined_names(path: Path, *kinds: type[ast.AST]) -> set[str]:
     return {n.name for n in nodes if isinstance(n, DEFINITIONS) and isinstance(n, kinds or DEFINITIONS)}
 
 
-def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
-    """The options of every command, by its words: `alerts list`. Groups of commands are in it, without options."""
-    found: dict[str, set[str]] = {}
+def commands_of(group: Any, prefix: str = "") -> dict[str, Any]:
+    """Every command, by its words: `alerts list`. Groups of commands are in it."""
+    found: dict[str, Any] = {}
     for name, command in group.commands.items():
         apart = typer.main.get_command(APART[name]) if name in APART else command
-        found[prefix + name] = {option for parameter in apart.params for option in parameter.opts}
+        found[prefix + name] = apart
         if hasattr(apart, "commands"):
             found |= commands_of(apart, f"{prefix}{name} ")
     return found
@@ -120,7 +120,10 @@ def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
 
 APART = {"access": access_app, "alerts": alerts_app, "reports": reports_app, "report": report_app, "tap": tap_app}
 """Commands that are command lines of their own: see `lagloss_server.cli.main`."""
-COMMANDS = commands_of(typer.main.get_command(app))
+PARSERS = commands_of(typer.main.get_command(app))
+COMMANDS = {
+    words: {option for parameter in command.params for option in parameter.opts} for words, command in PARSERS.items()
+}
 GROUPS = {name for name in COMMANDS for other in COMMANDS if other.startswith(f"{name} ")}
 
 
@@ -176,6 +179,45 @@ def test_closing_tells_every_reason_for_a_bad_record_and_no_other() -> None:
 def test_the_command_line_page_has_every_command_and_no_other() -> None:
     rows = {row for row in table_rows(page("docs/command-line.md")) if row.startswith("lagloss ")}
     assert {command_in(row.removeprefix("lagloss ")) for row in rows} == COMMANDS.keys() - GROUPS
+
+
+def promised_calls() -> Iterator[tuple[str, list[str]]]:
+    """A command, and an option with a value, for each that the page about commands promises."""
+    cells = re.findall(r"^\| (`lagloss .*?`) \| ", page("docs/command-line.md").replace("\\|", "/"), re.MULTILINE)
+    for usage in (usage for cell in cells for usage in re.findall(r"`lagloss ([^`]+)`", cell)):
+        command = command_in(usage)
+        for option, value in [*re.findall(r"(--[a-z-]+)(?: ([^\s\]]+))?", usage), ("--data-dir", "DIR")]:
+            if (command, option) != ("demo", "--data-dir"):
+                for each in value.split("/"):
+                    yield command, [option, *([each] if each else [])]
+
+
+def choices_of(parameter: Any) -> tuple[str, ...]:
+    annotation = parameter.type_descriptor.annotation
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def example_of(parameter: Any) -> str:
+    """A value that a parameter takes."""
+    is_number = parameter.type_descriptor.annotation in (int, float)
+    return [*choices_of(parameter), str(parameter.min or 1) if is_number else "a"][0]
+
+
+@pytest.mark.parametrize("call", list(promised_calls()), ids=lambda call: f"{call[0]} {' '.join(call[1])}")
+def test_every_command_takes_each_option_that_its_page_promises(call: tuple[str, list[str]]) -> None:
+    words, (option, *values) = call
+    command = PARSERS[words]
+    (parameter,) = [parameter for parameter in command.params if option in parameter.opts]
+    assert parameter.is_flag == (not values)
+    given = [value if choices_of(parameter) and not value.isupper() else example_of(parameter) for value in values]
+    required = [other for other in command.params if other.required and other is not parameter]
+    rest = [
+        word
+        for other in required
+        for word in ([] if other.param_type_name == "argument" else other.opts) + [example_of(other)]
+    ]
+    context = command.make_context(words, [*rest, option, *given])
+    assert context.get_parameter_source(parameter.name).name == "COMMANDLINE"
 
 
 def test_the_definition_page_shows_a_definition_of_defaults() -> None:
