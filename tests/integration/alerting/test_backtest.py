@@ -104,7 +104,8 @@ def test_rules_that_name_places_of_another_pipeline_are_refused(store: Store) ->
         "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: other}\nspec:\n  nodes: [{name: a}]\n"
         "  alerts: {lag: [{node: a, target: 1s}]}\n"
     )
-    with pytest.raises(BadDefinition, match=r"rules.yaml:1: expected a node of this pipeline, found node=a"):
+    problem = r"rules.yaml:1: spec.alerts.lag\[0\].at: expected a node of this pipeline, found node=a"
+    with pytest.raises(BadDefinition, match=problem):
         with_rules(definition_of(store), other, Path("rules.yaml"))
 
 
