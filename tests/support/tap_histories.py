@@ -161,6 +161,7 @@ class History:
         self.invisible = 0
         self.number = 0
         self.committed: dict[int, int] = {}
+        self.last_error: Exception | None = None
         self.is_void: dict[int, list[bool]] = defaultdict(list)
         """Of each commit, by partition, whether it was beyond the end of the log."""
         self.deleted: dict[int, int] = {}
@@ -287,7 +288,10 @@ class History:
         self._commit(at, offset)
         deadline = time.monotonic() + 60
         while (void := self._stored("group").void.get(at)) is None or void.offset != offset:
-            assert time.monotonic() < deadline, f"seed {self.seed}: the tap does not see a commit beyond the end"
+            assert time.monotonic() < deadline, (
+                f"seed {self.seed}: the tap does not see {offset} beyond the end of {at}: "
+                f"{self.last_error!r}, {self._stored('group')}"
+            )
             if self.random.random() < 0.3:
                 self.expire("group")
             self.turn("group")
@@ -348,7 +352,8 @@ class History:
             chosen.close()
             if not self.runners[kind]:
                 self.runners[kind].append(self.new_runner(kind))
-        except (NotOwned, KafkaException):  # as `run` does
+        except (NotOwned, KafkaException) as error:  # as `run` does
+            self.last_error = error
             chosen.runner._forget()
         chosen.saboteur.left = None
         self._follow()

@@ -67,7 +67,8 @@ def take_any_timestamp(tapped: Tapped) -> None:
         ConfigResource(ResourceType.TOPIC, f"{tapped.name}.{name}", incremental_configs=[any_time])
         for name in ("orders", "copied")
     ]
-    for future in AdminClient({"bootstrap.servers": tapped.bootstrap}).incremental_alter_configs(topics).values():
+    admin = AdminClient({"bootstrap.servers": tapped.bootstrap})  # it answers as long as it is there
+    for future in admin.incremental_alter_configs(topics).values():
         future.result(30)
 
 
