@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -54,7 +55,7 @@ class Bodies:
             body = unpack(packed, max_bytes)
             if body is not packed:
                 held += self._take(caller, len(body))
-            yield bytes(body)
+            yield bytes(body).removeprefix(codecs.BOM_UTF8)  # no block, report or protobuf begins like it
         finally:
             self._room.give_back(caller, held)
 

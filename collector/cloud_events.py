@@ -6,7 +6,7 @@
 | source | /pipelines/PIPELINE/nodes/NODE |
 | subject | the message's id |
 | time | when it was seen |
-| eventtime | epoch ms or RFC 3339 |
+| eventtime | the event time |
 | to, reason, replay, traceparent | as in a batch; optional |
 """
 
@@ -37,14 +37,13 @@ _Text = Annotated[str, Field(min_length=1, strict=True)]
 
 @with_config(ConfigDict(extra="allow"))
 class CloudEventJson(TypedDict):
-    """The attributes of CloudEvents 1.0 that a beacon needs; extensions may stand beside them."""
+    """The attributes of CloudEvents 1.0 that a beacon needs; its times, and extensions, may stand beside them."""
 
     specversion: Literal["1.0"]
     id: _Text
     source: _Text
     type: _Text
     subject: NotRequired[_Text]
-    time: NotRequired[_Text | None]
 
 
 _EVENT: Final = TypeAdapter(CloudEventJson)

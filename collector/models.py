@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from datetime import datetime
 from typing import Annotated, Final, NotRequired
 
 from pydantic import (
@@ -11,23 +10,20 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
+    PlainValidator,
     TypeAdapter,
     ValidationError,
     with_config,
 )
-from pydantic_core import from_json
+from pydantic_core import PydanticCustomError, from_json
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.batches import BeaconBatch, Numbered, Seen
 from collector.metadata_cache import KnownPipeline
-from lagloss.sdk.packing import MAX_REASON_CHARS, epoch_ms
+from lagloss.sdk.packing import MAX_REASON_CHARS
 from lagloss.wire.format import (
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
-    MAX_TIME_MS,
     SAMPLE_ALL,
     EmitterReport,
     OffsetRange,
@@ -36,13 +32,13 @@ from lagloss.wire.format import (
     name_fits,
 )
 from lagloss.wire.sketch import Sketch
+from lagloss.wire.times import NOT_A_TIME, read_time
 from lagloss.wire.traces import cut_traceparent
 from lagloss_server.fields import Name
 from lagloss_server.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
 MAX_SEQ: Final = (1 << 31) - 1
-BAD_TIME: Final = "expected epoch milliseconds or RFC 3339 with a zone"
 PLACE: Final = r"^(in|out(:[A-Za-z0-9][A-Za-z0-9_-]{0,99})?|filtered|dead)$"
 
 
@@ -57,10 +53,17 @@ def _fits_the_tables(value: str) -> str:
     return value
 
 
+def _time_ms(value: object) -> float:
+    try:
+        return read_time(value)
+    except ValueError:
+        raise PydanticCustomError("time", NOT_A_TIME) from None
+
+
 Label = Annotated[str, Field(min_length=1, max_length=MAX_REASON_CHARS), AfterValidator(_is_text)]
 Text = Annotated[str, AfterValidator(_fits_the_tables)]
-Time = StrictInt | StrictFloat | StrictStr
-"""Epoch milliseconds as a number, or RFC 3339 text with a zone."""
+Time = Annotated[float, PlainValidator(_time_ms, json_schema_input_type=float | str)]
+"""A number or text that `read_time` reads; as epoch ms."""
 Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Int32 = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
@@ -104,7 +107,7 @@ def read_batch(body: bytes) -> BatchJson:
 
 
 def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
-    """Return the batch in the form that is checked and put; a Problem (422) for times and ids that are none."""
+    """Return the batch in the form that is checked and put; a Problem (422) for an id that is none."""
     if ("emitter" in raw) != ("seq" in raw):
         raise Problem(422, "Bad batch", "expected emitter and seq, or neither", field="seq")
     node = raw["node"]
@@ -123,12 +126,11 @@ def as_seen(at: int, beacon: BeaconJson) -> Seen:
     if not message_id.isascii() and not _id_fits(message_id):
         detail = f"expected 1 to {MAX_ID_BYTES} bytes of UTF-8"
         raise Problem(422, "Bad beacon", detail, position=at, field="message_id")
-    observed_at = beacon.get("observed_at")
     return Seen(
         beacon["checkpoint"],
         message_id,
-        time_ms(beacon["event_time"], at, "event_time"),
-        None if observed_at is None else time_ms(observed_at, at, "observed_at"),
+        beacon["event_time"],
+        beacon.get("observed_at"),
         beacon.get("reason"),
         beacon.get("replay"),
         cut_traceparent(beacon.get("traceparent")),
@@ -142,16 +144,6 @@ def _id_fits(message_id: str) -> bool:
         return False
 
 
-def time_ms(value: object, position: int, field: str) -> float:
-    """Parse a client's time into epoch ms; raise a Problem (422) if it is malformed."""
-    if type(value) is int and 0 <= value <= MAX_TIME_MS:  # nearly all of them
-        return value
-    try:
-        return epoch_ms(datetime.fromisoformat(value) if isinstance(value, str) else value)
-    except (ValueError, OverflowError):
-        raise Problem(422, "Bad beacon", BAD_TIME, position=position, field=field) from None
-
-
 def invalid(error: ValidationError, document: object, whole: str, part: str, parts: str) -> Problem:
     """Names the first thing that is wrong with a document, or the JSON of a body; if that is a `part` in the list
     called `parts`, its position, too."""
@@ -160,11 +152,12 @@ def invalid(error: ValidationError, document: object, whole: str, part: str, par
     is_part = path[:1] == (parts,) and len(path) > 1 and isinstance(path[1], int)
     if not is_part:
         return Problem(422, f"Bad {whole}", detail, field=write_path(path) if path else None)
-    if path[2:] in (("event_time",), ("observed_at",)):
-        detail = BAD_TIME
-    elif len(path) > 3:
-        detail = f"{write_path(path[3:])}: {detail}"
-    field = write_path(path[2:3]) if len(path) > 2 else None
+    inner = path[2:]
+    if detail == NOT_A_TIME:
+        inner = path[-1:]
+    elif len(inner) > 1:
+        detail = f"{write_path(inner[1:])}: {detail}"
+    field = write_path(inner[:1]) if inner else None
     return Problem(422, f"Bad {part}", detail, position=int(path[1]), field=field)
 
 

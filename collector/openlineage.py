@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from collector.models import Time, invalid
+from collector.models import invalid
 from collector.task_runs import RunId, RunJson, TaskJson, TaskRunJson, as_report
 from lagloss_server.model.jobs import DagId
 from lagloss_server.rules.runs import RunState
@@ -35,13 +35,15 @@ class _Part(BaseModel):
 
 
 class _DagRun(_Part):
+    """Times are as they came: the report that is made of them reads them, once."""
+
     dag_id: DagId | None = None
     run_id: RunId
-    data_interval_start: Time | None = None
-    data_interval_end: Time | None = None
-    logical_date: Time | None = None
-    run_after: Time | None = None
-    start_date: Time | None = None
+    data_interval_start: object = None
+    data_interval_end: object = None
+    logical_date: object = None
+    run_after: object = None
+    start_date: object = None
 
 
 class _TaskInstance(_Part):
@@ -80,7 +82,7 @@ class _Run(_Part):
 
 class _Event(_Part):
     event_type: EventType | None = Field(default=None, alias="eventType")
-    event_time: Time = Field(alias="eventTime")
+    event_time: object = Field(alias="eventTime")
     run: _Run | None = None
 
 
@@ -92,7 +94,7 @@ def read_event(body: bytes) -> list[RunReport]:
     """
     try:
         event = _Event.model_validate_json(body)
-        return [as_report(0, report) for report in _reports(event)]
+        return [as_report(report) for report in _reports(event)]
     except ValidationError as error:
         raise invalid(error, body, "event", "event", "events") from None
 
@@ -118,11 +120,11 @@ def _reports(event: _Event) -> Iterator[TaskRunJson]:
             yield _report(facets.dag_run, event, task=_task(never, task_state, event, None))
 
 
-def _run(state: RunState, event: _Event, started: Time | None) -> RunJson:
-    return RunJson(state=state, at=event.event_time, started_at=started)
+def _run(state: RunState, event: _Event, started: object) -> RunJson:
+    return RunJson.model_validate({"state": state, "at": event.event_time, "started_at": started})
 
 
-def _task(of: dict[str, Any], state: str, event: _Event, started: Time | None) -> TaskJson:
+def _task(of: dict[str, Any], state: str, event: _Event, started: object) -> TaskJson:
     return TaskJson.model_validate({**of, "state": state, "at": event.event_time, "started_at": started})
 
 
@@ -132,12 +134,14 @@ def _report(
     dag_run = of.dag_run
     has_interval = dag_run.data_interval_start is not None and dag_run.data_interval_end is not None
     due = dag_run.data_interval_end or dag_run.logical_date or dag_run.run_after or event.event_time
-    return TaskRunJson(
-        dag=dag_run.dag_id or of.dag.dag_id,
-        run_id=dag_run.run_id,
-        due_at=due,
-        interval_start=dag_run.data_interval_start if has_interval else None,
-        interval_end=dag_run.data_interval_end if has_interval else None,
-        run=run,
-        task=task,
+    return TaskRunJson.model_validate(
+        {
+            "dag": dag_run.dag_id or of.dag.dag_id,
+            "run_id": dag_run.run_id,
+            "due_at": due,
+            "interval_start": dag_run.data_interval_start if has_interval else None,
+            "interval_end": dag_run.data_interval_end if has_interval else None,
+            "run": run,
+            "task": task,
+        }
     )

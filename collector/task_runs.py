@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
 
-from collector.models import Time, invalid, time_ms
+from collector.models import Time, invalid
 from lagloss.wire.format import name_fits
 from lagloss_server.model.jobs import DagId
 from lagloss_server.rules.runs import UNMAPPED, RunState, TryState
@@ -88,30 +88,26 @@ def read_reports(body: bytes) -> list[RunReport]:
         found = TaskRunsJson.model_validate_json(body)
     except ValidationError as error:
         raise invalid(error, body, "reports", "report", "reports") from None
-    return [as_report(at, report) for at, report in enumerate(found.reports)]
+    return [as_report(report) for report in found.reports]
 
 
-def as_report(at: int, report: TaskRunJson) -> RunReport:
-    """Return the report at this position of a body in the form that is stored; a Problem (422) for bad times."""
-
-    def ms(value: Time, field: str) -> int:
-        return int(time_ms(value, at, field))
+def as_report(report: TaskRunJson) -> RunReport:
+    """Return the report in the form that is stored."""
 
     def event(of: RunJson | TaskJson | None) -> StateAt | None:
         if of is None:
             return None
-        at_ms, is_open = ms(of.at, "at"), of.state in ("queued", "running")
-        started = None if of.started_at is None else ms(of.started_at, "started_at")
-        ended = at_ms if of.ended_at is None else ms(of.ended_at, "ended_at")
-        return StateAt(of.state, at_ms, started, None if is_open else ended)
+        started = None if of.started_at is None else int(of.started_at)
+        ended = int(of.at if of.ended_at is None else of.ended_at)
+        return StateAt(of.state, int(of.at), started, None if of.state in ("queued", "running") else ended)
 
     interval = None
     if report.interval_start is not None and report.interval_end is not None:
-        interval = ms(report.interval_start, "interval_start"), ms(report.interval_end, "interval_end")
+        interval = int(report.interval_start), int(report.interval_end)
     return RunReport(
         dag=report.dag,
         run_id=report.run_id,
-        due_ms=ms(report.due_at, "due_at"),
+        due_ms=int(report.due_at),
         interval=interval,
         run=event(report.run),
         task=report.task.task if report.task else None,

@@ -14,12 +14,12 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
 from lagloss.sdk.buffer import Count
 from lagloss.sdk.packing import epoch_ms
 from lagloss.wire.format import MAX_ID_BYTES, replay_name
+from lagloss.wire.times import read_time
 from lagloss.wire.traces import TRACEPARENT_HEADER, cut_traceparent, parse_traceparent
 
 ID_HEADER: Final = "lagloss-id"
@@ -81,13 +81,14 @@ Missing = Literal["skip", "draw"] | Callable[[Carrier], Identity | None]
 
 def from_headers(carrier: Carrier) -> Identity | None:
     """Return the identity in the headers `lagloss-id` and `lagloss-event-time`."""
-    return Identity(carrier.headers[ID_HEADER].decode(), int(carrier.headers[TIME_HEADER]))
+    return Identity(carrier.headers[ID_HEADER].decode(), int(read_time(carrier.headers[TIME_HEADER].decode())))
 
 
 def from_json(id_field: str, time_field: str) -> Source:
     """Make a source that reads two fields of a JSON object, `a.b` for a field within a field.
 
-    The time is epoch ms or RFC 3339 with a zone; an id that is a number is read as text.
+    The time is what `lagloss.wire.times` reads: a number, or RFC 3339 with an offset. An id that is a number is read as
+    text.
     """
 
     def source(carrier: Carrier) -> Identity | None:
@@ -95,9 +96,7 @@ def from_json(id_field: str, time_field: str) -> Source:
         message_id, when = _field(content, id_field), _field(content, time_field)
         if isinstance(message_id, int) and not isinstance(message_id, bool):
             message_id = str(message_id)
-        if isinstance(when, str):
-            when = datetime.fromisoformat(when)
-        return Identity(message_id, int(epoch_ms(when)))
+        return Identity(message_id, int(read_time(when)))
 
     return source
 

@@ -1,41 +1,49 @@
-"""Times as text: RFC 3339, or relative to now."""
+"""Times that people type, and times as text: RFC 3339, or relative to now."""
 
 from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Final
 
+from lagloss.wire.times import read_time
 from lagloss_server.errors import BadTime
 from lagloss_server.fields import parse_duration_ms
 
-_RELATIVE = re.compile(r"-(\d.*)")
+_RELATIVE: Final = re.compile(r"-(\d.*)")
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MAX_S: Final = 7_258_118_400
 """2200: what stands further out overflows sooner or later, in dates and in the database."""
 
 
 def parse_time_s(text: str, now_s: float | None = None) -> float:
-    """Parse `2026-11-21T08:40:00Z`, `-2h`, `-15m` or `now` into epoch seconds; a time without zone is UTC.
+    """Parse `-2h`, `-15m`, `now`, a day, or what `read_time` reads into epoch seconds; one without an offset is UTC.
 
     Raises:
         BadTime: for anything else, and for a time before 1970 or after 2200.
     """
-    now_s = time.time() if now_s is None else now_s
+    time_s = parse_any_time_s(text, time.time() if now_s is None else now_s, UTC)
+    if not 0 <= time_s < _MAX_S:
+        raise BadTime(text=text)
+    return time_s
+
+
+def parse_any_time_s(text: str, now_s: float, zone: tzinfo) -> float:
+    """As `parse_time_s`, of any year; a time without an offset is of the zone.
+
+    Raises:
+        BadTime: it is none.
+    """
     if text == "now":
         return now_s
     relative = _RELATIVE.fullmatch(text)
     try:
         if relative:
-            found = now_s - parse_duration_ms(relative[1]) / 1000
-        else:
-            at = datetime.fromisoformat(text)
-            found = (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+            return now_s - parse_duration_ms(relative[1]) / 1_000
+        return read_time(f"{text}T00:00" if _DAY.fullmatch(text) else text, zone=zone) / 1_000
     except ValueError as error:
         raise BadTime(text=text) from error
-    if not 0 <= found < _MAX_S:
-        raise BadTime(text=text)
-    return found
 
 
 def moment(at: datetime | None) -> str | None:

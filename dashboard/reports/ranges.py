@@ -13,7 +13,7 @@ from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.times import parse_time_s
+from lagloss_server.times import parse_any_time_s
 
 Unit = Literal["week", "month", "quarter"]
 PRESETS: Final = (
@@ -74,7 +74,9 @@ def between(from_: str, to: str, zone: str, now_s: float) -> CalendarSpan:
     Raises:
         BadTime, BadSpan: for anything else, for an empty range or one of more than 800 days.
     """
-    from_s, to_s = (ceil(_moment(text, zone, now_s) / WINDOW_S) * WINDOW_S for text in (from_, to))
+    from_s, to_s = (
+        ceil(parse_any_time_s(text, now_s, Zone.named(zone).info) / WINDOW_S) * WINDOW_S for text in (from_, to)
+    )
     if not 0 < to_s - from_s <= MAX_SPAN_S or from_s < 0 or to_s > now_s + MAX_SPAN_S:
         raise BadSpan(text=f"{from_[:40]} to {to[:40]}", expected="1 minute to 800 days, of about this time")
     return CalendarSpan(from_s, to_s, zone)
@@ -158,14 +160,3 @@ def _midnight_s(day: date, zone: str) -> int:
 
 def _local(moment_s: float, zone: str) -> datetime:
     return datetime.fromtimestamp(moment_s, Zone.named(zone).info)
-
-
-def _moment(text: str, zone: str, now_s: float) -> float:
-    """Parse a time as `parse_time_s` does, but take one without offset as in the zone instead of UTC."""
-    try:
-        local = datetime.fromisoformat(text)
-    except ValueError:
-        return parse_time_s(text, now_s)
-    if local.tzinfo is not None:
-        return local.timestamp()
-    return local.replace(tzinfo=Zone.named(zone).info).timestamp()

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
@@ -14,6 +14,7 @@ import xxhash
 
 from lagloss.sdk.packing import EventTime
 from lagloss.wire.format import MAX_ID_BYTES
+from lagloss.wire.times import read_time
 
 _EPOCH_MS: Final = re.compile(r"(?<!\d)\d{13}(?!\d)")
 _CREATED: Final = "ObjectCreated:"
@@ -144,7 +145,4 @@ def _text(value: Any) -> str:
 
 def _epoch_ms(when: str | None) -> int | None:
     """Return a time of ISO 8601, which is UTC if it does not say. Raises TypeError or ValueError."""
-    if when is None:
-        return None
-    moment = datetime.fromisoformat(when)
-    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return None if when is None else int(read_time(_text(when), zone=UTC))

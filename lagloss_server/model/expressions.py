@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Final, Literal, NoReturn, Self, cast, get_args
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
+from lagloss.wire.times import Unit
 from lagloss_server.fields import describe
 
 Source = Literal["value", "key", "header", "timestamp"]
-Unit = Literal["s", "ms", "us", "ns"]
 Path = tuple[str | int, ...]
 """Members of objects by name and items of arrays by index, from the outermost in; empty: the whole."""
 Scalar = str | int | float | bool | None

@@ -1,19 +1,19 @@
-"""Event times of parts of records, in ms since the epoch.
+"""Event times of parts of records, in ms since the epoch, as `lagloss.wire.times` reads them.
 
-Numbers count the unit of the expression, or else that of the schema's logical type, or else what their size says:
-below 1e11 seconds, below 1e14 ms, below 1e17 µs, from there on ns, which tells the years 1973 to 5138 apart. Texts are
-such numbers, or times of ISO 8601: `2026-11-21T08:40:00.123Z`, with offset `Z`, `±hh`, `±hhmm` or `±hh:mm`, or UTC.
+Numbers count the unit of the expression, or else that of the schema's logical type, or else what their size says. The
+usual forms of texts are read by a compiled loop, all others by `read_time`; a text without an offset is UTC.
 """
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from lagloss.wire.times import Unit, read_time
 from lagloss_server.compiled import U8, Int, compiled_bare
-from lagloss_server.model.expressions import Unit
 from taps.extraction import kinds
 from taps.extraction.columns import I8, I64, PartColumn
 from taps.extraction.reasons import CODES
@@ -23,7 +23,9 @@ _AUTO, _S, _MS, _US, _NS = range(5)
 _GOOD: Final = 0
 _MISSING: Final = CODES["no_time"]
 _BAD: Final = CODES["bad_time"]
+_UNUSUAL: Final = -1
 _MAX_DIGITS: Final = 18
+_MAX_INTEGER: Final = float(1 << 63)
 _KINDS: Final = (
     kinds.ABSENT, kinds.NULL, kinds.INT, kinds.MILLIS, kinds.MICROS, kinds.NANOS, kinds.FLOAT, kinds.TEXT, kinds.BYTES,
     kinds.MOMENT,
@@ -37,6 +39,12 @@ def read_times(part: PartColumn, unit: Unit | None) -> tuple[npt.NDArray[np.floa
     codes = np.zeros(part.kinds.size, np.int8)
     reals = part.numbers.view(np.float64)
     _read(part.data, part.kinds, part.numbers, reals, part.starts, part.sizes, _UNITS[unit], times, codes)
+    for row in np.flatnonzero(codes == _UNUSUAL).tolist():
+        text = part.data[part.starts[row] : part.starts[row] + part.sizes[row]].tobytes()
+        try:
+            times[row], codes[row] = read_time(text.decode("ascii"), unit, UTC), _GOOD
+        except ValueError:
+            codes[row] = _BAD
     return times, codes
 
 
@@ -79,28 +87,24 @@ def _digits(data: U8, at: Int, count: Int) -> Int:
 
 @compiled_bare
 def _of_digits(data: U8, at: Int, end: Int, unit: Int) -> tuple[bool, float]:
-    """Return whether a text is a decimal number such as 1732178400.123, and its time."""
-    negative = at < end and data[at] == 0x2D
-    if negative:
-        at += 1
+    """Return whether a text is a plain decimal number such as 1732178400.123, and its time."""
     dot = at
     while dot < end and data[dot] != 0x2E:
         dot += 1
-    if dot == at or dot - at > _MAX_DIGITS + (data[at] < 0x39):  # a 19th digit fits unless the first is a 9
+    if dot == at or dot - at > _MAX_DIGITS:
         return False, 0.0
     value = _digits(data, at, dot - at)
     if value < 0:
         return False, 0.0
     if dot == end:
-        return True, _of_integer(-value if negative else value, unit)
+        return True, _of_integer(value, unit)
     places = end - dot - 1
     if places == 0 or places > _MAX_DIGITS:
         return False, 0.0
     fraction = _digits(data, dot + 1, places)
     if fraction < 0:
         return False, 0.0
-    real = value + fraction / 10.0**places
-    return True, _of_real(-real if negative else real, unit)
+    return True, _of_real(value + fraction / 10.0**places, unit)
 
 
 @compiled_bare
@@ -123,50 +127,42 @@ def _days(year: Int, month: Int, day: Int) -> Int:
 
 @compiled_bare
 def _offset_s(data: U8, at: Int, end: Int) -> Int:
-    """Return the offset from UTC that a time ends with, in s; -1e9 if it is none."""
-    if at == end or (at + 1 == end and (data[at] == 0x5A or data[at] == 0x7A)):
+    """Return the offset from UTC that a time ends with, in s; -1e9 if it is none of `Z` and `±hh:mm`."""
+    if at == end or (at + 1 == end and data[at] == 0x5A):
         return 0
-    size = end - at - 1
-    if (data[at] != 0x2B and data[at] != 0x2D) or (size != 2 and size != 4 and size != 5):
+    if (data[at] != 0x2B and data[at] != 0x2D) or end - at != 6 or data[at + 3] != 0x3A:
         return -1_000_000_000
-    hours, minutes = _digits(data, at + 1, 2), 0
-    if size > 2:
-        minutes = _digits(data, end - 2, 2)
-    if hours < 0 or hours > 23 or minutes < 0 or minutes > 59 or (size == 5 and data[at + 3] != 0x3A):
+    hours, minutes = _digits(data, at + 1, 2), _digits(data, at + 4, 2)
+    if hours < 0 or hours > 23 or minutes < 0 or minutes > 59:
         return -1_000_000_000
-    found = hours * 3_600 + minutes * 60
-    return found if data[at] == 0x2B else -found
+    ahead_s = hours * 3_600 + minutes * 60
+    return ahead_s if data[at] == 0x2B else -ahead_s
 
 
 @compiled_bare
 def _of_iso(data: U8, at: Int, end: Int) -> tuple[bool, float]:
-    """Return whether a text is a time of ISO 8601 in extended form, and that time."""
-    if end - at < 16 or data[at + 4] != 0x2D or data[at + 7] != 0x2D or data[at + 13] != 0x3A:
+    """Return whether a text is a time of ISO 8601 in its usual form, to the second or its fraction, and that time."""
+    if end - at < 19 or data[at + 4] != 0x2D or data[at + 7] != 0x2D or data[at + 13] != 0x3A or data[at + 16] != 0x3A:
         return False, 0.0
-    if data[at + 10] != 0x54 and data[at + 10] != 0x74 and data[at + 10] != 0x20:
+    if data[at + 10] != 0x54 and data[at + 10] != 0x20:
         return False, 0.0
     days = _days(_digits(data, at, 4), _digits(data, at + 5, 2), _digits(data, at + 8, 2))
-    hour, minute, second, ms = _digits(data, at + 11, 2), _digits(data, at + 14, 2), 0, 0.0
-    at += 16
-    if at < end and data[at] == 0x3A:
-        if end - at < 3:
-            return False, 0.0
-        second = _digits(data, at + 1, 2)
-        at += 3
-        if at < end and (data[at] == 0x2E or data[at] == 0x2C):
-            at += 1
-            last = at
-            while last < end and 0x30 <= data[last] <= 0x39:
-                last += 1
-            places = min(last - at, _MAX_DIGITS)
-            if places == 0:
-                return False, 0.0
-            ms = _digits(data, at, places) / 10.0 ** (places - 3)
-            at = last
-    offset_s = _offset_s(data, at, end)
-    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59:
+    hour, minute, second = _digits(data, at + 11, 2), _digits(data, at + 14, 2), _digits(data, at + 17, 2)
+    if hour < 0 or hour > 23 or minute < 0 or minute > 59 or second < 0 or second > 59 or days == -1_000_000_000:
         return False, 0.0
-    if days == -1_000_000_000 or offset_s == -1_000_000_000:
+    at, ms = at + 19, 0.0
+    if at < end and data[at] == 0x2E:
+        at += 1
+        last = at
+        while last < end and 0x30 <= data[last] <= 0x39:
+            last += 1
+        places = last - at
+        if places == 0 or places > _MAX_DIGITS:
+            return False, 0.0
+        ms = _digits(data, at, places) / 10.0 ** (places - 3)
+        at = last
+    offset_s = _offset_s(data, at, end)
+    if offset_s == -1_000_000_000:
         return False, 0.0
     return True, (days * 86_400 + hour * 3_600 + minute * 60 + second - offset_s) * 1e3 + ms
 
@@ -185,14 +181,14 @@ def _read(
             if good:
                 times[row] = time
             else:
-                codes[row] = _BAD
+                codes[row] = _UNUSUAL
         elif kind in (_INT, _MILLIS, _MICROS, _NANOS):
             own = _MS if kind == _MILLIS else _US if kind == _MICROS else _NS if kind == _NANOS else _AUTO
             times[row] = _of_integer(numbers[row], unit if unit != _AUTO else own)
         elif kind == _FLOAT:
-            times[row] = _of_real(reals[row], unit)
-            if not np.isfinite(times[row]):
-                times[row] = 0.0
+            if -_MAX_INTEGER < reals[row] < _MAX_INTEGER:  # nor is NaN
+                times[row] = _of_real(reals[row], unit)
+            else:
                 codes[row] = _BAD
         elif kind == _MOMENT:
             times[row] = _of_integer(numbers[row], _NS)
