@@ -2,27 +2,37 @@
 
 A span is one if it has `messaging.operation.type` (or, as older instrumentation says it, `messaging.operation`). What
 else it must have, and what becomes of it, is in docs/collector.md.
+
+OTLP's JSON is not protobuf's: ids are in hex. It is read here, as far as a beacon needs it, so that nothing else in a
+span, and no other span, keeps it from being one.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from google.protobuf import json_format
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import KeyValue
+from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pydantic import TypeAdapter, ValidationError
 
 from collector.batches import BeaconBatch, Seen, check
 from collector.metadata_cache import KnownPipeline
 from collector.models import BeaconJson, as_seen
+from lagloss.wire.times import read_time
 from lagloss.wire.traces import write_traceparent
 from lagloss_server.fields import Name
 from lagloss_server.invalid import explain, keys_given, write_path
@@ -37,6 +47,29 @@ _NAME: Final = TypeAdapter(Name)
 _BEACON: Final = TypeAdapter(BeaconJson)
 
 Value = str | int | float | bool | None
+_PLAIN: Final[Mapping[str, type[Any]]] = {"stringValue": str, "intValue": int, "doubleValue": float, "boolValue": bool}
+"""Kinds of attribute values that can be a part of a beacon."""
+_CAPITAL: Final = re.compile(r"(?=[A-Z])")
+
+
+@dataclass(frozen=True, slots=True)
+class SentSpan:
+    """What a beacon needs of a span, and the attributes of its resource.
+
+    Attributes:
+        trace_id, span_id: empty, or of any length, if there is none.
+        start_ns, end_ns: as sent, a number or its text; 0 or None: unknown.
+        problem: why it cannot be read; empty if it can.
+    """
+
+    resource: Mapping[str, Value]
+    name: str = ""
+    attributes: Mapping[str, Value] = field(default_factory=dict)
+    trace_id: bytes = b""
+    span_id: bytes = b""
+    start_ns: object = None
+    end_ns: object = None
+    problem: str = ""
 
 
 @dataclass(slots=True)
@@ -46,7 +79,7 @@ class Rejected:
     spans: int = 0
     first: str = ""
 
-    def add(self, span: Span, why: str) -> None:
+    def add(self, span: SentSpan, why: str) -> None:
         self.spans += 1
         self.first = self.first or f"span {span.name!r}: {why}"
 
@@ -58,7 +91,7 @@ class NodeSpans:
     pipeline: str
     node: str
     seen: list[Seen] = field(default_factory=list)
-    spans: list[Span] = field(default_factory=list)
+    spans: list[SentSpan] = field(default_factory=list)
 
     @property
     def checkpoints(self) -> frozenset[str]:
@@ -78,17 +111,12 @@ class NodeSpans:
         return BeaconBatch(self.pipeline, self.node, first, good) if good else None
 
 
-def read_request(body: bytes, media_type: str) -> ExportTraceServiceRequest:
-    """Return the request in a body; raise a Problem (400) if it is malformed."""
-    request = ExportTraceServiceRequest()
+def read_request(body: bytes, media_type: str) -> list[SentSpan]:
+    """Return the spans in a body; raise a Problem (400) if it is malformed."""
     try:
-        if media_type == JSON:
-            json_format.Parse(body, request, ignore_unknown_fields=True)
-        else:
-            request.ParseFromString(body)
-    except (json_format.ParseError, DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return list((_json_spans if media_type == JSON else _protobuf_spans)(body))
+    except (ValueError, TypeError, DecodeError, RecursionError) as error:
         raise Problem(400, "Bad body", f"expected an ExportTraceServiceRequest: {error}") from None
-    return request
 
 
 def write_response(rejected: Rejected, media_type: str) -> bytes:
@@ -102,43 +130,48 @@ def write_response(rejected: Rejected, media_type: str) -> bytes:
     return bytes(response.SerializeToString())
 
 
-def beacons_of(request: ExportTraceServiceRequest, rejected: Rejected) -> list[NodeSpans]:
+def beacons_of(spans: Iterable[SentSpan], rejected: Rejected) -> list[NodeSpans]:
     """Return the beacons of a request by pipeline and node, in the order in which they come."""
-    found: dict[tuple[str, str], NodeSpans] = {}
-    for resource_spans in request.resource_spans:
-        resource = dict(_plain(resource_spans.resource.attributes))
-        pipeline = resource.get("lagloss.pipeline")
-        node = resource.get("lagloss.node") or resource.get("service.name")
-        for span in (span for scope in resource_spans.scope_spans for span in scope.spans):
-            attributes = dict(_plain(span.attributes))
-            operation = next((attributes[name] for name in OPERATION if name in attributes), None)
-            if operation not in TAKEN_IN | SENT_OUT:
-                continue
-            try:
-                names = _NAME.validate_python(pipeline), _NAME.validate_python(node)
-                seen = _seen(span, attributes, taken_in=operation in TAKEN_IN)
-            except ValidationError as error:
-                rejected.add(span, _why(error))
-            except Problem as problem:
-                rejected.add(span, str(problem))
-            else:
-                place = found.setdefault(names, NodeSpans(*names))
-                place.seen.append(seen)
-                place.spans.append(span)
-    return list(found.values())
+    nodes: dict[tuple[str, str], NodeSpans] = {}
+    for span in spans:
+        if span.problem:
+            rejected.add(span, span.problem)
+            continue
+        operation = next((span.attributes[name] for name in OPERATION if name in span.attributes), None)
+        if operation not in TAKEN_IN | SENT_OUT:
+            continue
+        pipeline = span.resource.get("lagloss.pipeline")
+        node = span.resource.get("lagloss.node") or span.resource.get("service.name")
+        try:
+            names = _NAME.validate_python(pipeline), _NAME.validate_python(node)
+            seen = _seen(span, taken_in=operation in TAKEN_IN)
+        except ValidationError as error:
+            rejected.add(span, _why(error))
+        except (Problem, ValueError) as problem:
+            rejected.add(span, str(problem))
+        else:
+            place = nodes.setdefault(names, NodeSpans(*names))
+            place.seen.append(seen)
+            place.spans.append(span)
+    return list(nodes.values())
 
 
-def _seen(span: Span, attributes: Mapping[str, Value], *, taken_in: bool) -> Seen:
+def _seen(span: SentSpan, *, taken_in: bool) -> Seen:
+    attributes = span.attributes
     to = attributes.get("lagloss.to")
-    observed_ns = span.start_time_unix_nano if taken_in else span.end_time_unix_nano
     beacon = {
         "checkpoint": "in" if taken_in else "out" if to is None else f"out:{to}",
         "message_id": attributes.get("messaging.message.id"),
         "event_time": attributes.get("lagloss.event_time"),
-        "observed_at": observed_ns / 1e6 if observed_ns else None,
         "traceparent": write_traceparent(span.trace_id, span.span_id),
     }
-    return as_seen(0, _BEACON.validate_python(beacon))
+    seen = as_seen(0, _BEACON.validate_python(beacon))
+    name, sent_ns = ("startTimeUnixNano", span.start_ns) if taken_in else ("endTimeUnixNano", span.end_ns)
+    try:
+        observed_ms = None if sent_ns in (None, "") else read_time(sent_ns, "ns")
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    return seen._replace(observed_ms=observed_ms or None)
 
 
 def _why(error: ValidationError) -> str:
@@ -148,9 +181,130 @@ def _why(error: ValidationError) -> str:
     return f"{names.get(field, field)}: {found.problem}"
 
 
+# -- protobuf ---------------------------------------------------------------------------------------------------------
+
+
+def _protobuf_spans(body: bytes) -> Iterator[SentSpan]:
+    try:
+        request = ExportTraceServiceRequest.FromString(body)
+    except DecodeError:
+        return _decodable_spans(body)
+    return (
+        _of_protobuf(span, dict(_plain(resource_spans.resource.attributes)))
+        for resource_spans in request.resource_spans
+        for scope_spans in resource_spans.scope_spans
+        for span in scope_spans.spans
+    )
+
+
+def _decodable_spans(body: bytes) -> Iterator[SentSpan]:
+    """Yield the spans of a request of which some cannot be decoded: one text that is not UTF-8 is enough for that."""
+    for resource_spans in _parts(body, 1):
+        resource: dict[str, Value] = {}
+        for encoded in _parts(resource_spans, 1):
+            try:
+                resource |= dict(_plain(Resource.FromString(encoded).attributes))
+            except DecodeError:
+                continue
+        for span in (span for scope_spans in _parts(resource_spans, 2) for span in _parts(scope_spans, 2)):
+            try:
+                yield _of_protobuf(Span.FromString(span), resource)
+            except DecodeError as error:
+                yield SentSpan(resource, problem=str(error))
+
+
+def _parts(message: bytes, number: int) -> list[bytes]:
+    """Return the encoded messages in one field of an encoded message, whatever is in them."""
+    fields = UnknownFieldSet(Empty.FromString(message))
+    return [part.data for part in fields if part.field_number == number and isinstance(part.data, bytes)]
+
+
+def _of_protobuf(span: Span, resource: Mapping[str, Value]) -> SentSpan:
+    return SentSpan(
+        resource,
+        span.name,
+        dict(_plain(span.attributes)),
+        span.trace_id,
+        span.span_id,
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+    )
+
+
 def _plain(pairs: Iterable[KeyValue]) -> Iterator[tuple[str, Value]]:
     """Attributes whose values are no lists, maps or bytes."""
     for pair in pairs:
         kind = pair.value.WhichOneof("value")
         if kind in ("string_value", "int_value", "double_value", "bool_value"):
             yield pair.key, getattr(pair.value, kind)
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def _json_spans(body: bytes) -> Iterator[SentSpan]:
+    for resource_spans in _members(json.loads(body), "resourceSpans"):
+        resource = dict(_json_attributes(_member(resource_spans, "resource")))
+        for scope_spans in _members(resource_spans, "scopeSpans"):
+            for span in _members(scope_spans, "spans"):
+                yield _of_json(span, resource)
+
+
+def _of_json(span: object, resource: Mapping[str, Value]) -> SentSpan:
+    if not isinstance(span, dict):
+        return SentSpan(resource, problem=f"expected an object, found {type(span).__name__}")
+    return SentSpan(
+        resource,
+        str(_member(span, "name") or ""),
+        dict(_json_attributes(span)),
+        _json_id(_member(span, "traceId"), 16),
+        _json_id(_member(span, "spanId"), 8),
+        _json_nanos(_member(span, "startTimeUnixNano")),
+        _json_nanos(_member(span, "endTimeUnixNano")),
+    )
+
+
+def _member(part: object, name: str) -> Any:
+    """Return a member by its name in lowerCamelCase, or as the .proto has it; None where it is not there."""
+    if part is None:
+        return None
+    if not isinstance(part, dict):
+        raise TypeError(f"expected an object with {name}, found {type(part).__name__}")
+    return part[name] if name in part else part.get(_CAPITAL.sub("_", name).lower())
+
+
+def _members(part: object, name: str) -> list[Any]:
+    members = _member(part, name)
+    if not isinstance(members, list | None):
+        raise TypeError(f"expected a list of {name}, found {type(members).__name__}")
+    return members or []
+
+
+def _json_attributes(part: object) -> Iterator[tuple[str, Value]]:
+    """As `_plain`; a value that is none of its kind is left out."""
+    pairs = _member(part, "attributes")
+    for pair in pairs if isinstance(pairs, list) else ():
+        if not isinstance(pair, dict) or not isinstance(pair.get("value"), dict):
+            continue
+        for name, kind in _PLAIN.items():
+            value = _member(pair["value"], name)
+            if isinstance(value, str | int | float):
+                with suppress(ValueError, OverflowError):
+                    yield str(pair.get("key")), kind(value)
+
+
+def _json_id(text: object, size: int) -> bytes:
+    """Return an id that is written in hex; none for another text, such as the base64 of protobuf's own JSON."""
+    try:
+        found = bytes.fromhex(text) if isinstance(text, str) else b""
+    except ValueError:
+        return b""
+    return found if len(found) == size else b""
+
+
+def _json_nanos(value: object) -> object:
+    """Return a time as it is, or put together again: releases of JavaScript's exporter wrote its halves."""
+    if isinstance(value, dict):
+        high, low = value.get("high"), value.get("low")
+        return high << 32 | low & 0xFFFF_FFFF if isinstance(high, int) and isinstance(low, int) else value
+    return value

@@ -305,7 +305,7 @@ def test_a_trace_is_the_same_in_every_format_and_of_the_first_node_only(monkeypa
     span = _a_trace()
     span.resource_spans[0].scope_spans[0].spans[0].trace_id = bytes.fromhex(TRACE.trace_id)
     span.resource_spans[0].scope_spans[0].spans[0].span_id = bytes.fromhex(TRACE.span_id)
-    (place,) = spans.beacons_of(span, spans.Rejected())
+    (place,) = spans.beacons_of(spans.read_request(span.SerializeToString(), spans.PROTOBUF), spans.Rejected())
     said = json.loads(_an_event(**event))
     del said[0]["to"]
     in_events = as_batch(cloud_events.read_events(json.dumps(said).encode(), cloud_events.BATCHED)[0], None)
