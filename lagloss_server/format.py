@@ -138,10 +138,18 @@ def size(of_bytes: int) -> str:
     return f"{_number(shown, 0 if unit == 'B' or shown >= 100 else 1)} {unit}"
 
 
+def datetime_of(epoch_s: float, zone: tzinfo = UTC) -> datetime:
+    """Return the moment, or of those that a datetime can hold the nearest: whatever a record has as its timestamp."""
+    try:
+        return datetime.fromtimestamp(epoch_s, zone)
+    except (ValueError, OverflowError, OSError):
+        return datetime.max.replace(tzinfo=zone) if epoch_s > 0 else datetime.min.replace(tzinfo=zone)
+
+
 def clock(epoch_s: float, zone: tzinfo = UTC, *, seconds: bool = False, date: bool = False) -> str:
     """Format a clock time: `08:40`, `08:40:07` or `2026-11-21 08:40`."""
     form = ("%Y-%m-%d " if date else "") + ("%H:%M:%S" if seconds else "%H:%M")
-    return datetime.fromtimestamp(epoch_s, zone).strftime(form)
+    return datetime_of(epoch_s, zone).strftime(form)
 
 
 def _number(value: float, digits: int) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from alerting.rules.assessment import BreachPlace
@@ -150,7 +149,7 @@ def _example(message: MissingMessage | NamedMessage, links: TraceLinks) -> Docum
         "kind": message.kind,
         "places": list(message.places),
         "last_checkpoint": message.last_checkpoint,
-        "last_seen": moment(datetime.fromtimestamp(message.last_seen_ms / 1_000, UTC)),
+        "last_seen": moment(fmt.datetime_of(message.last_seen_ms / 1_000)),
         **(_more(message) if isinstance(message, NamedMessage) else {}),
         **links.document(message.trace, message.window_start_s),
     }

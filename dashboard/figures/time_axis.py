@@ -62,7 +62,7 @@ class TimeAxis:
 
 @lru_cache(20_000)
 def _text(clock_s: float) -> str:
-    return datetime.fromtimestamp(clock_s, UTC).replace(tzinfo=None).isoformat(" ")
+    return fmt.datetime_of(clock_s).replace(tzinfo=None).isoformat(" ")
 
 
 def drawn_s(moment: str, offset_s: int) -> float:

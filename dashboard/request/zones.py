@@ -51,7 +51,7 @@ class Zone:
             return cls.named(None)
 
     def at(self, epoch_s: float) -> datetime:
-        return datetime.fromtimestamp(epoch_s, self.info)
+        return fmt.datetime_of(epoch_s, self.info)
 
     def typed(self, epoch_s: float) -> str:
         """Return the value of a date picker, which knows no zone; `parse` reads it."""

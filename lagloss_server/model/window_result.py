@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from lagloss.wire.sketch import Sketch
+from lagloss_server.format import datetime_of
 
 State = Literal["open", "closed", "sealed"]
 Verdict = Literal["ok", "loss", "unknown", "idle"]
@@ -295,8 +296,7 @@ def loss_ratio_of(part: Mapping[str, Any]) -> dict[str, float | None]:
 
 def rfc3339(epoch_s: float) -> str:
     """UTC, with Z; whole seconds without a fraction."""
-    moment = datetime.fromtimestamp(epoch_s, UTC)
-    return moment.isoformat(timespec="auto").replace("+00:00", "Z")
+    return datetime_of(epoch_s).isoformat(timespec="auto").replace("+00:00", "Z")
 
 
 # -- documents, as `windows --json` prints them ----------------------------------------------------------------------

@@ -4,7 +4,6 @@ does."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
 from lagloss_server import format as fmt
@@ -122,7 +121,7 @@ def _clause(finding: Finding) -> tuple[str, str]:
 
 
 def _stretch(value: str) -> str:
-    first, last = (datetime.fromtimestamp(int(second), UTC) for second in value.split("-"))
+    first, last = (fmt.datetime_of(int(second)) for second in value.split("-"))
     until = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M:%S}"
     return f"from {first:%Y-%m-%d %H:%M:%S} to {until} UTC"
 

@@ -6,13 +6,14 @@ import io
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 from typing import Any, Final, Literal
 
 from lagloss.wire.format import share_of
 from lagloss_server.csv_lines import csv_lines
 from lagloss_server.errors import NotebookMissing
+from lagloss_server.format import datetime_of
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.logged_messages import logged_messages
 from lagloss_server.queries.matrix import Presence
@@ -105,4 +106,4 @@ def _values(message: NamedMessage) -> dict[str, Any]:
 
 
 def _moment(epoch_ms: float) -> datetime:
-    return datetime.fromtimestamp(round(epoch_ms) / 1_000, UTC)
+    return datetime_of(round(epoch_ms) / 1_000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +17,7 @@ from lagloss.errors import UsageError
 from lagloss.wire.sketch import rank
 from lagloss_server.cli.options import AsJson, DataDir, out
 from lagloss_server.errors import NotEnoughData
+from lagloss_server.format import datetime_of
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
@@ -192,7 +192,7 @@ def summary(sample: Sample, trial: Trial) -> str:
 
 
 def _clock(at_ms: float) -> str:
-    return datetime.fromtimestamp(at_ms / 1_000, UTC).strftime("%m-%d %H:%M:%S.%f")[:-3]
+    return datetime_of(at_ms / 1_000).strftime("%m-%d %H:%M:%S.%f")[:-3]
 
 
 def _key(raw: bytes | None) -> str:

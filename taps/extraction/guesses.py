@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lagloss_server.format import datetime_of
 from lagloss_server.model.expressions import MAX_LENGTH, Path, RecordPart, write_part
 from lagloss_server.model.message_ids import readable_id
 from taps.extraction import kinds
@@ -135,12 +136,15 @@ def _times(parts: Mapping[str, PartColumn], timestamp_ms: I64) -> tuple[Guess, .
         name += 0.1 if _EVENT_TIME_NAME.search(expression) else 0
         early = 0.05 * float((times[near] <= timestamp_ms[near]).mean())  # an event is before its record
         depth = 0.02 * len(re.findall(r"[.\[]", expression))
-        example = np.datetime64(round(times[near][0]), "ms").item().isoformat(timespec="milliseconds") + "Z"
+        example = _example(float(times[near][0]))
         distinct = np.unique(times[near]).size / np.count_nonzero(near)
         found.append((share + name + early - depth, Guess(expression, share, distinct, example)))
-    at = np.datetime64(int(timestamp_ms[0]), "ms").item().isoformat(timespec="milliseconds") + "Z"
     stamps = np.unique(timestamp_ms).size / timestamp_ms.size
-    return (*_ranked(found), Guess("timestamp", 1.0, stamps, at))
+    return (*_ranked(found), Guess("timestamp", 1.0, stamps, _example(int(timestamp_ms[0]))))
+
+
+def _example(at_ms: float) -> str:
+    return datetime_of(at_ms / 1_000).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _ranked(found: Sequence[tuple[float, Guess]]) -> tuple[Guess, ...]:

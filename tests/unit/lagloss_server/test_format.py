@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss_server import format as fmt
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.times import moment
 
 
 @pytest.mark.parametrize(
@@ -96,3 +98,21 @@ def test_a_clock_is_that_of_its_zone() -> None:
     at_s = datetime.fromisoformat("2026-11-21T08:40:07Z").timestamp()
     assert fmt.clock(at_s, date=True) == "2026-11-21 08:40"
     assert fmt.clock(at_s, ZoneInfo("Europe/Berlin"), seconds=True) == "09:40:07"
+
+
+INT64 = st.integers(-(1 << 63), (1 << 63) - 1) | st.floats()
+ZONES = st.sampled_from([UTC, ZoneInfo("Europe/Berlin"), ZoneInfo("America/St_Johns"), ZoneInfo("Pacific/Kiritimati")])
+
+
+@given(INT64, st.sampled_from([1, 1_000, 1_000_000]), ZONES)
+def test_every_formatter_of_a_time_takes_any_number(stamp: float, per_s: int, zone: tzinfo) -> None:
+    """A record's own timestamp is whatever a producer wrote."""
+    at_s = stamp / per_s
+    assert len(fmt.clock(at_s, zone, seconds=True, date=True)) >= 15
+    text = rfc3339(at_s)
+    again_s = datetime.fromisoformat(text).timestamp()
+    if -62_135_596_800 <= at_s <= 253_402_300_799:
+        assert again_s == pytest.approx(at_s, abs=1e-4)
+    else:
+        assert text in ("0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z")
+    assert str(moment(fmt.datetime_of(at_s)))[:19] == text[:19]

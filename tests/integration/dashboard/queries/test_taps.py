@@ -6,9 +6,11 @@ import time
 
 import pytest
 
+from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.queries.health import read_health
 from dashboard.queries.reports_topic import Ends
 from dashboard.queries.taps import TapState, TapStatus, read_taps
+from dashboard.request.links import Address
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store
 from tests.support.tap_rows import store_tap
@@ -71,6 +73,21 @@ def test_counts_and_the_newest_example_of_each_reason_are_those_of_the_tap(
     assert read_topic.document()["since"] == "1970-01-01T00:01:00Z"
     assert read_group.unreadable == ()
     assert any("1 tap met records that cannot be read in the last 24 hours" in what for what in problems(store))
+
+
+@pytest.mark.parametrize("stamp_ms", [now_ms() * 1_000, now_ms() * 1_000_000, -(1 << 63), (1 << 63) - 1, -1])
+def test_an_example_whose_producer_wrote_another_unit_is_shown(
+    store: Store, definition: Definition, stamp_ms: int
+) -> None:
+    topic, _ = definition.taps
+    with store.engine.begin() as connection:
+        store_tap(connection, topic, since_ms=60_000, through_ms=now_ms(), unreadable={"no_id": (1, 0, 41, stamp_ms)})
+    taps = read(store, definition)
+    (example,) = [found["example"] for found in taps[0].document()["unreadable"]]
+    year = "1969" if stamp_ms == -1 else "9999" if stamp_ms > 0 else "0001"
+    assert (example["partition"], example["offset"], example["timestamp"][:4]) == (0, 41, year)
+    assert "0@41" in str(taps_panel(taps, Address("/pipelines/tapped", {"zone": "Europe/Berlin"}), time.time()))
+    problems(store)
 
 
 def test_records_that_could_not_be_read_days_ago_are_no_problem_of_today(store: Store, definition: Definition) -> None:

@@ -143,3 +143,9 @@ def test_many_names_and_deep_documents_are_bounded() -> None:
     wide = [json.dumps({f"f{row}_{number}": number for number in range(300)}).encode() for row in range(20)]
     deep = b'{"a":' * 900 + b"1" + b"}" * 900
     assert guess(sample([*wide, deep, b"[" * 100_000])).times
+
+
+@pytest.mark.parametrize("stamp_ms", [AT_MS * 1_000, AT_MS // 1_000, -1, -(1 << 63), (1 << 63) - 1])
+def test_the_records_timestamps_may_be_in_any_unit(stamp_ms: int) -> None:
+    records = Records(np.full(2, stamp_ms, np.int64), [None] * 2, [b'{"id": 1}', b'{"id": 2}'], [None] * 2)
+    assert guess(records).times[-1].example.endswith("Z")

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from datetime import datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
@@ -54,3 +60,12 @@ def test_a_tap_that_is_behind_says_by_how_much_and_what_it_did_not_read() -> Non
 def test_how_commits_are_learned_is_said_of_groups_alone() -> None:
     assert "commits by their log" in shown(TapStatus(GROUP, TapState.READING, "log"))
     assert "commits" not in shown(TapStatus(TOPIC, TapState.READING)).replace("a consumer group's commits", "")
+
+
+@given(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from(["UTC", "Europe/Berlin", "Pacific/Kiritimati"]))
+def test_the_time_of_what_could_not_be_read_may_be_any_number(at_ms: int, zone: str) -> None:
+    example = UnreadableCount("no_id", 1, 3, 4_711, at_ms / 1_000)
+    status = TapStatus(TOPIC, TapState.READING, since_s=0, through_s=NOW_S, behind_s=0.0, unreadable=(example,))
+    assert "3@4711" in str(taps_panel([status], Address("/pipelines/tapped", {"zone": zone}), NOW_S))
+    (shown_example,) = json.loads(json.dumps(status.document()))["unreadable"]
+    assert datetime.fromisoformat(shown_example["example"]["timestamp"])
