@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import time
 import uuid
@@ -143,6 +144,34 @@ def test_spans_that_cannot_be_used_are_counted_and_the_others_taken(collector: C
     assert answer.json()["partialSuccess"]["rejectedSpans"] == "2"
     assert "messaging.message.id" in answer.json()["partialSuccess"]["errorMessage"]
     assert [block.checkpoint for block in blocks_of(collector, pipeline)] == ["ga.in"]
+
+
+def test_spans_in_json_keep_their_trace_and_times_may_be_digits(collector: Collector, pipeline: str) -> None:
+    trace, at_ms = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"), now_ms()
+    said = {"messaging.operation.type": "process", "messaging.message.id": "m", "lagloss.event_time": f"{at_ms}"}
+    span = {
+        "name": "orders process",
+        "traceId": trace.trace_id.upper(),
+        "spanId": trace.span_id,
+        "startTimeUnixNano": f"{at_ms + 250}000000",
+        "attributes": [{"key": key, "value": {"stringValue": value}} for key, value in said.items()],
+    }
+    resource = {"lagloss.pipeline": pipeline, "service.name": "src"}
+    attributes = [{"key": key, "value": {"stringValue": value}} for key, value in resource.items()]
+    broken = span | {"startTimeUnixNano": "soon"}
+    body = {"resourceSpans": [{"resource": {"attributes": attributes}, "scopeSpans": [{"spans": [broken, span]}]}]}
+    answer = collector.client.post(
+        "/v1/traces",
+        content=codecs.BOM_UTF8 + json.dumps(body).encode(),
+        headers={"Content-Type": "application/json; charset=utf-8"},
+    )
+    assert (answer.status_code, answer.json()["partialSuccess"]["rejectedSpans"]) == (200, "1")
+    told = event(pipeline, subject="by text", eventtime=f"{at_ms}", time=f"{at_ms + 250}")
+    assert collector.client.post("/v1/beacons", content=json.dumps([told]), headers=BATCH).status_code == 202
+    found = {block.checkpoint: block for block in blocks_of(collector, pipeline)}
+    assert set(found) == {"src.in", "mid.in"}
+    assert list(find_traces(found["src.in"].traces or b"", np.arange(1)).values()) == [trace]
+    assert all(block.lag_ms.tolist() == [250.0] for block in found.values())
 
 
 def test_what_is_no_otlp_is_400(collector: Collector) -> None:
