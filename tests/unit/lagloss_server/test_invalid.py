@@ -247,3 +247,17 @@ def test_a_tap_that_is_wrong_is_named_as_it_was_written(changed: dict[str, Any],
     with pytest.raises(BadDefinition) as refused:
         parse_definition(json.dumps(document), "orders.yaml")
     assert str(refused.value).startswith(f"orders.yaml:1: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "place"),
+    [
+        ("sla: {loss: {max: yes}}", "spec.sla.loss.max"),
+        ("sla: {lag: {target: 5s, percentile: on}}", "spec.sla.lag.percentile"),
+        ("alerts: {uncertainLoss: {max: true, over: 1h}}", "spec.alerts.uncertainLoss.max"),
+    ],
+)
+def test_a_truth_value_is_no_number(spec: str, place: str) -> None:
+    text = f"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {{name: p}}\nspec:\n  nodes: [{{name: a}}]\n  {spec}\n"
+    with pytest.raises(BadDefinition, match=f"{place}: expected a number, found true"):
+        parse_yaml(Definition, text, "file")
