@@ -151,6 +151,7 @@ class History:
         config = {
             "message.timestamp.type": "LogAppendTime" if self.is_append_time else "CreateTime",
             "message.timestamp.after.max.ms": str((1 << 63) - 1),
+            "retention.ms": "-1",  # else the broker deletes what is stamped in seconds within minutes
         }
         self.admin.create_topics([NewTopic(self.topic, self.partitions, 1, config=config)])[self.topic].result(10)
         self.plain = Producer({"bootstrap.servers": self.bootstrap, "linger.ms": 0, "log_level": 0})
@@ -161,7 +162,7 @@ class History:
         self.invisible = 0
         self.number = 0
         self.committed: dict[int, int] = {}
-        self.last_error: Exception | None = None
+        self.trouble: Exception | None = None
         self.is_void: dict[int, list[bool]] = defaultdict(list)
         """Of each commit, by partition, whether it was beyond the end of the log."""
         self.deleted: dict[int, int] = {}
@@ -290,7 +291,7 @@ class History:
         while (void := self._stored("group").void.get(at)) is None or void.offset != offset:
             assert time.monotonic() < deadline, (
                 f"seed {self.seed}: the tap does not see {offset} beyond the end of {at}: "
-                f"{self.last_error!r}, {self._stored('group')}"
+                f"{self.trouble!r}, {self._stored('group')}"
             )
             if self.random.random() < 0.3:
                 self.expire("group")
@@ -319,11 +320,10 @@ class History:
         low, high = self._bounds(at)
         if high > low:
             offset = self.random.randint(low, high)
-            with suppress(Exception):  # not beyond an open transaction
-                self.admin.delete_records([TopicPartition(self.topic, at, offset)])
-                found = self.admin.delete_records([TopicPartition(self.topic, at, offset)])
-                for future in found.values():
-                    self.deleted[at] = max(self.deleted.get(at, 0), future.result(10).low_watermark)
+            found = self.admin.delete_records([TopicPartition(self.topic, at, offset)])
+            for future in found.values():
+                with suppress(KafkaException):  # not beyond an open transaction
+                    self.deleted[at] = max(self.deleted.get(at, 0), future.result(30).low_watermark)
 
     # -- the taps -----------------------------------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class History:
             if not self.runners[kind]:
                 self.runners[kind].append(self.new_runner(kind))
         except (NotOwned, KafkaException) as error:  # as `run` does
-            self.last_error = error
+            self.trouble = error
             chosen.runner._forget()
         chosen.saboteur.left = None
         self._follow()

@@ -34,7 +34,8 @@ def test_taps_tell_every_record_once_whatever_happens(
                     history.act()
                     assert not history.false_losses(), f"seed {seed}: {history.false_losses()}"
             history.finish()
-            assert not differences(history), f"seed {seed}: {differences(history)}"
+            found = differences(history)
+            assert not found, f"seed {seed}, deleted {history.deleted}, {history.trouble}: {found}"
         finally:
             history.close()
         kills += history.kills

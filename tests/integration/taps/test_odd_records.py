@@ -59,12 +59,11 @@ def tapped(stack: ScenarioStack, tmp_path: Path) -> Iterator[Tapped]:
 
 
 def take_any_timestamp(tapped: Tapped) -> None:
-    """Have the broker refuse no timestamp, as brokers before 3.6 do."""
-    any_time = ConfigEntry(
-        "message.timestamp.after.max.ms", str((1 << 63) - 1), incremental_operation=AlterConfigOpType.SET
-    )
+    """Have the broker refuse no timestamp, as brokers before 3.6 do, and delete no record by it."""
+    config = {"message.timestamp.after.max.ms": str((1 << 63) - 1), "retention.ms": "-1"}
+    entries = [ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in config.items()]
     topics = [
-        ConfigResource(ResourceType.TOPIC, f"{tapped.name}.{name}", incremental_configs=[any_time])
+        ConfigResource(ResourceType.TOPIC, f"{tapped.name}.{name}", incremental_configs=entries)
         for name in ("orders", "copied")
     ]
     admin = AdminClient({"bootstrap.servers": tapped.bootstrap})  # it answers as long as it is there

@@ -137,7 +137,7 @@ def test_any_timestamp_is_read_and_counts_by_the_looks_alone(
     create_topics(kafka_bootstrap)
     topic = f"stamps-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    config = {"message.timestamp.after.max.ms": str((1 << 63) - 1)}
+    config = {"message.timestamp.after.max.ms": str((1 << 63) - 1), "retention.ms": "-1"}
     admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(30)
     now_ms = time.time_ns() // 1_000_000
     stamps = [1, now_ms // 1_000, now_ms, now_ms * 1_000, now_ms * 1_000_000, (1 << 63) - 1]
