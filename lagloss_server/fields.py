@@ -6,8 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
-from types import NoneType
-from typing import Annotated, Any, Final, get_args, get_origin
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -18,10 +17,7 @@ from pydantic import (
     Field,
     PlainSerializer,
     ValidationError,
-    ValidationInfo,
-    field_validator,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 _DURATION = re.compile(r"(\d{1,15}(?:\.\d{1,15})?)(ms|s|m|h|d)")
@@ -81,6 +77,16 @@ DurationMs = Annotated[
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]
 
 
+def _is_no_switch(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "expected a number, found {found}", {"found": describe(value)})
+    return value
+
+
+NUMBER: Final = BeforeValidator(_is_no_switch)
+"""Of a number: YAML's `yes` is none, which would be 1."""
+
+
 @dataclass(frozen=True, slots=True)
 class TextPattern:
     """What texts of a pattern are, for messages; `is_shown`: whether one that does not match can be shown there, since
@@ -137,22 +143,6 @@ def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
 
 
 class Strict(BaseModel):
-    """A part of a YAML file: frozen, and an unknown key is an error, as is `yes` for a number, which would be 1."""
+    """A part of a YAML file: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _is_no_truth_value(cls, value: object, info: ValidationInfo) -> object:
-        if isinstance(value, bool) and _is_number(cls.model_fields[info.field_name or ""]):
-            raise PydanticCustomError("number", "expected a number, found {found}", {"found": describe(value)})
-        return value
-
-
-def _is_number(field: FieldInfo) -> bool:
-    """Return whether a field is a number, or one or null, and no text such as a duration stands for it."""
-    members = get_args(field.annotation) or (field.annotation,)
-    parts = [get_args(each) if get_origin(each) is Annotated else (each,) for each in members]
-    facts = [*field.metadata, *(fact for _, *facts in parts for fact in facts)]
-    kinds = {kind for kind, *_ in parts} - {NoneType}
-    return kinds <= {int, float} and not any(isinstance(fact, BeforeValidator) for fact in facts)

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like
+from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.nodes import NodeSpec
@@ -83,9 +83,9 @@ _ENTRIES = (
     PlainSerializer(_entries_document),
     _OrEntries(),
 )
-Ratio = Annotated[float, Field(gt=0, le=1)]
-Count = Annotated[int, Field(ge=0, le=1_000_000_000)]
-Windows = Annotated[int, Field(ge=1, le=MAX_OF)]
+Ratio = Annotated[float, NUMBER, Field(gt=0, le=1)]
+Count = Annotated[int, NUMBER, Field(ge=0, le=1_000_000_000)]
+Windows = Annotated[int, NUMBER, Field(ge=1, le=MAX_OF)]
 
 
 def _whole_minutes(ms: int) -> int:
@@ -143,7 +143,7 @@ class LossAlert(_Placed):
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link")
 
-    max: Annotated[float, Field(ge=0, le=1)] | None = None
+    max: Annotated[float, NUMBER, Field(ge=0, le=1)] | None = None
     page: Annotated[LossPage | None, *_SWITCH] = LossPage()
 
     @model_validator(mode="before")
@@ -170,7 +170,7 @@ class UncertainLossAlert(_Placed):
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link")
 
-    max: Annotated[float, Field(ge=0, le=1)] | None = None
+    max: Annotated[float, NUMBER, Field(ge=0, le=1)] | None = None
     over: SpanMs = 900_000
     severity: Severity = "warning"
 
@@ -268,7 +268,7 @@ class _ShareAlert(_OutOf, _Placed):
     breaches: Windows = 1
     of: Windows = 1
     over: SpanMs = 300_000
-    at_least: Annotated[int, Field(ge=1, le=1_000_000_000)] = Field(default=5, alias="atLeast")
+    at_least: Annotated[int, NUMBER, Field(ge=1, le=1_000_000_000)] = Field(default=5, alias="atLeast")
     min_messages: Count = Field(default=0, alias="minMessages")
     severity: Severity = "warning"
 
@@ -278,7 +278,7 @@ class DuplicatesAlert(_ShareAlert):
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("node", "checkpoint")
 
-    max: Annotated[float, Field(gt=0, le=1_000)] = 0.01
+    max: Annotated[float, NUMBER, Field(gt=0, le=1_000)] = 0.01
 
 
 class DeadLettersAlert(_ShareAlert):
@@ -304,7 +304,7 @@ class VolumeAlert(_Placed):
 
     KINDS: ClassVar[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
 
-    below: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    below: Annotated[float, NUMBER, Field(gt=0, lt=1)] = 0.5
     over: SpanMs = 900_000
     severity: Severity = "warning"
 
@@ -358,7 +358,7 @@ class OutputStaleAlert(Strict):
 class RunLateAlert(Strict):
     """A result that takes `times` as long after its hour as is usual, and `least` longer."""
 
-    times: Annotated[float, Field(gt=1, le=1_000)] = 1.5
+    times: Annotated[float, NUMBER, Field(gt=1, le=1_000)] = 1.5
     least: DurationMs = 60_000
     severity: Severity = "warning"
 

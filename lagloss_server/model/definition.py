@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like, refuse
+from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like, refuse
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.cuts import AFTER, cut_problem
 from lagloss_server.model.flow import Flow
@@ -57,11 +57,11 @@ class Metadata(Strict):
 
 
 class LossSla(Strict):
-    max: Annotated[float, Field(ge=0, le=1)] = 0.01
+    max: Annotated[float, NUMBER, Field(ge=0, le=1)] = 0.01
 
 
 class LagSla(Strict):
-    percentile: Annotated[float, Field(gt=0, le=100)] = 95
+    percentile: Annotated[float, NUMBER, Field(gt=0, le=100)] = 95
     target: DurationMs = 5_000
 
     @property
@@ -108,7 +108,7 @@ class PipelineSpec(Strict):
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     grace: DurationMs = 60_000
     max_wait: DurationMs = Field(default=900_000, alias="maxWait")
-    sample: Annotated[float, Field(gt=0, le=1)] = 1
+    sample: Annotated[float, NUMBER, Field(gt=0, le=1)] = 1
     """The share of messages that beacons are sent of, chosen by the hash of the id, alike at every node."""
     sla: Sla = Sla()
     jobs: Annotated[tuple[JobSpec, ...], Field(max_length=MAX_JOBS)] = ()
