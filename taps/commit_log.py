@@ -19,7 +19,7 @@ from lagloss.broker.connection import Cluster
 from lagloss.broker.errors import NOT_ALLOWED, kafka_error
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from taps.cluster_topics import ClusterTopics, SharedLook
-from taps.plan import Look, Looks, Mark, OffsetSpan
+from taps.plan import STANDING_MS, Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits
 from taps.topic_reader import TopicReader
 
@@ -216,7 +216,7 @@ class LoggedCommits:
             for partition, some in found.marks.items():
                 marks.setdefault(partition, []).extend(some)
         for partition, mark in standing.items():
-            marks.setdefault(partition, [Mark(mark.offset, since_ms)])
+            marks.setdefault(partition, [Mark(mark.offset, STANDING_MS)])
         return replace(found, marks=marks)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from taps.counts import TapCounts, UnreadableRecords
 from taps.extraction import Extracted, Extractor
 from taps.extraction.columns import ByteColumn
 from taps.order import KeyTimes, PartitionOrder
-from taps.plan import GAP_MS, OffsetSpan, TapPlan
+from taps.plan import GAP_MS, STANDING_MS, OffsetSpan, TapPlan
 from taps.records import SpanRecords
 
 SEQ_BITS: Final = 30
@@ -33,7 +33,7 @@ SPAN_BITS: Final = 16
 AHEAD_MS: Final = MAX_AHEAD_MS // 2
 """Largest distance of an event time from the plan, ahead: closing takes no block of a later window."""
 COMMIT_SLACK_MS: Final = 5_000
-"""By how much the clocks of a group's coordinator, of the brokers and of taps may be apart."""
+"""By how much the clocks of a group's coordinator and of the other brokers may be apart."""
 UNSET_MS: Final = 946_684_800_000
 """2000-01-01: an event time before that was never set (0, -1, the year 1), or is a number of another unit. Its message
 may be of any window."""
@@ -177,7 +177,7 @@ class BlockMaker:
         for reason, odd in (*found.unreadable_rows.items(), (AHEAD, rows[ahead]), (TOO_OLD, rows[too_old])):
             if odd.size:
                 self._set_aside(reason, odd, span, read, beside | self._windows_around(plan, read, odd, appended), made)
-        not_read = in_reach & self._is_committed_ahead(observed_ms, event_ms, appended.since_ms[rows])
+        not_read = in_reach & self._is_committed_ahead(read, rows, observed_ms)
         if not_read.any():
             self._set_aside(COMMIT_AHEAD, rows[not_read], span, read, _windows_of(event_ms[not_read]), made)
         kept = np.flatnonzero(in_reach & ~not_read)
@@ -238,13 +238,15 @@ class BlockMaker:
         return np.clip(read.records.timestamp_ms[rows].astype(np.float64), lowest, until_ms)
 
     def _is_committed_ahead(
-        self, observed_ms: npt.NDArray[np.float64], event_ms: npt.NDArray[np.float64], since_ms: npt.NDArray[np.float64]
+        self, read: SpanRecords, rows: npt.NDArray[np.intp], committed_ms: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.bool_]:
-        """Return which records of a group were committed before they were there, by their event times or by when they
-        were appended: the group has not read them by that commit."""
+        """Return which records of a group were committed before they were there: by the brokers' clocks, or since the
+        commit is older than the tap's first window. The group has not read them by that commit."""
         if self.tap.group is None:
-            return np.zeros(observed_ms.size, np.bool_)
-        return (event_ms > observed_ms + AHEAD_MS) | (since_ms > observed_ms + COMMIT_SLACK_MS)
+            return np.zeros(rows.size, np.bool_)
+        later = read.records.timestamp_ms[rows] > committed_ms + COMMIT_SLACK_MS
+        ahead: npt.NDArray[np.bool_] = (read.is_append_time[rows] & later) | (committed_ms == STANDING_MS)
+        return ahead
 
     def _set_aside(
         self,

@@ -14,6 +14,8 @@ from typing import Any, Final, NamedTuple, Self
 
 MAX_LOOKS: Final = 256
 """Looks that wait to be passed; beyond that every other one is forgotten, which makes progress coarser, never wrong."""
+STANDING_MS: Final = 0
+"""The time of a commit that was there when the tap began, from before it reads the log of commits."""
 GAP_MS: Final = 2_000
 """Between two looks, beyond which a producer's timestamp says too little of when a record between them was appended:
 readers may be 5 s past a record before it counts as lost."""
@@ -99,8 +101,7 @@ class TapPlan:
         topic_id: of the topic that the offsets are of.
         commits_at: next offset of the log of commits to read, for a group.
         commits: marks of commits that are not planned yet, by partition.
-        void: by partition, the last commit of the group beyond the end of the log; its time is the latest at which it
-            was seen there.
+        void: by partition, the last commit of the group beyond the end of the log.
         is_spread: each span makes blocks of its own, as tasks do that know only theirs; else all spans together.
     """
 

@@ -126,7 +126,7 @@ class GroupPlanner:
         starts = {at: last.positions.get(at, 0) for at in look.logs}
         void = dict(last.void)
         known = {
-            at: merged_commits(last.commits.get(at, ()), _within(at, log.end, look, commits, void), starts[at])
+            at: merged_commits(last.commits.get(at, ()), _within(at, log.end, commits, void), starts[at])
             for at, log in look.logs.items()
         }
         wanted = {
@@ -173,7 +173,7 @@ class GroupPlanner:
         return found
 
 
-def _within(at: int, end: int, look: Look, commits: NewCommits, void: dict[int, Mark]) -> list[Mark]:
+def _within(at: int, end: int, commits: NewCommits, void: dict[int, Mark]) -> list[Mark]:
     """Return the new commits of a partition that are not beyond its end; note the last one that is in `void`.
 
     The look is later than the commits: what is beyond the end now was so when it was committed. The group has not read
@@ -184,7 +184,7 @@ def _within(at: int, end: int, look: Look, commits: NewCommits, void: dict[int, 
     for mark in commits.marks.get(at, ()):
         beyond = void.get(at)
         if mark.offset > end:
-            void[at] = Mark(mark.offset, max(mark.at_ms, look.at_ms))
+            void[at] = mark
         elif beyond is not None and mark.offset == beyond.offset and (commits.is_polled or mark.at_ms <= beyond.at_ms):
             continue  # that commit again
         else:
