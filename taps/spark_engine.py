@@ -10,6 +10,8 @@ import pickle
 from dataclasses import replace
 from typing import Final
 
+import structlog
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
@@ -22,9 +24,13 @@ from taps.order import REACH
 from taps.plan import TapPlan
 from taps.spark_task import TapTask, send_spans
 
+log = structlog.get_logger()
+
 LIMIT: Final = 2_000_000
 """Offsets of a plan: a task holds the ids and times of its spans, 100 bytes a record."""
 BATCH_ROWS: Final = 50_000
+TOO_LATE: Final = "overflow"
+"""In the error of Spark's Kafka source about a timestamp beyond the year 294247: it counts microseconds in 64 bits."""
 TAPS: Final = SparkJob("lagloss taps", "taps.worker_daemon", BATCH_ROWS)
 
 
@@ -48,10 +54,22 @@ class SparkEngine:
         if not plan.is_spread or not plan.spans:
             return self._local.blocks(plan)
         task = TapTask(self._maker, plan, self._beacons)
-        rows = self.records(plan).mapInArrow(lambda batches: send_spans(batches, task), "made binary").collect()
+        try:
+            rows = self.records(plan).mapInArrow(lambda batches: send_spans(batches, task), "made binary").collect()
+        except Py4JJavaError as error:
+            if TOO_LATE not in str(error):
+                raise
+            log.warning("records with timestamps that Spark cannot read", tap=self._maker.tap.source)
+            return self._without_spark(plan)
         made = Blocks.merged(pickle.loads(row.made) for row in rows)
         self._maker.drop_gone(plan, sum(plan.gone.values()), made)
         return made if made.positions is not None else replace(made, positions=[])
+
+    def _without_spark(self, plan: TapPlan) -> Blocks:
+        """Return the blocks of a plan, a span at a time, since it may hold more than one process should at once."""
+        made = Blocks.merged(self._local.blocks(replace(plan, spans=(span,), gone={})) for span in plan.spans)
+        self._maker.drop_gone(plan, sum(plan.gone.values()), made)
+        return made
 
     def records(self, plan: TapPlan) -> DataFrame:
         """Read the records of a plan's spans, of a tap with an order those before them, too; columns as `span_records`

@@ -56,6 +56,7 @@ STAMPS: Mapping[str, Callable[[int], int]] = {
     "far ahead": lambda _: 1 << 62,
 }
 """What producers stamp a record with."""
+PATIENCE_S = 300.0
 LIMIT = 7
 """Offsets per plan: so few that histories of some dozen records take many."""
 
@@ -232,7 +233,12 @@ class History:
         """Begin a transaction, or end the open one."""
         if self._transactional is None:
             self._transactional = Producer(
-                {"bootstrap.servers": self.bootstrap, "transactional.id": self.topic, "log_level": 0}
+                {
+                    "bootstrap.servers": self.bootstrap,
+                    "transactional.id": self.topic,
+                    "transaction.timeout.ms": int(PATIENCE_S * 1_000),
+                    "log_level": 0,
+                }
             )
             self._transactional.init_transactions(10)
         if self._open is None:
@@ -287,7 +293,7 @@ class History:
         at = self.random.randrange(self.partitions)
         offset = self._end(at) + self.random.choice([1, 3, 1_000])
         self._commit(at, offset)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE_S
         while (void := self._stored("group").void.get(at)) is None or void.offset != offset:
             assert time.monotonic() < deadline, (
                 f"seed {self.seed}: the tap does not see {offset} beyond the end of {at}: "
@@ -403,7 +409,7 @@ class History:
         self.commit(all_of_it=True)
         self.ended_ms = time.time_ns() // 1_000_000
         for kind in self.taps:
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + PATIENCE_S
             while not self._has_read_all(kind):
                 assert time.monotonic() < deadline, f"seed {self.seed}: the {kind} tap does not end"
                 if self.random.random() < 0.3:
