@@ -36,7 +36,7 @@ ONLY_LOSS = f"{{{', '.join(f'{name}: off' for name in OFF)}}}"
 def only_loss(more: str = "", name: str = "chain") -> Definition:
     """A pipeline whose only rule is the one on loss: a lossy window opens it, 2 of 3 page, 3 good ones end it. `more`:
     further YAML of `spec.alerts`."""
-    rules = ONLY_LOSS if not more else ONLY_LOSS.replace("}", f", {more}}}")
+    rules = json.dumps(yaml.safe_load(ONLY_LOSS) | yaml.safe_load(f"{{{more}}}"))
     labelled = CHAIN.replace("name: chain", f"name: {name}, labels: {{team: checkout}}")
     return parse_definition(f"{labelled}  alerts: {rules}\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from typing import Any
 
 import kafka
@@ -23,13 +24,14 @@ class NoUtf8(str):
 
 def test_a_header_whose_name_is_no_text_stops_no_tap(kafka_bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
-    admin.create_topics([NewTopic("odd-headers", 1)])["odd-headers"].result()
+    topic = f"odd-headers-{uuid.uuid4().hex[:8]}"
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
     producer = kafka.KafkaProducer(bootstrap_servers=kafka_bootstrap)
     for number, headers in enumerate(([("id", b"a")], [(NoUtf8("x"), b"1"), ("id", b"b")], [("id", b"c")])):
-        producer.send("odd-headers", b'{"id": %d}' % number, headers=headers, partition=0).get(30)
+        producer.send(topic, b'{"id": %d}' % number, headers=headers, partition=0).get(30)
     producer.close(timeout=10)
 
-    reader = TopicReader(kafka_bootstrap, "odd-headers")
+    reader = TopicReader(kafka_bootstrap, topic)
     records = reader.read([OffsetSpan(0, 0, 3)])[0].records
     reader.close()
     by_header = Extractor(Extraction(IdExpression.parse("header:id"), TimeExpression.parse("timestamp")))
