@@ -81,7 +81,7 @@ Missing = Literal["skip", "draw"] | Callable[[Carrier], Identity | None]
 
 def from_headers(carrier: Carrier) -> Identity | None:
     """Return the identity in the headers `lagloss-id` and `lagloss-event-time`."""
-    return Identity(carrier.headers[ID_HEADER].decode(), int(read_time(carrier.headers[TIME_HEADER].decode())))
+    return Identity(carrier.headers[ID_HEADER].decode(), int(read_time(carrier.headers[TIME_HEADER].decode(), "ms")))
 
 
 def from_json(id_field: str, time_field: str) -> Source:

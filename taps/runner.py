@@ -237,7 +237,8 @@ class TapRunner:
         """Return where to begin in a topic that was never read."""
         moment_ms = self._running.since_ms - BEFORE_MS
         starts = self._reader.starts_at(moment_ms, partitions)
-        return beginning(self._reader.look(starts), starts, self._reader.appended_before(moment_ms, starts))
+        look = self._reader.look(starts)
+        return beginning(look, starts, self._reader.appended_before(moment_ms, starts, look))
 
     def _new_planner(self) -> Planner:
         tap = self._running.tap

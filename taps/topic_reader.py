@@ -19,6 +19,7 @@ from confluent_kafka import (
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
+from lagloss.broker.headers import headers_of
 from taps.cluster_topics import TIMEOUT_S, ClusterTopics, SharedLook, TopicIs
 from taps.extraction import BROKEN_HEADERS, Records
 from taps.extraction.spec import Headers
@@ -93,10 +94,10 @@ class TopicReader:
         is none."""
         return self._topics.starts_at(self.topic, moment_ms, partitions)
 
-    def appended_before(self, moment_ms: int, starts: Mapping[int, int]) -> set[int]:
+    def appended_before(self, moment_ms: int, starts: Mapping[int, int], look: Look) -> set[int]:
         """Return the partitions in which all records before `starts` were appended before a moment, by the broker's own
-        clock: the last of them says so. Partitions that hold none before are left out."""
-        logs = self.look(starts).logs
+        clock: the last of them says so. Partitions that by a look hold none before are left out."""
+        logs = look.logs
         before = [
             OffsetSpan(at, max(logs[at].start, start - LAST_OF), start)
             for at, start in starts.items()
@@ -249,14 +250,9 @@ def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:
     )
 
 
-def _headers(message: Message) -> Headers | None:
-    """Return a message's headers. Where a name is no UTF-8, as clients in other languages than Java may send it, the
-    client raises SystemError, and must not be asked again: it would hand out a list with holes."""
-    try:
-        found: Headers | None = message.headers()
-    except (SystemError, UnicodeDecodeError):
-        return BROKEN_HEADERS
-    return found
+def _headers(message: Message) -> Headers:
+    found = headers_of(message)
+    return BROKEN_HEADERS if found is None else found
 
 
 def _bytes(found: Any) -> bytes | None:

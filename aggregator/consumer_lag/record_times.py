@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
+from lagloss.broker.headers import headers_of
 from lagloss.broker.partition_bounds import Key
 from lagloss.identity import REPLAY_HEADER, Carrier, Identities, mapping_of
 
@@ -99,7 +100,7 @@ class WaitingRecords:
         error, offset = message.error(), message.offset() or 0
         if error is not None:
             return WaitingRecord(offset, is_end=True) if error.code() == KafkaError._PARTITION_EOF else None
-        headers = mapping_of(message.headers())
+        headers = mapping_of(headers_of(message))
         identity = self._identities.find(Carrier(headers, b"", message))
         is_live = identity is not None and REPLAY_HEADER not in headers
         kind, stamped_ms = message.timestamp()

@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, Self
 from confluent_kafka import Message
 
 from lagloss.broker.connection import Cluster
+from lagloss.broker.headers import headers_of
 from lagloss.checksums import Checksums, Payload
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka.commits import Partition, Taken, place_of
@@ -286,5 +287,5 @@ class KafkaNode:
 
 
 def carrier_of(message: Message) -> Carrier:
-    """Return the parts of a Kafka message in which an identity is searched."""
-    return Carrier(mapping_of(message.headers()), message.value() or b"", message)
+    """Return the parts of a Kafka message in which an identity is searched; unreadable headers are none."""
+    return Carrier(mapping_of(headers_of(message)), message.value() or b"", message)

@@ -7,11 +7,13 @@ import time
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS
 from lagloss.identity import Carrier, Identities, Identity, Source, from_headers, from_json, mapping_of
-from lagloss.wire.format import UNNAMED_REPLAY, decode_block
+from lagloss.wire.format import MAX_TIME_MS, UNNAMED_REPLAY, decode_block
 
 NOW_MS = 1_795_250_400_000
 GOOD = Identity("a", NOW_MS)
@@ -23,9 +25,11 @@ def carrier(body: Any = None, **headers: str) -> Carrier:
     )
 
 
-def test_headers_that_an_identity_writes_give_it_back() -> None:
-    for identity in (GOOD, Identity("a", NOW_MS, "again")):
-        assert Identities().of(Carrier(mapping_of(identity.headers()), b"", None)) == identity
+@given(st.integers(-MAX_TIME_MS // 10, MAX_TIME_MS), st.sampled_from([None, "again"]))
+@example(7, None)  # elsewhere a number of this size is seconds
+def test_headers_that_an_identity_writes_give_it_back(event_time_ms: int, replay: str | None) -> None:
+    identity = Identity("a", event_time_ms, replay)
+    assert Identities().of(Carrier(mapping_of(identity.headers()), b"", None)) == identity
 
 
 @pytest.mark.parametrize("source", [from_headers, from_json("id", "at"), lambda carrier: None])

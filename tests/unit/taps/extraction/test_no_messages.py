@@ -15,18 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss_server.model.expressions import (
-    Comparison,
     ConditionExpression,
-    Exists,
-    Junction,
-    Negation,
     RecordPart,
     Test,
 )
 from lagloss_server.net.schema_registry import RegisteredSchema
 from taps.extraction import Extracted, Extraction, Extractor
 from taps.extraction.protobuf_schema import ProtobufFile
-from tests.unit.taps.extraction.test_conditions import UNREAD, truth_of
+from tests.unit.taps.extraction.test_conditions import TOMBSTONE, UNREAD, any_test_of, truth_of
 from tests.unit.taps.extraction.test_extractor import FakeRegistry, extract, extraction, records, wired
 
 AVRO = json.dumps(
@@ -130,45 +126,12 @@ def test_a_null_that_is_written_down_is_a_value_and_null_and_no_bytes_are_an_emp
 
 VALUE, A, B = RecordPart("value", ()), RecordPart("value", ("a",)), RecordPart("value", ("b",))
 KEY, HEADER, QUOTED = RecordPart("key", ("a",)), RecordPart("header", None, "h"), RecordPart("header", (), "h")
-TOMBSTONE, WHOLE = object(), object()
+WHOLE = object()
 pairs = st.fixed_dictionaries({}, optional={"a": st.sampled_from(["x", "y", None]), "b": st.sampled_from([1, 2, None])})
 some_values = st.one_of(pairs, st.just(TOMBSTONE), st.just(UNREAD))
 some_keys = st.one_of(st.none(), st.just(UNREAD), pairs)
 some_headers = st.sampled_from([..., b"x", b'"x"', b"1", b"null", b"2.5", b'"\\u0078"', b"{}"])
-leaf_tests = st.one_of(
-    st.sampled_from([VALUE, A, B, KEY, HEADER, QUOTED]).map(Exists),
-    st.builds(
-        Comparison,
-        st.sampled_from([VALUE, A, B, KEY, HEADER, QUOTED]),
-        st.sampled_from([("x",), (1,), (None,), ("x", None), (2, "y"), (True,)]),
-        st.booleans(),
-    ),
-)
-some_tests = st.recursive(
-    leaf_tests,
-    lambda inner: (
-        st.builds(Negation, inner)
-        | st.builds(Junction, st.sampled_from(["and", "or"]), st.lists(inner, min_size=2, max_size=3).map(tuple))
-    ),
-    max_leaves=8,
-)
-
-
-def truth(test: Test, row: Mapping[RecordPart, Any]) -> bool | None:
-    """The oracle, which knows of tombstones; None: unknown."""
-    match test:
-        case Negation(test=inner):
-            found = truth(inner, row)
-            return None if found is None else not found
-        case Junction(kind=kind, tests=tests):
-            found_all = [truth(each, row) for each in tests]
-            decisive = kind == "or"
-            return decisive if decisive in found_all else None if None in found_all else not decisive
-        case Exists(part=part) if row[part] is TOMBSTONE:
-            return False
-        case Comparison(part=part) if row[part] is TOMBSTONE:
-            return (None in test.values) != test.negated
-    return truth_of(test, dict(row))
+some_tests = any_test_of([VALUE, A, B, KEY, HEADER, QUOTED], [("x",), (1,), (None,), ("x", None), (2, "y"), (True,)])
 
 
 def parts_of(form: str, value: Any, key: Any, header: Any) -> dict[RecordPart, Any]:
@@ -216,7 +179,7 @@ def test_any_condition_over_any_records_keeps_what_the_oracle_keeps(
         base.id, base.event_time, ConditionExpression("as drawn", test), base.format, base.schema, base.message
     )
     found: Extracted = Extractor(spec, REGISTRY).extract(records(*given_))
-    truths = [truth(test, parts_of(form, *row)) for row in rows]
+    truths = [truth_of(test, parts_of(form, *row)) for row in rows]
     has_id = [header is not ... for _, _, header in rows]
     assert found.left_out == truths.count(False)
     assert found.rows.tolist() == [row for row, each in enumerate(truths) if each and has_id[row]]
