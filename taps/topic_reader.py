@@ -96,12 +96,13 @@ class TopicReader:
 
     def appended_before(self, moment_ms: int, starts: Mapping[int, int], look: Look) -> set[int]:
         """Return the partitions in which all records before `starts` were appended before a moment, by the broker's own
-        clock: the last of them says so. Partitions that by a look hold none before are left out."""
+        clock: the last of them says so. Partitions that by a look hold none before are left out, and those in which an
+        open transaction keeps it from being read."""
         logs = look.logs
         before = [
             OffsetSpan(at, max(logs[at].start, start - LAST_OF), start)
             for at, start in starts.items()
-            if start > logs[at].start
+            if logs[at].start < start <= logs[at].stable_end
         ]
         found = self.read(before)
         return {
