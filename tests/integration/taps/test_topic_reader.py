@@ -1,13 +1,17 @@
-"""What a reader can say of a topic whose last records belong to an open transaction."""
+"""Reading a topic while transactions are open and retention deletes."""
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Callable
+from typing import Any
 
-from confluent_kafka import Producer
+import pytest
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from taps.plan import OffsetSpan
 from taps.topic_reader import TopicReader
 
 
@@ -30,3 +34,49 @@ def test_what_an_open_transaction_hides_is_not_waited_for(kafka_bootstrap: str) 
         time.sleep(0.01)
     assert reader.appended_before(later_ms, starts, look) == {0}
     reader.close()
+
+
+def test_what_retention_takes_of_a_later_span_is_counted_there(
+    kafka_bootstrap: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = f"overtaken-{uuid.uuid4().hex[:8]}"
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result(30)
+    producer = Producer({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+
+    def produce(count: int) -> None:
+        for _ in range(count):
+            producer.produce(topic, b"1")
+        assert producer.flush(30) == 0
+
+    produce(20)
+    reader = TopicReader(kafka_bootstrap, topic)
+    consume = reader._consumer.consume
+
+    def overtaken(*args: Any) -> list[Message]:
+        """Have retention overtake the consumer behind the 20 records that it has fetched for the first span."""
+        messages: list[Message] = []
+        while len(messages) < 20:
+            messages += consume(*args)
+        produce(10)
+        place = TopicPartition(topic, 0, 25)
+        admin.delete_records([place])[place].result(30)
+        monkeypatch.undo()
+        return [*messages, Message(topic=topic, partition=0, error=KafkaError(KafkaError.OFFSET_OUT_OF_RANGE))]
+
+    monkeypatch.setattr(reader, "_consumer", ConsumerWith(reader._consumer, overtaken))
+    first = reader.read([OffsetSpan(0, 0, 10)])[0]
+    second = reader.read([OffsetSpan(0, 10, 30)])[0]
+    reader.close()
+    assert (first.offsets.tolist(), first.gone) == (list(range(10)), 0)
+    assert (second.offsets.tolist(), second.gone) == (list(range(25, 30)), 15)
+
+
+class ConsumerWith:
+    """A consumer whose `consume` is another."""
+
+    def __init__(self, consumer: Consumer, consume: Callable[..., list[Message]]) -> None:
+        self._consumer, self.consume = consumer, consume
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._consumer, name)
