@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -44,6 +44,7 @@ from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
 
+T = TypeVar("T")
 WINDOW_MS = 60_000
 STAMPS: Mapping[str, Callable[[int], int]] = {
     "honest": lambda now_ms: now_ms,
@@ -258,11 +259,17 @@ class History:
         return {at: self._bounds(at)[1] for at in range(self.partitions)}
 
     def _bounds(self, partition: int) -> tuple[int, int]:
-        """The first and the end offset of a partition, once the client knows a new one."""
+        """The first and the end offset of a partition."""
+        return self._of_partition(
+            lambda: self.committer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+        )
+
+    def _of_partition(self, ask: Callable[[], T]) -> T:
+        """What brokers and client answer once both know a new partition."""
         deadline = time.monotonic() + 10
         while True:
             try:
-                return self.committer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+                return ask()
             except KafkaException:
                 assert time.monotonic() < deadline
                 self.committer.list_topics(self.topic, timeout=10)
@@ -286,7 +293,8 @@ class History:
 
     def _end(self, partition: int) -> int:
         """The end of a partition, records of an open transaction included."""
-        return self.shared.topics.look(self.topic, range(self.partitions)).logs[partition].end
+        look = self._of_partition(lambda: self.shared.topics.look(self.topic, range(self.partitions)))
+        return look.logs[partition].end
 
     def commit_beyond(self) -> None:
         """Have the group say that it is beyond the end of the log, and the tap see it before the log has passed it."""
