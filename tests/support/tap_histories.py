@@ -298,6 +298,8 @@ class History:
 
     def commit_beyond(self) -> None:
         """Have the group say that it is beyond the end of the log, and the tap see it before the log has passed it."""
+        if self._open is None:
+            self._wait_for_markers()  # by which the log would pass a commit just beyond its end
         at = self.random.randrange(self.partitions)
         offset, before = self._end(at) + self.random.choice([1, 3, 1_000]), self._stored("group").void.get(at)
         self._commit(at, offset)
@@ -427,7 +429,10 @@ class History:
     def _wait_for_markers(self) -> None:
         """Wait until the broker has ended every transaction: the client's call returns before that."""
         reader, deadline = self.runners["topic"][0].reader, time.monotonic() + 30
-        while any(log.stable_end < log.end for log in reader.look(reader.describe().partitions).logs.values()):
+        while any(
+            log.stable_end < log.end
+            for log in self._of_partition(lambda: reader.look(reader.describe().partitions)).logs.values()
+        ):
             assert time.monotonic() < deadline
 
     def _has_read_all(self, kind: str) -> bool:
