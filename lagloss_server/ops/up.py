@@ -279,7 +279,8 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
         "LAGLOSS_BIND_ADDRESS": settings.bind_address,
         "LAGLOSS_SPOOL_DIR": settings.spool_dir or str(data_dir / "spool"),
-        "LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url,
+        "LAGLOSS_ALERT_WEBHOOK_URL": "",
+        "LAGLOSS_OIDC_CLIENT_SECRET": "",
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }
     health = {
@@ -289,4 +290,11 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }
-    return [Service(name, name, data_dir / "logs" / f"{name}.log", env, url) for name, url in health.items()]
+    alone = {  # secrets of one service
+        "alerting": {"LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url},
+        "dashboard": {"LAGLOSS_OIDC_CLIENT_SECRET": settings.oidc_client_secret},
+    }
+    return [
+        Service(name, name, data_dir / "logs" / f"{name}.log", {**env, **alone.get(name, {})}, url)
+        for name, url in health.items()
+    ]
