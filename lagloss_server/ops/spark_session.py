@@ -192,5 +192,5 @@ def claim_scratch(scratch: Path) -> Path:
         if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
             shutil.rmtree(left, ignore_errors=True)
     folder = scratch / str(os.getpid())
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)  # messages are spilled there
     return folder

@@ -24,6 +24,7 @@ import psycopg
 from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.postgres_programs import find_programs
+from lagloss_server.ops.private_files import make_folder
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, run, spawn, terminate, wait_gone
 
 SERVER_USER: Final = "nobody"
@@ -83,7 +84,7 @@ class EmbeddedPostgres:
 
         Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
         """
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.data_dir, passable=self._as_user is not None)
         self._check_user()
         programs = find_programs(self._as_user, _root_state)
         cluster = self._cluster()

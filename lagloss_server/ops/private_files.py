@@ -1,0 +1,63 @@
+"""Files that only their owner reads: what `up` and its children make in the data directory, message ids among it."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+OWNER_ONLY: Final = 0o077
+_PASSABLE: Final = 0o011
+"""Who knows a name below the folder can go there, if it lets them; nobody can list the folder."""
+_WITH_DATA: Final = ("kafka", "logs", "postgres", "spark", "spool")
+_OTHERS: Final = re.compile(r"demo|demo-batch|running|.*\.(json|lock|new|pid)")
+"""Instances of their own, links to them, and files of `up` itself."""
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[int]:
+    """Have this process, and children that it starts, make files without these rights; yield the mask before."""
+    before = os.umask(mask)
+    try:
+        yield before
+    finally:
+        os.umask(before)
+
+
+def make_folder(folder: Path, *, passable: bool) -> None:
+    """Make a folder if it is missing, for its owner only; with `passable`, so that a server of another user can pass.
+    Missing folders above it are made as the umask says."""
+    if not folder.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o700 | (_PASSABLE if passable else 0))
+
+
+def close_folder(folder: Path, *, passable: bool) -> None:
+    """Take the rights of other users from what earlier versions made in a data directory, and from the directory
+    itself unless something in it is not lagloss's. Whoever could pass still can if `passable`. What belongs to another
+    user stays as it is, and so does what a link leads to."""
+    entries = {path.name: path for path in folder.iterdir()}
+    if all(name in _WITH_DATA or _OTHERS.fullmatch(name) for name in entries):
+        _close(folder, passable=passable)
+    for name, path in entries.items():
+        if name in _WITH_DATA and not path.is_symlink() and path.stat().st_mode & 0o066:
+            for root, folders, files in os.walk(path):
+                if Path(root) == folder / "postgres":
+                    folders.clear()  # the cluster's: PostgreSQL refuses one that others can read
+                for each in files:
+                    _close(Path(root, each))
+                _close(Path(root), passable=passable and name == "postgres")
+        elif path.is_file() and _OTHERS.fullmatch(name):
+            _close(path)
+
+
+def _close(path: Path, *, passable: bool = False) -> None:
+    with suppress(FileNotFoundError, PermissionError):
+        if not path.is_symlink():
+            mode = path.stat().st_mode & 0o777
+            closed = mode & ~(OWNER_ONLY ^ (_PASSABLE if passable else 0))
+            if mode != closed:
+                path.chmod(closed)
