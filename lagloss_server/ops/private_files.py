@@ -1,4 +1,4 @@
-"""Files that only their owner reads: what `up` and its children make in the data directory, message ids among it."""
+"""Files that only their owner can read: all of a data directory, which holds message ids and secrets."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 
 OWNER_ONLY: Final = 0o077
 _PASSABLE: Final = 0o011
-"""Who knows a name below the folder can go there, if it lets them; nobody can list the folder."""
+"""A user who knows a name below the folder can go there, and cannot list the folder."""
 _WITH_DATA: Final = ("kafka", "logs", "postgres", "spark", "spool")
 _OTHERS: Final = re.compile(r"demo|demo-batch|running|.*\.(json|lock|new|pid)")
-"""Instances of their own, links to them, and files of `up` itself."""
+"""Other instances, links to running ones, and files of `up` itself."""
 
 
 @contextmanager
@@ -36,9 +36,9 @@ def make_folder(folder: Path, *, passable: bool) -> None:
 
 
 def close_folder(folder: Path, *, passable: bool) -> None:
-    """Take the rights of other users from what earlier versions made in a data directory, and from the directory
-    itself unless something in it is not lagloss's. Whoever could pass still can if `passable`. What belongs to another
-    user stays as it is, and so does what a link leads to."""
+    """Remove the rights of other users on the files of earlier versions in a data directory, and on the directory
+    itself unless it holds other files, too. With `passable`, those who could pass still can. Files of another user and
+    targets of links stay as they are."""
     entries = {path.name: path for path in folder.iterdir()}
     if all(name in _WITH_DATA or _OTHERS.fullmatch(name) for name in entries):
         _close(folder, passable=passable)

@@ -120,6 +120,5 @@ class AppriseTransport:
 
 
 def _without_mentions(text: str) -> str:
-    """Return a text in which no chat finds somebody to call: ids of messages come from whoever sends them. Seen are the
-    same characters."""
+    """Return a text that looks the same and in which a chat finds no mention: message ids come from any sender."""
     return _MENTION.sub(f"\\g<0>{_WORD_JOINER}", text).encode("utf-8", "replace").decode()
