@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,8 +12,9 @@ OWNER_ONLY: Final = 0o077
 _PASSABLE: Final = 0o011
 """A user who knows a name below the folder can go there, and cannot list the folder."""
 _WITH_DATA: Final = ("kafka", "logs", "postgres", "spark", "spool")
-_OTHERS: Final = re.compile(r"demo|demo-batch|running|.*\.(json|lock|new|pid)")
-"""Other instances, links to running ones, and files of `up` itself."""
+_FILES: Final = ("endpoints.json", "endpoints.json.new", "ports.json", "up.lock")
+_INSTANCES: Final = ("demo", "demo-batch", "running")
+"""Other instances, which close their own folders, and links to those that run."""
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def close_folder(folder: Path, *, passable: bool) -> None:
     itself unless it holds other files, too. With `passable`, those who could pass still can. Files of another user and
     targets of links stay as they are."""
     entries = {path.name: path for path in folder.iterdir()}
-    if all(name in _WITH_DATA or _OTHERS.fullmatch(name) for name in entries):
+    if entries.keys() <= {*_WITH_DATA, *_FILES, *_INSTANCES}:
         _close(folder, passable=passable)
     for name, path in entries.items():
         if name in _WITH_DATA and not path.is_symlink() and path.stat().st_mode & 0o066:
@@ -50,7 +50,7 @@ def close_folder(folder: Path, *, passable: bool) -> None:
                 for each in files:
                     _close(Path(root, each))
                 _close(Path(root), passable=passable and name == "postgres")
-        elif path.is_file() and _OTHERS.fullmatch(name):
+        elif name in _FILES and path.is_file():
             _close(path)
 
 

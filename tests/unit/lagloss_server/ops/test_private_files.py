@@ -59,11 +59,12 @@ def test_a_server_of_another_user_can_still_pass_and_list_nothing(folder: Path) 
     assert rights(folder) == 0  # whose owner closed it keeps it so
 
 
-def test_a_folder_that_holds_other_things_keeps_its_rights_and_theirs(folder: Path) -> None:
-    (folder / "thesis.tex").touch()
-    (folder / "thesis.tex").chmod(0o644)
+@pytest.mark.parametrize("other", ["thesis.tex", "package.json", "poetry.lock"])
+def test_a_folder_that_holds_other_things_keeps_its_rights_and_theirs(folder: Path, other: str) -> None:
+    (folder / other).touch()
+    (folder / other).chmod(0o644)
     close_folder(folder, passable=False)
-    assert (rights(folder), rights(folder / "thesis.tex")) == (0o055, 0o044)
+    assert (rights(folder), rights(folder / other)) == (0o055, 0o044)
     assert {rights(folder / name) for name in ("kafka", "logs", "spool", "up.lock")} == {0}
 
 
