@@ -31,8 +31,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from lagloss.errors import LaglossError
 from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched, SparkMissing
+from lagloss_server.ops.child_environment import PACKAGES, foreign_environment
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.processes import PACKAGES, launcher
+from lagloss_server.ops.processes import start
 
 
 @dataclass(frozen=True)
@@ -221,7 +222,6 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
     out = scratch / "jars"
     settings = os.environ.get("LAGLOSS_IVY_SETTINGS")
     command = [
-        *launcher(),
         java,
         # Java waits for ever by default; a dead network should be an error.
         "-Dsun.net.client.defaultConnectTimeout=20000",
@@ -236,8 +236,13 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
     report(f"fetching the {jar_set.name} jars: resolving dependencies", 0, expected)
     with (
         log_path.open("w") as log,
-        subprocess.Popen(
-            list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        start(
+            command,
+            environment=foreign_environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         ) as ivy,
     ):
         try:

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the process that started them."""
+"""Child processes that never outlive the process that started them: the one place that starts programs."""
 
 from __future__ import annotations
 
@@ -11,30 +11,28 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final, NoReturn
 
 import psutil
 
 from lagloss_server.errors import PortInUse
+from lagloss_server.ops.child_environment import NOTHING, own_environment
 from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
 MAX_LOG_BYTES: Final = 20_000_000
-PACKAGES: Final = Path(__file__).parents[2]
-"""The folder that holds lagloss's packages: a checkout, or the site-packages of an environment."""
+Environment = Callable[[Mapping[str, str]], dict[str, str]]
+"""Makes the environment of a child from the variables that it is given: `own_environment`, `foreign_environment`."""
+_Argv = Sequence[object]
 
 
-def own_modules_first() -> dict[str, str]:
-    """Return the variables by which a Python finds lagloss's modules before any of the same name elsewhere.
-
-    PYTHONSAFEPATH is `-P`: the current directory is not searched. PYTHONPATH keeps what it has, after PACKAGES. Both
-    reach the processes that the Python starts, such as Spark's workers.
-    """
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others])}
+def python(module: str, *words: object, interpreter: str | Path = "") -> list[str]:
+    """Return the command that runs a module by this Python or another, and no file of its name in the current
+    directory."""
+    return [str(interpreter) or sys.executable, "-P", "-m", module, *map(str, words)]
 
 
 def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> list[str]:
@@ -43,34 +41,84 @@ def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> 
     return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, (int(on_parent_death), os.getpid(), uid, gid))]
 
 
+def start(
+    argv: _Argv,
+    env: Mapping[str, str] = NOTHING,
+    environment: Environment = own_environment,
+    *,
+    on_parent_death: int = signal.SIGTERM,
+    user: str | None = None,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Start a program without input, in the environment made of `env`; `options` are Popen's.
+
+    If this process dies, in any way, the child gets `on_parent_death`. The kernel sends it when the *thread* that
+    called this ends: call from one that lives on.
+    """
+    command = [*launcher(on_parent_death, user), *map(str, argv)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment(env), **options)
+
+
 def spawn(
-    argv: Sequence[str | Path],
+    argv: _Argv,
     log_path: Path,
     *,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = NOTHING,
+    environment: Environment = own_environment,
     on_parent_death: int = signal.SIGTERM,
     user: str | None = None,
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, its output appended to `log_path`.
-
-    `env` is merged into this process's environment, with `own_modules_first`; `pass_fds` are open in the child, too. If
-    this process dies, in any way, the child gets `on_parent_death`. The kernel sends it when the *thread* that called
-    this ends: call from one that lives on.
-    """
+    """Start a program in a session of its own, its output appended to `log_path`; see `start`. `pass_fds` are open in
+    the child, too."""
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
-        return subprocess.Popen(
-            [*launcher(on_parent_death, user), *map(str, argv)],
-            stdin=subprocess.DEVNULL,
+        return start(
+            argv,
+            env,
+            environment,
+            on_parent_death=on_parent_death,
+            user=user,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **own_modules_first(), **(env or {})},
             cwd=cwd,
             pass_fds=pass_fds,
             start_new_session=True,
         )
+
+
+def run(
+    argv: _Argv,
+    env: Mapping[str, str] = NOTHING,
+    environment: Environment = own_environment,
+    *,
+    timeout_s: float | None = None,
+    on_parent_death: int = signal.SIGTERM,
+    user: str | None = None,
+    cwd: str | Path | None = None,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return its exit code, and what it wrote as text; see `start`.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `timeout_s`, and was killed.
+    """
+    how: dict[str, Any] = {"on_parent_death": on_parent_death, "user": user, "cwd": cwd}
+    with start(argv, env, environment, **how, stdout=stdout, stderr=stderr, text=True, errors="replace") as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def become(argv: _Argv, env: Mapping[str, str] = NOTHING) -> NoReturn:
+    """Replace this process by another of lagloss: signals and the exit code are that one's."""
+    command = [*map(str, argv)]
+    os.execve(command[0], command, own_environment(env))
 
 
 def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int = signal.SIGTERM) -> int:

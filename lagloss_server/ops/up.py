@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Final, Self
@@ -27,6 +27,7 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.embedded.postgres_programs import require_wheel
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.prepare import prepare
+from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
 from lagloss_server.ops.processes import choose_port, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.settings import Settings
@@ -52,26 +53,32 @@ class ServiceStack:
         self._postgres: EmbeddedPostgres | None = None
         self._services: list[Service] = []
         self._ports: dict[str, int] = {}
+        self._exits = ExitStack()
+        self._callers_umask = 0o022
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as exits:
+            self._callers_umask = exits.enter_context(umask(OWNER_ONLY))
+            exits.callback(self.stop)
             self.start()
-        except BaseException:
-            self.stop()
-            raise
+            self._exits = exits.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self._exits.close()
 
     def start(self) -> None:
         """Start everything and return when all is ready. Raises a LaglossError with advice."""
-        self._lock = _lock_directory(self._dir)
+        # as root, PostgreSQL runs as another user, who has to pass
+        passable = os.geteuid() == 0 and not self.settings.database_url
+        with umask(self._callers_umask):
+            self._lock = _lock_directory(self._dir, passable=passable)
         self._check_machine()
         sets = (jars.SPARK,) if self.settings.kafka_bootstrap else jars.SETS
-        jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
+        with umask(self._callers_umask):  # other users may share them
+            jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
         settings = self._start_servers()
         self._say("creating topics and tables")
         prepare(settings)
@@ -218,11 +225,12 @@ def _print_ready(endpoints: dict[str, str], *, as_json: bool) -> None:
     Console().print(table)
 
 
-def _lock_directory(data_dir: Path) -> IO[str]:
+def _lock_directory(data_dir: Path, *, passable: bool) -> IO[str]:
     """Lock the data directory for this process; the kernel releases the lock when the process ends, in any way."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(data_dir, passable=passable)
         lock = (data_dir / "up.lock").open("a+")
+        close_folder(data_dir, passable=passable)
     except OSError as error:
         raise UnreachableDirectory(path=data_dir, detail=error.strerror) from error
     try:
@@ -279,7 +287,8 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
         "LAGLOSS_BIND_ADDRESS": settings.bind_address,
         "LAGLOSS_SPOOL_DIR": settings.spool_dir or str(data_dir / "spool"),
-        "LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url,
+        "LAGLOSS_ALERT_WEBHOOK_URL": "",
+        "LAGLOSS_OIDC_CLIENT_SECRET": "",
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }
     health = {
@@ -289,4 +298,11 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }
-    return [Service(name, name, data_dir / "logs" / f"{name}.log", env, url) for name, url in health.items()]
+    alone = {  # secrets of one service
+        "alerting": {"LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url},
+        "dashboard": {"LAGLOSS_OIDC_CLIENT_SECRET": settings.oidc_client_secret},
+    }
+    return [
+        Service(name, name, data_dir / "logs" / f"{name}.log", {**env, **alone.get(name, {})}, url)
+        for name, url in health.items()
+    ]

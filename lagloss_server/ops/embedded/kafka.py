@@ -23,6 +23,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
+from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.kafka_node import (
     LONE_CONTROLLER,
     MAIN_CLASS,
@@ -182,7 +183,8 @@ class EmbeddedKafka:
 
     def _launch(self, node: BrokerNode) -> None:
         assert self._java is not None, "start comes first"
-        self._processes[node.number] = spawn(self._command(*self._java, node), node.log_path)
+        command = self._command(*self._java, node)
+        self._processes[node.number] = spawn(command, node.log_path, environment=foreign_environment)
         node.pid_path.write_text(str(self._processes[node.number].pid))
 
     def _cluster_id(self) -> str:

@@ -22,8 +22,10 @@ from urllib.parse import quote
 import psycopg
 
 from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.postgres_programs import find_programs
-from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_tail, spawn, terminate, wait_gone
+from lagloss_server.ops.private_files import make_folder
+from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, run, spawn, terminate, wait_gone
 
 SERVER_USER: Final = "nobody"
 ROOT_STATE: Final = Path("/var/lib/lagloss")
@@ -82,7 +84,7 @@ class EmbeddedPostgres:
 
         Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
         """
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(self.data_dir, passable=self._as_user is not None)
         self._check_user()
         programs = find_programs(self._as_user, _root_state)
         cluster = self._cluster()
@@ -100,6 +102,7 @@ class EmbeddedPostgres:
         self._process = spawn(
             [programs / "postgres", "-D", cluster, "-p", str(self.port), *settings],
             self.log_path,
+            environment=foreign_environment,
             # SIGTERM would wait for clients to leave; SIGINT is the fast, still orderly end.
             on_parent_death=signal.SIGINT,
             user=self._as_user,
@@ -174,9 +177,7 @@ class EmbeddedPostgres:
         if self._as_user is None:
             return
         try:
-            done = subprocess.run(
-                [*launcher(user=self._as_user), *_ENV, "true"], capture_output=True, text=True, check=False
-            )
+            done = run([*_ENV, "true"], environment=foreign_environment, user=self._as_user)
             problem = done.stderr.strip()
         except LookupError as error:
             problem = str(error)
@@ -189,8 +190,8 @@ class EmbeddedPostgres:
         """Return True if the server's user can reach `path`: found by trying, since groups and ACLs count as well."""
         if self._as_user is None:
             return True
-        test = [*launcher(user=self._as_user), *_ENV, "test", "-x", str(path)]
-        return subprocess.run(test, check=False, cwd="/").returncode == 0
+        test = [*_ENV, "test", "-x", path]
+        return run(test, environment=foreign_environment, user=self._as_user, cwd="/").returncode == 0
 
     def _initdb(self, programs: Path, cluster: Path) -> None:
         """Create the cluster beside its place, then move it there: an interrupted initdb leaves nothing half-made."""
@@ -205,13 +206,10 @@ class EmbeddedPostgres:
         if self._as_user:
             shutil.chown(password_file, self._as_user)
         command = [
-            *launcher(user=self._as_user),
             *(programs / "initdb", "-D", fresh, "-U", USER, "--pwfile", password_file, "--auth=scram-sha-256"),
             *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
         ]
-        done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, timeout=180, check=False, cwd=cluster.parent
-        )
+        done = run(command, environment=foreign_environment, user=self._as_user, cwd=cluster.parent, timeout_s=180)
         password_file.unlink()
         if done.returncode != 0:
             detail = (done.stderr.strip() or done.stdout.strip() or "initdb failed").splitlines()[-1]
@@ -227,7 +225,7 @@ class EmbeddedPostgres:
 
     def _check_version(self, programs: Path, cluster: Path) -> None:
         made_by = (cluster / "PG_VERSION").read_text().strip()
-        done = subprocess.run([programs / "postgres", "-V"], capture_output=True, text=True, timeout=30, check=False)
+        done = run([programs / "postgres", "-V"], environment=foreign_environment, timeout_s=30)
         found = done.stdout.split()[-1].split(".")[0] if done.stdout else "?"
         if made_by != found:
             detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"

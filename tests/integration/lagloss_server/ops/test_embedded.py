@@ -26,6 +26,7 @@ from lagloss_server.errors import AlreadyRunning, PortInUse, StaleDataDirectory
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
 
@@ -168,6 +169,24 @@ def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, mo
             assert connection.execute("SELECT 1").fetchone() == (1,)
     assert own_dir.stat().st_mode & 0o777 == 0o700
     assert len(list(root_state.glob("cluster-*"))) == 1
+
+
+@pytest.mark.parametrize("earlier", [0o022, OWNER_ONLY])
+def test_a_data_directory_that_is_closed_to_others_lets_the_server_pass(own_dir: Path, earlier: int) -> None:
+    """As `up` closes it; with files of an earlier version, or new ones."""
+    passable = os.geteuid() == 0
+    for mask in (earlier, OWNER_ONLY):
+        with umask(mask):
+            make_folder(own_dir / "data", passable=passable)
+            close_folder(own_dir / "data", passable=passable)
+            with EmbeddedPostgres(own_dir / "data" / "postgres") as server, psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        (own_dir / "data" / "postgres" / "port").chmod(0o666 & ~mask)
+        (own_dir / "data" / "postgres").chmod(0o777 & ~mask | 0o011)
+    close_folder(own_dir / "data", passable=passable)
+    assert (own_dir / "data" / "postgres" / "cluster" / "data").is_dir()  # and no place of root's is needed
+    paths = [own_dir / "data", *(own_dir / "data").iterdir(), *(own_dir / "data" / "postgres").iterdir()]
+    assert [path for path in paths if path.stat().st_mode & 0o066] == []
 
 
 @pytest.fixture

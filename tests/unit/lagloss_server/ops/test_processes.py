@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import socket
@@ -19,11 +18,9 @@ from lagloss.errors import LaglossError
 from lagloss_server import errors
 from lagloss_server.errors import PortInUse
 from lagloss_server.ops.processes import (
-    PACKAGES,
     choose_port,
     is_running,
     log_tail,
-    own_modules_first,
     rotate,
     spawn,
     terminate,
@@ -70,11 +67,6 @@ def test_a_file_of_a_services_name_is_not_started_in_its_place(
     assert service.process is not None
     assert service.process.wait(60) != 0
     assert "somebody else" not in (tmp_path / "log").read_text()
-
-
-def test_a_child_keeps_the_callers_path_after_lagloss_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"/first{os.pathsep}{PACKAGES}{os.pathsep}/second")
-    assert own_modules_first()["PYTHONPATH"] == os.pathsep.join([str(PACKAGES), "/first", "/second"])
 
 
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
