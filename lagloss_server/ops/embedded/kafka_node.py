@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from lagloss_server.errors import StaleDataDirectory
-from lagloss_server.ops.processes import LOOPBACK, launcher
+from lagloss_server.ops.disk import problem_of
+from lagloss_server.ops.processes import LOOPBACK, launcher, pid_path_of
 
-MAIN_CLASS: Final = "kafka.Kafka"
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 LONE_CONTROLLER: Final = 0
 """Number of the node that is only a controller."""
@@ -45,7 +45,7 @@ class BrokerNode:
 
     @property
     def pid_path(self) -> Path:
-        return self.folder / "kafka.pid"
+        return pid_path_of(self.log_path)
 
     @property
     def address(self) -> str:
@@ -119,7 +119,9 @@ def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str
         [*launcher(), java, *fast, "-cp", class_path, *tool], capture_output=True, text=True, timeout=120, check=False
     )
     if done.returncode != 0:
-        raise StaleDataDirectory(server="Kafka", path=node.folder, detail=last_error(done.stdout + done.stderr))
+        said = done.stdout + done.stderr
+        unusable = problem_of(node.folder, said)
+        raise unusable or StaleDataDirectory(server="Kafka", path=node.folder, detail=last_error(said))
 
 
 def last_error(log: str) -> str:
