@@ -153,6 +153,11 @@ class AggregatorMetrics:
             "Largest clock difference between a live emitter and the broker",
             registry=self.registry,
         )
+        self.disk_free_ratio = Gauge(
+            "lagloss_disk_free_ratio",
+            "Share that is free of the fuller disk of the data directory, of its blocks or its inodes",
+            registry=self.registry,
+        )
 
         self._set_aside = Gauge(
             "lagloss_set_aside",
