@@ -1,0 +1,103 @@
+"""A disk that fills up below a running `lagloss up`: a file system of its own, filled to the last byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx2
+import psutil
+import psycopg
+import pytest
+from confluent_kafka import Producer
+
+from benchmarks.kills import Up
+from lagloss.broker.topics import BEACONS
+from lagloss_server.instances import read_endpoints
+from tests.programs import ALL_TESTS, SKIPPED
+from tests.support.closers import wait_until
+
+SIZE_MB = 800
+SERVICES = ("aggregator", "alerting", "taps", "collector", "dashboard")
+
+
+@pytest.fixture
+def small_disk(own_dir: Path) -> Iterator[Path]:
+    """A folder on a disk of its own. Without the right to mount one, tests/unit/lagloss_server/ops/test_disk.py is what
+    there is: it has the same servers' words, and no servers."""
+    folder = own_dir / "disk"
+    folder.mkdir()
+    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m,mode=0711", "none", str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        if os.environ.get(ALL_TESTS) == "1":
+            pytest.fail(f"no disk can be mounted: {done.stderr}")
+        pytest.skip(f"{SKIPPED}mount")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Write a file until the disk takes no byte more."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        for size in (1 << 20, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    return path
+
+
+def doctor(folder: Path) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "lagloss_server.cli.main", "doctor", "--data-dir", str(folder)]
+    return subprocess.run(words, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "400"})
+
+
+def write_until_refused(endpoints: dict[str, str]) -> None:
+    """Write to both servers; each ends when it cannot."""
+    producer = Producer({"bootstrap.servers": endpoints["kafka"], "log_level": 0, "message.timeout.ms": 5_000})
+    for _ in range(40):
+        producer.produce(BEACONS, os.urandom(500_000))
+    producer.flush(6)
+    with suppress(psycopg.OperationalError), psycopg.connect(endpoints["database"], autocommit=True) as connection:
+        for _ in range(400):  # the log of writes gets a new file each 16 MB
+            connection.execute("SELECT pg_logical_emit_message(false, 'x', repeat('x', 1000000))")
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx2.get(f"{url}/healthz", params={"exclude": "lease"}, timeout=5).status_code == httpx2.codes.OK
+    except httpx2.HTTPError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_named_and_waited_for_and_all_comes_back_by_itself(jars: None, small_disk: Path) -> None:
+    with Up(small_disk) as up:
+        endpoints = up.ready()
+        children = set(psutil.Process(up.process.pid).children())
+        filler = fill(small_disk)
+        write_until_refused(endpoints)
+
+        waiting = [f"{name} waits: The disk of {small_disk} is full" for name in ("EmbeddedKafka", "EmbeddedPostgres")]
+        wait_until(lambda: all(line in up.said for line in waiting), 90, "that both servers wait")
+        found = doctor(small_disk)
+        assert found.returncode == 3
+        assert f"The disk of {small_disk} is full" in found.stdout
+        assert "delete" not in found.stdout + up.said
+        assert len(children & set(psutil.Process(up.process.pid).children())) >= len(SERVICES)
+
+        filler.unlink()
+        running = read_endpoints(small_disk)
+        wait_until(lambda: all(answers(running[name]) for name in SERVICES), 120, "that all answer again")
+        assert up.end() == 0
+
+        fill(small_disk)
+        again = Up(small_disk)
+        assert again.process.wait(60) == 3
+        assert f"The disk of {small_disk} is full" in again.said.splitlines()[-1]
+        assert "delete" not in again.said
