@@ -33,6 +33,8 @@ READY_S: Final = 240.0
 RUNNING_S: Final = 10.0
 STARTING_S: Final = 20.0
 BROKER_S: Final = 3.0
+FIRST_STARTS: Final = 5
+"""Starts on an empty directory that are killed half-way before the rounds begin."""
 
 Broker = Literal["running", "killed", "stopped"]
 
@@ -143,13 +145,18 @@ def main() -> None:
     rounds, seed = [*given, *(50, 1)[len(given) :]]
     data_dir = Path(tempfile.mkdtemp(prefix="lagloss-kills-"))
     data_dir.chmod(0o711)  # PostgreSQL's own user has to pass where we are root
+    chance, took = random.Random(seed), []
+    for _ in range(FIRST_STARTS):
+        half = Up(data_dir)
+        time.sleep(chance.uniform(0, STARTING_S))
+        half.kill()
     with Up(data_dir) as first:
         first.ready()
-    up, took = Up(data_dir), []
+    up = Up(data_dir)
     try:
         up.ready()
         print(f"undisturbed: ready after {up.ready_s:.1f} s, the first time after {first.ready_s:.1f} s", flush=True)
-        for each in kill_again_and_again(up, rounds, random.Random(seed)):
+        for each in kill_again_and_again(up, rounds, chance):
             took.append(each.ready_s)
             print(f"{len(took):3} {each}", flush=True)
     finally:

@@ -17,7 +17,7 @@ from typing import IO, Final, Self
 from rich.console import Console
 from rich.table import Table
 
-from lagloss.errors import EXIT_OK
+from lagloss.errors import EXIT_OK, ServerUnreachable
 from lagloss_server.database_url import without_password
 from lagloss_server.errors import AlreadyRunning, DiskUnusable, MachineTooSmall, UnreachableDirectory
 from lagloss_server.instances import remove_endpoints, write_endpoints
@@ -74,8 +74,14 @@ class ServiceStack:
 
     def start(self) -> None:
         """Start everything and return when all is ready. Raises a LaglossError with advice."""
-        with disk.naming(self._dir):
-            self._start()
+        try:
+            with disk.naming(self._dir):
+                self._start()
+        except ServerUnreachable as error:
+            unusable = None if isinstance(error, DiskUnusable) else disk.problem_of(self._dir)
+            if unusable is not None:  # whatever a server or service said
+                raise unusable from error
+            raise
 
     def _start(self) -> None:
         self._lock = _lock_directory(self._dir)
@@ -122,7 +128,7 @@ class ServiceStack:
 
     def _tend_server(self, server: EmbeddedKafka | EmbeddedPostgres) -> None:
         """Restart a server that died. One that cannot use its disk is tried again until it can: its clients wait."""
-        name, retry_at = type(server).__name__, self._retry_at.get(server)
+        name, retry_at = server.name, self._retry_at.get(server)
         if retry_at is None:
             if all(process.poll() is None for process in server.processes):
                 return

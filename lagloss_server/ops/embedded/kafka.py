@@ -49,6 +49,8 @@ class EmbeddedKafka:
     never created by mention. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
 
+    name: Final = "Kafka"
+
     def __init__(
         self,
         data_dir: Path,

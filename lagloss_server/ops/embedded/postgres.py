@@ -62,6 +62,8 @@ class EmbeddedPostgres:
     may be printed. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
 
+    name: Final = "PostgreSQL"
+
     def __init__(self, data_dir: Path, port: int = 0, database: str = "lagloss") -> None:
         self.data_dir = data_dir.absolute()
         self.database = database

@@ -16,8 +16,11 @@ import pytest
 from confluent_kafka import Producer
 
 from benchmarks.kills import Up
-from lagloss.broker.topics import BEACONS
+from lagloss.broker.topics import BEACONS, create_topics
+from lagloss_server.errors import DiskFull
 from lagloss_server.instances import read_endpoints
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from tests.programs import ALL_TESTS, SKIPPED
 from tests.support.closers import wait_until
 
@@ -31,14 +34,19 @@ def small_disk(own_dir: Path) -> Iterator[Path]:
     there is: it has the same servers' words, and no servers."""
     folder = own_dir / "disk"
     folder.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m,mode=0711", "none", str(folder)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    done = mount(folder, SIZE_MB)
     if done.returncode != 0:
         if os.environ.get(ALL_TESTS) == "1":
             pytest.fail(f"no disk can be mounted: {done.stderr}")
         pytest.skip(f"{SKIPPED}mount")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
+
+
+def mount(folder: Path, size_mb: int, *more: str) -> subprocess.CompletedProcess[str]:
+    options = ",".join((f"size={size_mb}m", "mode=0711", *more))
+    words = ["mount", "-t", "tmpfs", "-o", options, "none", str(folder)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
 
 
 def fill(folder: Path) -> Path:
@@ -83,7 +91,10 @@ def test_a_full_disk_is_named_and_waited_for_and_all_comes_back_by_itself(jars: 
         filler = fill(small_disk)
         write_until_refused(endpoints)
 
-        waiting = [f"{name} waits: The disk of {small_disk} is full" for name in ("EmbeddedKafka", "EmbeddedPostgres")]
+        waiting = [
+            f"Kafka waits: The disk of {small_disk}/kafka is full",
+            f"PostgreSQL waits: The disk of {small_disk}/postgres is full",
+        ]
         wait_until(lambda: all(line in up.said for line in waiting), 90, "that both servers wait")
         found = doctor(small_disk)
         assert found.returncode == 3
@@ -101,3 +112,19 @@ def test_a_full_disk_is_named_and_waited_for_and_all_comes_back_by_itself(jars: 
         assert again.process.wait(60) == 3
         assert f"The disk of {small_disk} is full" in again.said.splitlines()[-1]
         assert "delete" not in again.said
+
+
+def test_a_first_start_that_fills_the_disk_leaves_nothing_half_made(jars: None, small_disk: Path) -> None:
+    """PostgreSQL's own files take more than what is left, and Kafka's are made while none is."""
+    assert mount(small_disk, 36, "remount").returncode == 0
+    with pytest.raises(DiskFull):
+        EmbeddedPostgres(small_disk / "postgres").start()
+    filler = fill(small_disk)
+    with pytest.raises(DiskFull):
+        EmbeddedKafka(small_disk / "kafka").start()
+    filler.unlink()
+    assert mount(small_disk, 300, "remount").returncode == 0
+    with EmbeddedPostgres(small_disk / "postgres") as server, psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    with EmbeddedKafka(small_disk / "kafka") as kafka:
+        create_topics(kafka.bootstrap)

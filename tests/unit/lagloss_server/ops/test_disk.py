@@ -132,6 +132,8 @@ def test_a_disk_of_any_size_has_a_share_and_is_full_or_not(
 class FakeServer:
     """Stands for an embedded server: it dies, and starts only once `error` is None."""
 
+    name = "Kafka"
+
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.processes: list[Any] = [SimpleNamespace(poll=lambda: None)]
@@ -179,7 +181,7 @@ def test_a_server_whose_disk_is_full_is_tried_each_30_s_until_it_starts(
     server.error = None
     stack.tend()
     stack.tend()
-    assert (server.starts, said[-1]) == (4, "FakeServer restarted")
+    assert (server.starts, said[-1]) == (4, "Kafka restarted")
 
 
 def test_any_other_end_of_a_server_ends_up(tmp_path: Path) -> None:
@@ -266,3 +268,18 @@ def test_progress_that_cannot_be_written_ends_nothing() -> None:
 
     with progress_lines(Full()) as say:  # type: ignore[arg-type]
         say("a line")
+
+
+def test_what_a_service_says_at_the_start_is_not_believed_on_a_full_disk(
+    tmp_path: Path, room: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: ServiceStack) -> None:
+        room["f_bavail"] = 1
+        raise ServerNotReady(server="aggregator", detail="it died 3 times while starting", log=tmp_path / "log")
+
+    monkeypatch.setattr(ServiceStack, "_start_servers", fail)
+    with (
+        pytest.raises(DiskFull, match=f"The disk of {tmp_path} is full"),
+        ServiceStack(Settings(data_dir=tmp_path), print),
+    ):
+        pass
