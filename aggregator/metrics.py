@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -158,6 +159,7 @@ class AggregatorMetrics:
             "Share that is free of the fuller disk of the data directory, of its blocks or its inodes",
             registry=self.registry,
         )
+        self.disk_free_ratio.set(math.nan)  # unknown until the service has a directory
 
         self._set_aside = Gauge(
             "lagloss_set_aside",
