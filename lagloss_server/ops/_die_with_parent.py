@@ -120,15 +120,20 @@ def _kill(pid: int, start: str) -> None:
 
     try:
         handle = os.pidfd_open(pid)
-    except OSError:
-        return
+    except OSError:  # it is gone, or the kernel is older than 5.3
+        handle = None
     try:
-        if started(pid) == start:
+        if started(pid) != start:
+            return
+        if handle is None:
+            os.kill(pid, SIGKILL)
+        else:
             signal.pidfd_send_signal(handle, SIGKILL)
     except OSError:  # it ended by itself, or belongs to another user
         pass
     finally:
-        os.close(handle)
+        if handle is not None:
+            os.close(handle)
 
 
 def _facts(pid: int) -> tuple[int, int, str]:
