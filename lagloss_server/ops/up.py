@@ -88,7 +88,8 @@ class ServiceStack:
         self._end_leftovers()
         self._check_machine()
         sets = (jars.SPARK,) if self.settings.kafka_bootstrap else jars.SETS
-        jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
+        with disk.naming(jars.jars_dir()):
+            jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
         settings = self._start_servers()
         self._say("creating topics and tables")
         prepare(settings)
@@ -170,9 +171,8 @@ class ServiceStack:
 
     def _end_leftovers(self) -> None:
         """Wait for what a killed `up` left, before its ports and folders are taken. Raises AlreadyRunning."""
-        end_leftovers("lagloss up", self._dir, (self._dir / "logs").glob("*.pid"))
-        EmbeddedKafka(self._dir / "kafka").end_leftovers()
-        EmbeddedPostgres(self._dir / "postgres").end_leftovers()
+        patterns = ("logs/*.pid", "kafka/node-*/kafka.pid", "postgres/postgres.pid")
+        end_leftovers("lagloss up", self._dir, [path for each in patterns for path in self._dir.glob(each)])
 
     def _check_machine(self) -> None:
         """Raise, before any long step, if this machine lacks something or another process has taken a port."""

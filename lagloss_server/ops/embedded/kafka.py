@@ -99,7 +99,8 @@ class EmbeddedKafka:
     def _start(self, timeout_s: float) -> None:
         java, class_path = self._java = find_java(), os.pathsep.join(map(str, broker_jars()))
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        self.end_leftovers()
+        # two brokers in one folder would corrupt it
+        end_leftovers(self.name, self.data_dir, self.data_dir.glob("node-*/kafka.pid"))
         disk.demand(self.data_dir)
         self._nodes = self._plan_nodes()
         # clients know it by now: a restart of this object must keep it
@@ -118,10 +119,6 @@ class EmbeddedKafka:
         except BaseException:
             self.stop()
             raise
-
-    def end_leftovers(self) -> None:
-        """Wait for the brokers of a killed parent to end: two in one folder would corrupt it. Raises AlreadyRunning."""
-        end_leftovers("Kafka", self.data_dir, self.data_dir.glob("node-*/kafka.pid"))
 
     def stop(self, timeout_s: float = 20) -> None:
         """Stop every broker in an orderly way, so that the next start needs no recovery. Idempotent."""

@@ -11,7 +11,7 @@ from typing import Final
 
 from lagloss_server.errors import StaleDataDirectory
 from lagloss_server.ops.disk import problem_of
-from lagloss_server.ops.processes import LOOPBACK, launcher, pid_path_of
+from lagloss_server.ops.processes import LOOPBACK, launcher
 
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 LONE_CONTROLLER: Final = 0
@@ -42,10 +42,6 @@ class BrokerNode:
     @property
     def log_path(self) -> Path:
         return self.folder / "kafka.log"
-
-    @property
-    def pid_path(self) -> Path:
-        return pid_path_of(self.log_path)
 
     @property
     def address(self) -> str:

@@ -102,7 +102,7 @@ class EmbeddedPostgres:
 
     def _start(self, timeout_s: float) -> None:
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        self.end_leftovers()
+        end_leftovers(self.name, self.data_dir, [pid_path_of(self.log_path)])  # the lock file of a dead one it removes
         self._check_user()
         disk.demand(self.data_dir)
         programs = find_programs(self._as_user, _root_state)
@@ -131,11 +131,6 @@ class EmbeddedPostgres:
         except BaseException:
             self.stop()
             raise
-
-    def end_leftovers(self) -> None:
-        """Wait for the server of a killed parent to end; it removes the lock file of a dead one itself. Raises
-        AlreadyRunning."""
-        end_leftovers("PostgreSQL", self.data_dir, [pid_path_of(self.log_path)])
 
     def stop(self, timeout_s: float = 20) -> None:
         """Stop the server at once but in an orderly way. Idempotent."""

@@ -20,6 +20,7 @@ from lagloss_server.ops import disk, doctor
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import BrokerNode
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.supervisor import Service
 from lagloss_server.ops.up import SERVER_RETRY_S, ServiceStack, progress_lines
 from lagloss_server.settings import Settings
 
@@ -283,3 +284,23 @@ def test_what_a_service_says_at_the_start_is_not_believed_on_a_full_disk(
         ServiceStack(Settings(data_dir=tmp_path), print),
     ):
         pass
+
+
+def test_a_service_whose_log_cannot_be_made_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: Callable[[float], None]
+) -> None:
+    said: list[str] = []
+    service = Service("web", "http.server", tmp_path / "log", {})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("lagloss_server.ops.supervisor.spawn", refuse)
+    for _ in range(3):
+        service.tend(said.append)
+        clock(2)
+    assert [line.partition(" (")[0] for line in said] == ["web died", "web cannot be restarted"]
+    monkeypatch.setattr("lagloss_server.ops.supervisor.spawn", lambda *_, **__: SimpleNamespace(poll=lambda: None))
+    clock(30)
+    service.tend(said.append)
+    assert said[-1] == "web restarted"
