@@ -61,7 +61,7 @@ class Up:
         self.ready_s = math.nan
         """From its start to its line of endpoints."""
         self.data_dir = data_dir
-        self.log_path = data_dir / "up.log"
+        self.log_path = data_dir.with_name(f"{data_dir.name}.log")
         words = [sys.executable, "-P", "-m", "lagloss_server.cli.main", "up", "--json", "--data-dir", str(data_dir)]
         env = {**os.environ, "LAGLOSS_KAFKA_BOOTSTRAP": "", "LAGLOSS_DATABASE_URL": ""}
         with self.log_path.open("ab") as log:
@@ -82,7 +82,7 @@ class Up:
 
     @property
     def said(self) -> str:
-        """All that each `up` on this directory printed to stderr."""
+        """Everything that each `up` on this directory printed to stderr."""
         return self.log_path.read_text(errors="replace")
 
     @property
@@ -92,24 +92,25 @@ class Up:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        self._wait()
 
     def end(self, timeout_s: float = 60) -> int:
         """Ask it to end; return its exit code."""
         self.process.terminate()
-        code = self.process.wait(timeout_s)
+        return self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float | None = None) -> int:
         assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        with self.process.stdout:
+            return self.process.wait(timeout_s)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
-            self.end()
+            self.process.terminate()
+        self._wait(60)
 
 
 def kill_again_and_again(up: Up, rounds: int, chance: random.Random) -> Iterator[Round]:
@@ -165,6 +166,7 @@ def main() -> None:
         if len(took) == rounds:  # else its logs say why
             EmbeddedPostgres.remove(data_dir / "postgres")
             shutil.rmtree(data_dir, ignore_errors=True)
+            up.log_path.unlink()
     if max(took) > BOUND_S:
         sys.exit(f"a start took longer than {BOUND_S:.0f} s")
 

@@ -57,12 +57,12 @@ def serve(app: Any, **options: Any) -> None:
 
 class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        start_ending()
+        start_ending(ENDING_S)
         super().handle_exit(sig, frame)
 
 
 @cache
-def start_ending(within_s: float = ENDING_S) -> None:
+def start_ending(within_s: float) -> None:
     """Kill this process, and what it started, after `within_s`; once."""
     threading.Thread(target=_end, args=[within_s], name="end", daemon=True).start()
 

@@ -107,15 +107,15 @@ def test_a_full_disk_is_named_and_waited_for_and_all_comes_back_by_itself(jars: 
         wait_until(lambda: all(answers(running[name]) for name in SERVICES), 170, "that all answer again")
         assert up.end() == 0
 
-        fill(small_disk)
-        again = Up(small_disk)
+    fill(small_disk)
+    with Up(small_disk) as again:
         assert again.process.wait(60) == 3
         assert f"The disk of {small_disk} is full" in again.said.splitlines()[-1]
         assert "delete" not in again.said
 
 
 def test_a_first_start_that_fills_the_disk_leaves_nothing_half_made(jars: None, small_disk: Path) -> None:
-    """PostgreSQL's own files take more than what is left, and Kafka's are made while none is."""
+    """PostgreSQL's own files take more than what there is."""
     assert mount(small_disk, 36, "remount").returncode == 0
     with pytest.raises(DiskFull):
         EmbeddedPostgres(small_disk / "postgres").start()

@@ -41,7 +41,7 @@ import asyncio, subprocess, time
 from lagloss_server.ops import ending
 from lagloss_server.ops.processes import choose_port
 child = subprocess.Popen(['sleep', '600'])
-ending.start_ending.__wrapped__.__defaults__ = ({WITHIN_S},)
+ending.ENDING_S = {WITHIN_S}
 
 async def app(scope, receive, send):
     if scope["type"] == "lifespan":
