@@ -101,8 +101,8 @@ class Up:
 
     def _wait(self, timeout_s: float | None = None) -> int:
         assert self.process.stdout is not None
-        with self.process.stdout:
-            return self.process.wait(timeout_s)
+        self.process.stdout.close()
+        return self.process.wait(timeout_s)
 
     def __enter__(self) -> Self:
         return self
