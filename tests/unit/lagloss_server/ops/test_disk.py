@@ -36,6 +36,14 @@ POSTGRES_WORDS = (
     "2026-11-26 10:00:00 UTC [1] LOG:  aborting startup due to startup process failure\n"
     "2026-11-26 10:00:00 UTC [1] FATAL:  database system is shut down\n"
 )
+OTHER_WORDS = (
+    *POSTGRES_WORDS.splitlines()[1:],
+    *KAFKA_WORDS.splitlines()[2:],
+    "ERROR Corrupt index found, index file (/x) has non-zero size but the last offset is 0",
+    'FATAL:  could not read file "global/pg_control": read 4 of 296',
+    "WARN Failed to bind to port 1: Permission denied",
+    "",
+)
 REASONS = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES]
 
 
@@ -70,6 +78,24 @@ def test_no_servers_last_words_about_its_disk_become_the_advice_to_delete(
     assert os.strerror(reason) in str(error)
     assert str(tmp_path) in str(error)
     assert "delete" not in str(error)
+
+
+@pytest.fixture(scope="module")
+def module_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@given(
+    server=st.sampled_from(["Kafka", "PostgreSQL"]),
+    before=st.lists(st.sampled_from(OTHER_WORDS)),
+    after=st.lists(st.sampled_from(OTHER_WORDS)),
+    reason=st.sampled_from(REASONS),
+)
+def test_whatever_else_a_server_says_its_disk_comes_first(
+    module_dir: Path, server: str, before: list[str], after: list[str], reason: int
+) -> None:
+    log = "\n".join([*before, f'FATAL:  could not write to file "x": {os.strerror(reason)}', *after])
+    assert "delete" not in str(last_words(server, module_dir, log))
 
 
 @pytest.mark.parametrize(("server", "words"), [("Kafka", KAFKA_WORDS), ("PostgreSQL", POSTGRES_WORDS)])
