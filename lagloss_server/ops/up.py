@@ -37,6 +37,10 @@ WATCH_EVERY_S: Final = 0.5
 SERVER_RETRY_S: Final = 30.0
 """Pause between two tries to start a server that cannot use its disk."""
 DISK_EVERY_S: Final = 60.0
+_PID_FILES: Final = (
+    *("logs/*.pid", "kafka/node-*/kafka.pid", "postgres/postgres.pid"),
+    *("pipeline/*.pid", "pipeline/logs/*.pid"),  # of the demo
+)
 
 
 class ServiceStack:
@@ -85,7 +89,7 @@ class ServiceStack:
 
     def _start(self) -> None:
         self._lock = _lock_directory(self._dir)
-        self._end_leftovers()
+        end_leftovers_in(self._dir)
         self._check_machine()
         sets = (jars.SPARK,) if self.settings.kafka_bootstrap else jars.SETS
         with disk.naming(jars.jars_dir()):
@@ -169,11 +173,6 @@ class ServiceStack:
         self._lock.close()
         self._lock = None
 
-    def _end_leftovers(self) -> None:
-        """Wait for what a killed `up` left, before its ports and folders are taken. Raises AlreadyRunning."""
-        patterns = ("logs/*.pid", "kafka/node-*/kafka.pid", "postgres/postgres.pid")
-        end_leftovers("lagloss up", self._dir, [path for each in patterns for path in self._dir.glob(each)])
-
     def _check_machine(self) -> None:
         """Raise, before any long step, if this machine lacks something or another process has taken a port."""
         jars.require_spark()
@@ -210,6 +209,11 @@ class ServiceStack:
             "taps_port": ports["taps"],
         }
         return self.settings.model_copy(update={**found, **urls, **numbers, "data_dir": self._dir})
+
+
+def end_leftovers_in(data_dir: Path) -> None:
+    """Wait for what a killed `up` or demo left, before its ports and folders are taken. Raises AlreadyRunning."""
+    end_leftovers("lagloss up", data_dir, [path for each in _PID_FILES for path in data_dir.glob(each)])
 
 
 def run(settings: Settings, *, as_json: bool = False) -> int:

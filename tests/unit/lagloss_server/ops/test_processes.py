@@ -20,6 +20,7 @@ from lagloss.errors import LaglossError
 from lagloss_server import errors
 from lagloss_server.errors import PortInUse
 from lagloss_server.ops._die_with_parent import started
+from lagloss_server.ops.demo.run import make_empty
 from lagloss_server.ops.processes import (
     PACKAGES,
     choose_port,
@@ -221,6 +222,22 @@ def test_a_process_with_the_number_of_a_leftover_is_neither_waited_for_nor_kille
         end_leftovers("it", tmp_path, [path, tmp_path / "none.pid"])
     assert time.monotonic() - began < 5
     assert leftover.poll() is None
+
+
+@pytest.mark.parametrize(
+    "log", ["logs/taps.log", "kafka/node-1/kafka.log", "postgres/postgres.log", "pipeline/run.log"]
+)
+def test_the_next_demo_waits_for_what_a_killed_one_left_before_it_removes_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    monkeypatch.setattr("lagloss_server.ops.processes.LEFTOVER_S", 0.1)
+    process = spawn(SLEEP, tmp_path / log)
+    path = (tmp_path / log).with_suffix(".pid")
+    wait_until(path.exists)
+    write_pids(path, process.pid, 1, parent_started="an-earlier-boot:17")
+    make_empty(tmp_path)
+    assert process.wait(5) == -signal.SIGKILL
+    assert [each.name for each in tmp_path.iterdir()] == ["up.lock"]
 
 
 def test_the_file_of_a_child_says_which_it_is_before_it_becomes_its_program(tmp_path: Path) -> None:
