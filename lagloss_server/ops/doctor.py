@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib import metadata
 from typing import Final
 from uuid import uuid4
@@ -26,7 +27,7 @@ from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.net.health_server import LEASE
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
-from lagloss_server.ops import jars, machine
+from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.tap_checks import check_clusters, check_rows
@@ -36,6 +37,8 @@ from lagloss_server.store.migrate import revisions
 from lagloss_server.store.store import Store
 
 NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
+SERVICES: Final = ("aggregator", "alerting", "taps", "collector", "dashboard")
+_DISK_FIRST: Final = "see to the disk first: once it can be written to, `lagloss up` starts its servers again"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
 """Half of the default grace: further apart, windows close before their beacons have arrived."""
@@ -43,8 +46,10 @@ CLOCK_FAIL_MS: Final = 30_000
 
 def run(settings: Settings) -> list[Check]:
     """Run all checks, in the order in which they build on each other. Raises nothing: a failure is a finding."""
-    checks = [_guarded(each, settings) for each in ALL_CHECKS]
-    return [check for found in checks for check in found]
+    checks = [check for each in ALL_CHECKS for check in _guarded(each, settings)]
+    if not any(check.name == "disk" and check.verdict == "fail" for check in checks):
+        return checks
+    return [replace(check, what_to_do=_DISK_FIRST) if _may_want_disk(check) else check for check in checks]
 
 
 def exit_code(checks: Iterable[Check]) -> int:
@@ -89,18 +94,13 @@ def check_java(settings: Settings) -> list[Check]:
 
 
 def check_space(settings: Settings) -> list[Check]:
-    """Check the memory, and the disk of the data directory."""
-    folder = str(settings.data_dir)
-    memory_mb, disk_mb = machine.memory_mb(), machine.free_disk_mb(folder)
-    found = {"memory": f"{memory_mb} MB" if memory_mb else "unknown", "disk": f"{disk_mb} MB free in {folder}"}
-    problems = {
-        "memory": next(machine.memory_problems(), "") if jars.spark_home() else "",  # Spark and the broker take most
-        "disk": next(machine.disk_problems(folder, machine.MIN_DISK_MB), ""),
-    }
-    return [
-        Check(name, "fail", *problem.split(". ", 1)) if problem else Check(name, "ok", found[name])
-        for name, problem in problems.items()
-    ]
+    """Check the memory, and the disks of the data directory."""
+    memory_mb = machine.memory_mb()
+    problem = next(machine.memory_problems(), "") if jars.spark_home() else ""  # Spark and the broker take most
+    memory = Check("memory", "ok", f"{memory_mb} MB" if memory_mb else "unknown")
+    if problem:
+        memory = Check("memory", "fail", *problem.split(". ", 1))
+    return [memory, *(_judge_room(room) for room in disk.rooms(settings.data_dir))]
 
 
 def check_jars(settings: Settings) -> list[Check]:
@@ -202,7 +202,7 @@ def check_taps(settings: Settings) -> list[Check]:
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
     checks = []
-    for name in ("aggregator", "alerting", "taps", "collector", "dashboard"):
+    for name in SERVICES:
         url = getattr(settings, f"{name}_url")
         if not url:
             checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
@@ -231,6 +231,10 @@ ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
 )
 
 
+def _may_want_disk(check: Check) -> bool:
+    return check.verdict == "fail" and check.name in ("Kafka", "PostgreSQL", *SERVICES)
+
+
 def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> list[Check]:
     try:
         return check(settings)
@@ -239,6 +243,16 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
         name = name.replace("_", " ")
         found, _, todo = str(error).partition(". ")
         return [Check(name, "fail", found, todo)]
+
+
+def _judge_room(room: disk.Room) -> Check:
+    problem = room.problem or next(machine.disk_problems(str(room.folder), machine.MIN_DISK_MB), "")
+    if problem:
+        return Check("disk", "fail", *str(problem).split(". ", 1))
+    if room.warning is not None:
+        todo = "make room, or make the disk larger: Kafka and PostgreSQL stop when it is full"
+        return Check("disk", "warn", room.warning, todo)
+    return Check("disk", "ok", f"{room.free_mb} MB free in {room.folder}")
 
 
 def _judge_topic(admin: AdminClient, topic: str, partitions: int) -> Check:

@@ -76,8 +76,13 @@ class Service:
             code = self.process.returncode if self.process else "?"
             say(f"{self.name} died ({_exit_cause(code)}), restarting it in {pause_s:.0f} s; log: {self.log_path}")
         elif now >= self._restart_at:
-            self.start()
-            say(f"{self.name} restarted")
+            try:
+                self.start()
+            except OSError as error:  # of a full disk, on which its log cannot be made
+                self._restart_at = now + MAX_PAUSE_S
+                say(f"{self.name} cannot be restarted ({error}), trying again in {MAX_PAUSE_S:.0f} s")
+            else:
+                say(f"{self.name} restarted")
 
 
 @cache

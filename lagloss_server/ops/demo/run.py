@@ -36,7 +36,7 @@ from lagloss_server.ops.demo.pipeline import (
 from lagloss_server.ops.demo.view import DemoView, LiveView, Picture, PlainView, table_of
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import python
-from lagloss_server.ops.up import ServiceStack, signals_interrupt
+from lagloss_server.ops.up import ServiceStack, end_leftovers_in, signals_interrupt
 from lagloss_server.rules.freshness import due_ms
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -98,6 +98,7 @@ def make_empty(data_dir: Path) -> None:
         except BlockingIOError as error:
             lock.seek(0)
             raise AlreadyRunning(what="lagloss demo", path=data_dir, pid=lock.read().strip() or "unknown") from error
+        end_leftovers_in(data_dir)
         EmbeddedPostgres.remove(data_dir / "postgres")
         for path in data_dir.iterdir():
             if path.is_dir():

@@ -83,7 +83,7 @@ def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: P
 
 
 def test_a_second_kafka_on_the_same_folder_is_refused(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lagloss_server.ops.embedded.kafka.LEFTOVER_S", 0.2)
+    monkeypatch.setattr("lagloss_server.ops.processes.DYING_S", 0.2)
     with pytest.raises(AlreadyRunning, match="--data-dir"):
         EmbeddedKafka(kafka.data_dir).start()
 
