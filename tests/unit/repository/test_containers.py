@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.support.compose import broker_check
+
 ROOT = Path(__file__).parents[3]
 FILES = ("docker-compose.yml", "docker-compose.batch.yml")
 DOCKERFILE = (ROOT / "deploy" / "Dockerfile").read_text()
@@ -89,14 +91,6 @@ def test_a_health_check_costs_little_and_is_asked_often_only_at_the_start(name: 
     assert seconds(check["start_period"]) >= 60
     if "python" not in check["test"]:
         assert seconds(check["start_interval"]) <= 2
-
-
-def broker_check(port: int) -> list[str]:
-    """The brokers' health check as Docker runs it, with another port."""
-    kind, *command = SERVICES["kafka-1"]["healthcheck"]["test"]
-    assert kind == "CMD"
-    assert all(SERVICES[f"kafka-{number}"]["healthcheck"]["test"] == [kind, *command] for number in (2, 3))
-    return [word.replace("$$", "$").replace("9092", str(port)).replace("timeout 5", "timeout 1") for word in command]
 
 
 @contextmanager
