@@ -335,6 +335,8 @@ def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
     except KafkaException as error:
         found = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
         return Check(name, "warn", f"unknown: {found}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
+    except TimeoutError:
+        return Check(name, "warn", f"unknown: no answer within {TIMEOUT_S:g} s", "run it again; the broker is busy")
     if not stamps:
         return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
     return _judge_clock(name, stamps[0] - middle_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -10,6 +11,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import NewTopic
 
 from lagloss_server.instances import write_endpoints
 from lagloss_server.ops import doctor, jars, machine
@@ -136,3 +138,14 @@ def test_the_brokers_jars_are_needed_only_where_a_broker_is_run(
 
 def test_no_advice_names_a_log_file_that_may_not_be_there() -> None:
     assert "logs/" not in doctor._judge_set_aside(["window a/b (boom)"]).what_to_do
+
+
+def test_a_broker_that_is_too_busy_for_a_topic_is_a_finding_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        def create_topics(self, topics: list[NewTopic]) -> dict[str, Future[None]]:
+            return {topic.topic: Future() for topic in topics}
+
+    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.01)
+    check = doctor._check_kafka_clock("127.0.0.1:9", Busy())  # type: ignore[arg-type]
+    assert (check.name, check.verdict) == ("clock of Kafka", "warn")
+    assert "no answer within" in check.found
