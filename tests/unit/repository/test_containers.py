@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.compose import broker_check
 
@@ -129,6 +131,16 @@ def test_a_broker_is_healthy_if_it_answers(answer: bytes | None, is_healthy: boo
     assert (done.returncode == 0) == is_healthy, done.stderr
     if answer is not None:
         assert asked == [bytes.fromhex("0000000a 0012 0000 00000001 ffff")]  # key 18, version 0, id 1, no client id
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    answer=st.binary(max_size=12) | st.binary(max_size=6).map(lambda rest: ANSWER[:8] + rest) | st.just(ANSWER[4:10])
+)
+def test_a_broker_is_healthy_by_no_other_answer(answer: bytes) -> None:
+    with listener(answer) as (port, _asked):
+        done = subprocess.run(broker_check(port), capture_output=True, timeout=20, check=False)
+    assert (done.returncode == 0) == (answer[4:10] == ANSWER[4:10])
 
 
 def test_a_broker_that_is_not_there_is_not_healthy() -> None:
