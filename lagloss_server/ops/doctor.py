@@ -25,6 +25,7 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
+from lagloss_server.instances import find_running
 from lagloss_server.net.health_server import LEASE
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.ops import disk, jars, machine
@@ -96,7 +97,8 @@ def check_java(settings: Settings) -> list[Check]:
 def check_space(settings: Settings) -> list[Check]:
     """Check the memory, and the disks of the data directory."""
     memory_mb = machine.memory_mb()
-    problem = next(machine.memory_problems(), "") if jars.spark_home() else ""  # Spark and the broker take most
+    needs_all = jars.spark_home() and not _runs_elsewhere(settings)  # Spark and the broker take most
+    problem = next(machine.memory_problems(), "") if needs_all else ""
     memory = Check("memory", "ok", f"{memory_mb} MB" if memory_mb else "unknown")
     if problem:
         memory = Check("memory", "fail", *problem.split(". ", 1))
@@ -104,11 +106,12 @@ def check_space(settings: Settings) -> list[Check]:
 
 
 def check_jars(settings: Settings) -> list[Check]:
-    """Check that every jar is present and as locked, if Spark is installed."""
+    """Check that every jar that is needed is present and as locked, if Spark is installed."""
     if not jars.spark_home():
         return [Check("jars", "ok", NO_SPARK)]
     root = jars.jars_dir()
-    locked = jars.read_lock()
+    no_broker = settings.kafka_bootstrap and not (root / jars.BROKER.name).exists()  # as `up` decides what to fetch
+    locked = [jar for each in ((jars.SPARK,) if no_broker else jars.SETS) for jar in each.locked()]
     bad = [jar.name for jar in locked if jars.differs(jar, root)]
     if bad:
         todo = "run `make setup` or `python -m lagloss_server.ops.jars`"
@@ -201,21 +204,7 @@ def check_taps(settings: Settings) -> list[Check]:
 
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
-    checks = []
-    for name in SERVICES:
-        url = getattr(settings, f"{name}_url")
-        if not url:
-            checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
-            continue
-        try:
-            answer = httpx2.get(f"{url}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
-            good = answer.status_code == httpx2.codes.OK
-            found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
-        except httpx2.HTTPError as error:
-            good, found = False, f"{url}: {error}"
-        log = settings.data_dir / "logs" / f"{name}.log"
-        checks.append(Check(name, "ok" if good else "fail", found, "" if good else f"see its log, {log}"))
-    return checks
+    return [_check_service(name, settings) for name in SERVICES]
 
 
 ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
@@ -253,6 +242,39 @@ def _judge_room(room: disk.Room) -> Check:
         todo = "make room, or make the disk larger: Kafka and PostgreSQL stop when it is full"
         return Check("disk", "warn", room.warning, todo)
     return Check("disk", "ok", f"{room.free_mb} MB free in {room.folder}")
+
+
+def _runs_elsewhere(settings: Settings) -> bool:
+    """Return whether settings say where each service runs by itself, in a container for example; not if `up` runs
+    here."""
+    urls = (settings.aggregator_url, settings.alerting_url, settings.taps_url)
+    return any(urls) and not find_running(settings.data_dir)
+
+
+def _check_service(name: str, settings: Settings) -> Check:
+    url = getattr(settings, f"{name}_url")
+    if name == "dashboard":
+        url = settings.dashboard_health_url or url
+    if not url:
+        return Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL")
+    try:
+        answer = httpx2.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
+        good = answer.status_code == httpx2.codes.OK
+        found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
+    except httpx2.HTTPError as error:
+        good, found = False, f"{url}: {error}"
+    if good:
+        return Check(name, "ok", found)
+    if name == "dashboard" and not settings.dashboard_health_url and _runs_elsewhere(settings):
+        todo = "this is its address for browsers; set LAGLOSS_DASHBOARD_HEALTH_URL to one that leads there from here"
+        return Check(name, "warn", found, todo)
+    return Check(name, "fail", found, _see_log(name, settings))
+
+
+def _see_log(name: str, settings: Settings) -> str:
+    """Return the advice to read a service's log; only `up` writes it into a file."""
+    log = settings.data_dir / "logs" / f"{name}.log"
+    return f"see its log, {log}" if log.exists() else "see its log"
 
 
 def _judge_topic(admin: AdminClient, topic: str, partitions: int) -> Check:
@@ -299,7 +321,7 @@ def _judge_set_aside(failed: Sequence[str]) -> Check:
     if not failed:
         return Check("set aside", "ok", "nothing")
     found = f"{len(failed)}: {failed[0]}" + (", ..." if len(failed) > 1 else "")
-    return Check("set aside", "warn", found, "see logs/aggregator.log; `lagloss recompute` tries windows again")
+    return Check("set aside", "warn", found, "see the aggregator's log; `lagloss recompute` tries windows again")
 
 
 def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
@@ -328,6 +350,8 @@ def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
     except KafkaException as error:
         found = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
         return Check(name, "warn", f"unknown: {found}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
+    except TimeoutError:
+        return Check(name, "warn", f"unknown: no answer within {TIMEOUT_S:g} s", "run it again; the broker is busy")
     if not stamps:
         return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
     return _judge_clock(name, stamps[0] - middle_ms)

@@ -1,7 +1,8 @@
 """Fetch the jars that Spark and the embedded broker need, and check each against a committed SHA-256.
 
-`python -m lagloss_server.ops.jars` shows its progress; `--lock` writes the lock anew after a change of versions.
-They come through Ivy, which is inside the pyspark wheel, so nothing but Java has to be on the machine.
+`python -m lagloss_server.ops.jars` shows its progress, `… jars spark` fetches that set only; `--lock` writes the lock
+anew after a change of versions. They come through Ivy, which is inside the pyspark wheel, so nothing but Java has to be
+on the machine.
 """
 
 from __future__ import annotations
@@ -333,21 +334,23 @@ def main() -> int:
         prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
     )
     parser.add_argument("--lock", action="store_true", help="rewrite jars.lock from the registry")
+    parser.add_argument("set", nargs="?", choices=[each.name for each in SETS], help="only these; by default all")
     arguments = parser.parse_args()
+    sets = tuple(each for each in SETS if arguments.set in (None, each.name))
     console = Console(stderr=True)
     try:
         if arguments.lock:
             jars_dir().mkdir(parents=True, exist_ok=True)
             write_lock(Path(__file__).with_name("jars.lock"))
         with shown_progress(console) as report:
-            ensure(report)
+            ensure(report, sets)
     except LaglossError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         return error.exit_code
     except KeyboardInterrupt:
         console.print("interrupted; run it again to resume", style="yellow")
         return 130
-    console.print(f"jars: {len(read_lock())} in place")
+    console.print(f"jars: {sum(len(each.locked()) for each in sets)} in place")
     return 0
 
 

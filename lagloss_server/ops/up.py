@@ -113,7 +113,9 @@ class ServiceStack:
             "dashboard": settings.dashboard_url,
             "collector": settings.collector_url,
         }
-        others = {name: getattr(settings, f"{name}_url") for name in ("aggregator", "alerting", "taps")}
+        others = {
+            name: getattr(settings, f"{name}_url") for name in ("aggregator", "alerting", "taps", "dashboard_health")
+        }
         write_endpoints(self._dir, {**self.endpoints, **others})
 
     def printable(self) -> dict[str, str]:
@@ -206,6 +208,7 @@ class ServiceStack:
             found["database_url"] = self._postgres.start().url
         ports = self._ports
         urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
+        urls["dashboard_health_url"] = urls["dashboard_url"]
         urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, for browsers
         numbers = {
             "dashboard_port": ports["dashboard"],
@@ -352,7 +355,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
         "alerting": f"{settings.alerting_url}/healthz",
         "taps": f"{settings.taps_url}/healthz",
-        "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
+        "dashboard": f"{settings.dashboard_health_url}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }
     alone = {  # secrets of one service

@@ -27,6 +27,7 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
+from tests.support.compose import broker_check
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
 
@@ -44,6 +45,21 @@ def test_topics_keep_log_append_time_and_may_be_made_twice(kafka_bootstrap: str)
     found = admin.list_topics(timeout=10).topics
     assert [len(found[name].partitions) for name in (BEACONS, REPORTS)] == [8, 4]
     assert wrong_settings(admin, BEACONS) == wrong_settings(admin, REPORTS) == {}
+
+
+def test_the_composed_brokers_health_check_notices_one_that_does_not_answer(kafka: EmbeddedKafka) -> None:
+    def is_healthy() -> bool:
+        command = broker_check(int(kafka.bootstrap.rsplit(":", 1)[1]))
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+
+    (process,) = kafka.processes
+    assert is_healthy()
+    process.send_signal(signal.SIGSTOP)  # the kernel accepts connections all the same
+    try:
+        assert not is_healthy()
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert is_healthy()
 
 
 def test_making_topics_that_are_there_leaves_no_client_to_the_garbage_collector(kafka_bootstrap: str) -> None:
