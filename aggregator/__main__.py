@@ -33,6 +33,8 @@ def main() -> int:
         aggregator.health_note,
         aggregator.hung,
         aggregator.stands_by,
+        settings.aggregator_url,
+        "LAGLOSS_AGGREGATOR_URL",
     )
     try:
         aggregator.run(stop)

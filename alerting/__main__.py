@@ -29,7 +29,13 @@ def main() -> int:
         print(f"alerting: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     end_health = serve_health(
-        "lagloss alerting", alerting.metrics.registry, lambda: alerting.alerter.trouble, settings.bind_address, port
+        "lagloss alerting",
+        alerting.metrics.registry,
+        lambda: alerting.alerter.trouble,
+        settings.bind_address,
+        port,
+        own_url=settings.alerting_url,
+        url_setting="LAGLOSS_ALERTING_URL",
     )
     _log.info(
         "alerting_started", receivers=alerting.receivers or "none: incidents are recorded, no notifications are sent"

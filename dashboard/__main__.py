@@ -7,7 +7,6 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-import uvicorn
 from sqlalchemy.exc import OperationalError
 
 from dashboard.login import check_binding
@@ -17,6 +16,7 @@ from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.web.server import create_server
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
@@ -24,6 +24,8 @@ from lagloss_server.store.store import Store
 
 _COLLECT_AFTER: Final = 50_000
 """New objects until garbage is looked for: by Python's own 700, half of the time to read ten thousand pipelines is."""
+_KEEP_ALIVE_S: Final = 75
+"""Pages refresh each few seconds."""
 
 
 def main() -> int:
@@ -42,18 +44,7 @@ def main() -> int:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
-    uvicorn.run(
-        server,
-        host=settings.bind_address,
-        port=port,
-        log_level="warning",
-        log_config=None,  # its lines go the way of all others
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # the login reads them, of proxies that it trusts
-        timeout_keep_alive=75,  # uvicorn's 5 s end just as a page refreshes
-        timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
-    )
+    HttpServer(server, settings.bind_address, port, keep_alive_s=_KEEP_ALIVE_S, websockets=True).run()
     return 0
 
 

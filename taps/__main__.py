@@ -31,7 +31,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: os.write(wake_write, b"."))
     end_health = serve_health(
-        "lagloss taps", service.metrics.registry, lambda: service.trouble, settings.bind_address, port
+        "lagloss taps",
+        service.metrics.registry,
+        lambda: service.trouble,
+        settings.bind_address,
+        port,
+        own_url=settings.taps_url,
+        url_setting="LAGLOSS_TAPS_URL",
     )
     stop, ended = threading.Event(), threading.Event()
 
