@@ -55,6 +55,8 @@ class BoundedHttp(HttpToolsProtocol):
         """When it began to wait for a request, on the loop's clock."""
         self.head_since: float | None = self.idle_since
         """Since when the rest of a head is due; None while a request is in progress, and between requests."""
+        self.resumed_at = 0.0
+        """When most of what there was to send had been sent, on the loop's clock."""
         self._is_in_head = self._is_in_message = False
         self._gets_on = False
         self._useless_bytes = 0
@@ -80,6 +82,10 @@ class BoundedHttp(HttpToolsProtocol):
                 self.send_400_response("Request line and headers too large")
         if self.is_idle and self.head_since is None:
             self.head_since = self.loop.time()
+
+    def resume_writing(self) -> None:
+        self.resumed_at = self.loop.time()
+        super().resume_writing()
 
     def on_message_begin(self) -> None:
         self._is_in_head = self._is_in_message = True
@@ -170,9 +176,16 @@ class HttpServer(uvicorn.Server):
             unsent = each.transport.get_write_buffer_size()
             if unsent:
                 was, since = before.get(each, (unsent + 1, now))
-                self._unsent[each] = (unsent, now if unsent < was else since)
+                self._unsent[each] = (unsent, now if unsent < was else max(since, _read_at(each, now)))
                 if now - self._unsent[each][1] > STALLED_S:
                     each.transport.abort()  # closed, it would wait for the client still
+
+
+def _read_at(connection: Any, now: float) -> float:
+    """Return when the client is known to have read something."""
+    if isinstance(connection, BoundedHttp):
+        return connection.resumed_at
+    return 0.0 if connection.transport.is_closing() else now  # a WebSocket's pings notice it while that is open
 
 
 class BoundedBodies:

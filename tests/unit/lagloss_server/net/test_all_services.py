@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from lagloss_server.net import http_server
 from tests.support.five_services import HOST, SERVICES, five_services
 
+ROOT = Path(__file__).resolve().parents[4]
 HEAD_S = 1.5
 MANY = 20_000_000
 """Bytes: several times what the system buffers between two processes."""
@@ -283,3 +286,10 @@ def test_a_script_that_is_none_of_the_dashboards_is_404(ports: dict[str, int], p
     ends = LINES + b"Connection: close\r\n\r\n"
     assert asked(ports["dashboard"], f"GET {path} HTTP/1.1\r\n".encode() + ends)[0] == 404
     assert asked(ports["dashboard"], f"GET {path} HTTP/1.1\r\n".replace("..", "%2e%2e").encode() + ends)[0] == 404
+
+
+def test_no_service_has_another_server() -> None:
+    packages = ("aggregator", "alerting", "collector", "dashboard", "lagloss_server", "taps")
+    texts = {path: path.read_text("utf-8") for package in packages for path in (ROOT / package).rglob("*.py")}
+    using = [path for path, text in texts.items() if re.search(r"(import|from) uvicorn", text)]
+    assert using == [ROOT / "lagloss_server/net/http_server.py"]
