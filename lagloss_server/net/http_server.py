@@ -64,6 +64,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        # uvicorn's limit_concurrency would answer 503 to everybody, probes too, while one client holds that many
         if len(self.connections) > MAX_CONNECTIONS:
             others = (each for each in self.connections if isinstance(each, BoundedHttp) and each is not self)
             idle = [each for each in others if each.is_idle and not each.transport.is_closing()]

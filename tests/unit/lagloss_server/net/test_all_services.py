@@ -269,13 +269,6 @@ def test_no_target_is_a_fault_of_ours(port: int, method: bytes, target: bytes) -
     assert 200 <= code < 500, received
 
 
-def test_a_trailer_does_not_become_a_header(ports: dict[str, int]) -> None:
-    """It comes when the guard has looked at the headers."""
-    body = b"1\r\n{\r\n0\r\nHost: evil.example\r\nX-Forwarded-For: 127.0.0.1\r\n\r\n"
-    code, _ = asked(ports["collector"], CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + body)
-    assert code == 405
-
-
 SCRIPTS = "/_dash-component-suites"
 
 

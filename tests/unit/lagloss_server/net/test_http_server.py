@@ -34,6 +34,11 @@ def application() -> FastAPI:
     async def length(request: Request) -> int:
         return len(await request.body())
 
+    @app.post("/headers")
+    async def headers(request: Request) -> list[str]:
+        await request.body()
+        return request.headers.keys()
+
     @app.get("/endless")
     async def endless() -> StreamingResponse:
         async def parts() -> AsyncIterator[bytes]:
@@ -97,6 +102,14 @@ def sized(size: int) -> bytes:
 def test_a_body_has_one_mib_however_it_says_so(server: tuple[HttpServer, int], size: int, expected: int) -> None:
     assert str(expected).encode() in posted(server[1], sized(size), b"y" * size)
     assert str(expected).encode() in posted(server[1], chunked(size))
+
+
+def test_a_trailer_does_not_become_a_header(server: tuple[HttpServer, int]) -> None:
+    """It comes when the headers have been checked."""
+    request = chunked(1).replace(b"/length", b"/headers").replace(b"X-Trailer", b"X-Forwarded-User")
+    with socket.create_connection((HOST, server[1]), timeout=20) as connection:
+        connection.sendall(request)
+        assert b'["host","transfer-encoding"]' in connection.recv(65_536)
 
 
 def test_a_slow_body_is_waited_for_only_while_it_comes_fast_enough(monkeypatch: pytest.MonkeyPatch) -> None:
