@@ -101,9 +101,13 @@ def _maintenance(given: MaintenanceSpec) -> Maintenance:
 def _waiting(engine: Engine, receivers: Iterable[str]) -> dict[str, int]:
     """Return how many notifications wait, by receiver."""
     table = table_of(OutboxMessageRow)
-    counts = select(table.c.receiver, func.count()).where(table.c.done_at.is_(None)).group_by(table.c.receiver)
+    counts = (
+        select(table.c.receiver, func.count().label("waiting"))
+        .where(table.c.done_at.is_(None))
+        .group_by(table.c.receiver)
+    )
     with engine.connect() as connection:
-        waiting: dict[str, int] = dict(connection.execute(counts).tuples().all())
+        waiting: dict[str, int] = {row.receiver: row.waiting for row in connection.execute(counts)}
     return {receiver: waiting.get(receiver, 0) for receiver in receivers}
 
 
