@@ -226,10 +226,12 @@ class AggregatorMetrics:
     def showing(self, read: Callable[[], dict[str, PipelineResult]]) -> Iterator[None]:
         """Show the results that this function reads, while the block lasts: of two aggregators, only one has them."""
         self._read_results = read
+        self.results.forget()
         try:
             yield
         finally:
             self._read_results = dict
+            self.results.forget()
 
     def set_aside_by(self, counts: Callable[[], Mapping[str, int]]) -> None:
         """Set the callback that returns how many items of each kind are set aside whenever the metrics are read."""

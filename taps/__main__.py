@@ -10,8 +10,8 @@ from typing import Any
 
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.ending import end_in_time
 from lagloss_server.net.health_server import serve_health
-from lagloss_server.ops.ending import end_in_time
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from taps.service import TapService
@@ -33,7 +33,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: os.write(wake_write, b"."))
     end_health = serve_health(
-        "lagloss taps", service.metrics.registry, lambda: service.trouble, settings.bind_address, port
+        "lagloss taps",
+        service.metrics.registry,
+        lambda: service.trouble,
+        settings.bind_address,
+        port,
+        own_url=settings.taps_url,
+        url_setting="LAGLOSS_TAPS_URL",
     )
     stop, ended = threading.Event(), threading.Event()
 
