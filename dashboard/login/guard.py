@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
@@ -19,6 +20,7 @@ from dashboard.login.kinds import LOGIN_PATH, LoginKind
 from dashboard.login.next_path import wanted
 from dashboard.login.pages import refusal_page
 from dashboard.request.current_user import Person
+from lagloss_server.net.health_server import READY_S
 from lagloss_server.net.origins import Origins, is_navigation
 from lagloss_server.net.problem_details import Problem, busy
 
@@ -80,10 +82,12 @@ class Guard:
     async def _person(self, connection: HTTPConnection) -> Person | None:
         """Return the user of a request, and set them as the current one. Readiness is public, so errors of
         identification are ignored there."""
+        is_probe = connection.scope["path"] in READY_PATHS
         try:
-            return await self._recognised(connection)
-        except (Problem, SQLAlchemyError):
-            if connection.scope["path"] in READY_PATHS:
+            async with asyncio.timeout(READY_S if is_probe else None):
+                return await self._recognised(connection)
+        except (Problem, SQLAlchemyError, TimeoutError):
+            if is_probe:
                 return None
             raise
 
