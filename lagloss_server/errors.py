@@ -42,6 +42,7 @@ LaglossError
 │   ├── JarsNotFetched
 │   ├── PortInUse
 │   ├── StaleDataDirectory
+│   ├── PasswordFileOpen
 │   ├── UnreachableDirectory
 │   ├── ServerNotReady
 │   ├── KafkaUnreachable
@@ -252,6 +253,11 @@ class PortInUse(ServerUnreachable):
 class StaleDataDirectory(ServerUnreachable):
     """The {server} data in {path} cannot be used: {detail}. Use another directory with --data-dir or LAGLOSS_DATA_DIR,
     or, if nothing in it is needed, delete {path}."""
+
+
+class PasswordFileOpen(ServerUnreachable):
+    """{path} has mode {mode}: other users can read the password of PostgreSQL, whose client ignores such a file. Run
+    `chmod 600 {path}`."""
 
 
 class UnreachableDirectory(ServerUnreachable):

@@ -22,6 +22,7 @@ from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
+MAX_PORT: Final = 65_535
 MAX_LOG_BYTES: Final = 20_000_000
 PACKAGES: Final = Path(__file__).parents[2]
 """The folder that holds lagloss's packages: a checkout, or the site-packages of an environment."""
@@ -108,8 +109,10 @@ def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
     return True
 
 
-def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:
+def choose_port(server: str, wanted: int = 0, remembered: object = None) -> int:
     """Choose a loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
+
+    `remembered`: what was read from a file, which may be damaged.
 
     Raises PortInUse if a port was asked for by number and another process has it.
     """
@@ -117,7 +120,7 @@ def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> 
         if not port_is_free(wanted):
             raise PortInUse(server=server, port=wanted)
         return wanted
-    if remembered and port_is_free(remembered):
+    if type(remembered) is int and 0 < remembered <= MAX_PORT and port_is_free(remembered):
         return remembered
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))

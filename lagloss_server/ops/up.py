@@ -99,7 +99,7 @@ class ServiceStack:
             time.sleep(WATCH_EVERY_S)
 
     def tend(self) -> None:
-        """Check all servers and services once; restart those that died."""
+        """Check all servers and services once; restart those that died or hang."""
         for server in (self._kafka, self._postgres):
             if server and any(process.poll() is not None for process in server.processes):
                 self._say(f"{type(server).__name__} died, restarting it; log: {server.log_path}")
@@ -241,9 +241,10 @@ def _lock_directory(data_dir: Path) -> IO[str]:
 def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
     """Choose a port for each service; the last ones if they are free, so that bookmarks stay valid."""
     try:
-        remembered = json.loads(path.read_text())
-    except (OSError, ValueError):
-        remembered = {}
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        found = None
+    remembered = found if isinstance(found, dict) else {}
     wanted = {
         "dashboard": settings.dashboard_port,
         "collector": settings.collector_port,
@@ -282,11 +283,14 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url,
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }
-    health = {
-        "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
-        "alerting": f"{settings.alerting_url}/healthz",
-        "taps": f"{settings.taps_url}/healthz",
-        "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
-        "collector": f"{settings.collector_url}/healthz",
+    urls = {
+        "aggregator": settings.aggregator_url,  # first: it is the slowest to start
+        "alerting": settings.alerting_url,
+        "taps": settings.taps_url,
+        "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}",
+        "collector": settings.collector_url,
     }
-    return [Service(name, name, data_dir / "logs" / f"{name}.log", env, url) for name, url in health.items()]
+    return [
+        Service(name, name, data_dir / "logs" / f"{name}.log", env, f"{url}/healthz", live_url=f"{url}/livez")
+        for name, url in urls.items()
+    ]

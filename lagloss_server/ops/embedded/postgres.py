@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import time
 import uuid
@@ -21,7 +22,14 @@ from urllib.parse import quote
 
 import psycopg
 
-from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.errors import (
+    AlreadyRunning,
+    PasswordFileOpen,
+    PortInUse,
+    ServerNotReady,
+    StaleDataDirectory,
+    UnreachableDirectory,
+)
 from lagloss_server.ops.embedded.postgres_programs import find_programs
 from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_tail, spawn, terminate, wait_gone
 
@@ -91,8 +99,7 @@ class EmbeddedPostgres:
         self._check_version(programs, cluster)
         self._await_leftover(cluster)
         port_path = self.data_dir / "port"
-        remembered = port_path.read_text() if port_path.exists() else ""
-        self.port = choose_port("PostgreSQL", self._wanted_port, int(remembered) if remembered.isdigit() else None)
+        self.port = choose_port("PostgreSQL", self._wanted_port, _read_port(port_path))
         port_path.write_text(str(self.port))
         self._wanted_port = self.port  # clients know it by now: a restart of this object must keep it
         self.log_path.unlink(missing_ok=True)
@@ -238,6 +245,9 @@ class EmbeddedPostgres:
             of_0_1.unlink()
         if not self._passfile.exists():
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
+        mode = stat.S_IMODE(self._passfile.stat().st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):  # libpq would go on without the password, and say no more than that
+            raise PasswordFileOpen(path=self._passfile, mode=f"{mode:o}")
 
     def _await_leftover(self, cluster: Path) -> None:
         """Wait for the server of a killed parent to end; PostgreSQL removes the lock file of a dead one itself."""
@@ -275,6 +285,13 @@ class EmbeddedPostgres:
         if "FATAL" in tail or "PANIC" in tail:
             return StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=tail)
         return ServerNotReady(server="PostgreSQL", detail=tail, log=self.log_path)
+
+
+def _read_port(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None  # never started, or the file is damaged: another port will do
 
 
 def _root_state() -> Path:
