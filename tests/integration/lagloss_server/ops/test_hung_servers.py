@@ -6,6 +6,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import httpx2
 import psutil
@@ -24,6 +25,8 @@ HUNG = {
     "Spark": (("java", "org.apache.spark"), ("aggregator",)),
 }
 """Words of its processes' command lines, and the services that it concerns, by server."""
+FROM_MEMORY = ("collector", "dashboard", "taps")
+"""The services whose /metrics asks no server."""
 
 
 @pytest.fixture(scope="module")
@@ -36,9 +39,10 @@ def processes(*words: str) -> list[psutil.Process]:
     """The processes of one server below this test's `lagloss up`."""
     found = []
     for process in psutil.Process().children(recursive=True):
-        text = " ".join(process.cmdline())
-        if all(word in text for word in words) and "_die_with_parent" not in text:
-            found.append(process)
+        with suppress(psutil.Error):  # it has ended
+            text = " ".join(process.cmdline())
+            if all(word in text for word in words):
+                found.append(process)
     return found
 
 
@@ -99,7 +103,3 @@ def test_a_server_that_hangs_shows_on_every_service_and_heals_by_itself(stack: S
         for victim in victims:
             victim.send_signal(signal.SIGCONT)
     probes.until(well, HEALED_S)
-
-
-FROM_MEMORY = ("collector", "dashboard", "taps")
-"""The services whose /metrics asks no server."""
