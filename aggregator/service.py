@@ -130,12 +130,12 @@ class Aggregator:
             self.settings.spark_driver_host,
         )
         push = pushing(self.metrics.results.current)
-        servers = {
-            "PostgreSQL": server_watch.postgresql(self.settings.require_database()),
-            "Kafka": server_watch.kafka(self.settings.require_kafka()),
-            "Spark": spark_answers(spark),
-        }
         try:
+            servers = {
+                "PostgreSQL": server_watch.postgresql(self.settings.require_database()),
+                "Kafka": server_watch.kafka(self.settings.require_kafka()),
+                "Spark": spark_answers(spark),
+            }
             with server_watch.watching(self.turns, servers), self.turns.running(self._work_loop):
                 self._work_on(spark, stop)
         finally:
