@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
@@ -22,7 +20,6 @@ from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.services import CollectorServices, json_answer
-from lagloss.broker.connection import KafkaConnection
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
@@ -30,11 +27,13 @@ from lagloss_server.net import problem_details as problems
 from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.exposition import exposed
 from lagloss_server.net.origins import Origins, OwnOrigins
-from lagloss_server.net.shared_call import SharedCall
+from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.store import Store
+from lagloss_server.turns import Turns
 
 ACK_TIMEOUT_S: Final = 10.0
-HEALTH_TIMEOUT_S: Final = 2.0
+KAFKA: Final = "Kafka"
+POSTGRESQL: Final = "PostgreSQL"
 CLOSE_S: Final = 2.0
 
 
@@ -44,6 +43,7 @@ def create_app(
     *,
     bind_address: str = "127.0.0.1",
     own_url: str = "",
+    database_url: str = "",
     spool_dir: str = "",
     ack_timeout_s: float = ACK_TIMEOUT_S,
 ) -> FastAPI:
@@ -54,10 +54,14 @@ def create_app(
             pipeline they name.
         bind_address: where it listens; on anything but loopback, clients without a token are refused.
         own_url: its address as clients reach it.
+        database_url: of the database of `store`, to see that it answers.
         spool_dir: where batches of clients without an account of their own are synced, and then answered 202; empty:
             nowhere.
         ack_timeout_s: how long a batch waits for the broker before it is answered 503.
     """
+    turns, servers = Turns(), {KAFKA: kafka(bootstrap)}
+    if store is not None:
+        servers[POSTGRESQL] = postgresql(database_url)
     services = _services(bootstrap, Access(MetadataCache(store), bind_address), spool_dir, ack_timeout_s)
     origins = Origins(own_url, loopback_only=is_loopback(bind_address), setting="LAGLOSS_COLLECTOR_URL")
 
@@ -68,7 +72,8 @@ def create_app(
         recovery = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
         if recovery is not None:
             recovery.start()  # of all nodes: acknowledged beacons arrive even if their node never sends again
-        yield
+        with watching(turns, servers):
+            yield
         if recovery is not None:
             recovery.stop()
         keeping.cancel()
@@ -81,21 +86,18 @@ def create_app(
     app.add_middleware(OwnOrigins, origins=origins)
     for resource in (beacons, intake, definitions, runs):
         resource.add_routes(app, services)
-    kafka_problem = SharedCall(_health_of(bootstrap), "health")
 
-    @app.get("/readyz", responses={503: {"description": "The broker does not answer"}}, include_in_schema=False)
-    @app.get("/healthz", responses={503: {"description": "The broker does not answer"}})
-    async def healthz(request: Request) -> Response:
-        """200 while the broker answers."""
-        try:
-            kafka = await kafka_problem.result_of(2 * HEALTH_TIMEOUT_S)
-        except TimeoutError:
-            kafka = "no answer"
-        error = services.knowledge.error
+    @app.get("/readyz", responses={503: {"description": "A server does not answer"}}, include_in_schema=False)
+    @app.get("/healthz", responses={503: {"description": "A server does not answer"}})
+    async def healthz(request: Request, exclude: str = "") -> Response:
+        """200 while the broker and PostgreSQL answer; with `exclude=postgresql`, while the broker does."""
+        of_kafka = turns.problem_of(KAFKA)
+        of_postgresql = turns.problem_of(POSTGRESQL) or services.knowledge.error
+        is_well = of_kafka is None and (of_postgresql is None or exclude == "postgresql")
         if not services.access.is_local(request):  # what servers say names hosts and users
-            kafka, error = kafka and "away", error and "away"
-        postgresql = "not given" if services.knowledge.is_open else error or "ok"
-        return json_answer({"kafka": kafka or "ok", "postgresql": postgresql}, 503 if kafka else 200)
+            of_kafka, of_postgresql = of_kafka and "away", of_postgresql and "away"
+        state = "not given" if services.knowledge.is_open else of_postgresql or "ok"
+        return json_answer({"kafka": of_kafka or "ok", "postgresql": state}, 200 if is_well else 503)
 
     @app.get("/livez")
     async def live() -> Response:
@@ -140,17 +142,3 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
     metrics.waiting_beacons.set_function(lambda: services.emitters.waiting_beacons)
     metrics.knowledge_age.set_function(lambda: 0.0 if knowledge.is_open else knowledge.age_s)
     return services
-
-
-def _health_of(bootstrap: str) -> Callable[[], str | None]:
-    """Ask the broker; return the error, or None."""
-    admin = AdminClient(KafkaConnection.of(bootstrap).client({"log_level": 0}))
-
-    def ask() -> str | None:
-        try:
-            admin.list_topics(timeout=HEALTH_TIMEOUT_S)
-        except KafkaException as error:
-            return str(error.args[0])
-        return None
-
-    return ask

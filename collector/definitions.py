@@ -138,6 +138,8 @@ class Definitions:
         store = self._services.knowledge.store
         if store is None:
             raise busy("definitions are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+        if self._services.knowledge.hangs:  # another question would hang, and a thread with it
+            raise busy("PostgreSQL does not answer")
         try:
             return await asyncio.to_thread(question, store)
         except SQLAlchemyError:

@@ -114,6 +114,8 @@ class TaskRuns:
         store = self._services.knowledge.store
         if store is None:
             raise busy("task runs are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+        if self._services.knowledge.hangs:  # another question would hang, and a thread with it
+            raise busy("PostgreSQL does not answer")
         return store
 
 

@@ -45,6 +45,7 @@ LaglossError
 │   ├── DiskUnusable
 │   │   ├── DiskFull
 │   │   └── DiskUnwritable
+│   ├── PasswordFileOpen
 │   ├── UnreachableDirectory
 │   ├── ServerNotReady
 │   ├── KafkaUnreachable
@@ -269,6 +270,11 @@ class DiskFull(DiskUnusable):
 class DiskUnwritable(DiskUnusable):
     """{path} cannot be written to: {detail}. Mount its disk writable, and correct the rights and owner of its files;
     the data in it is not damaged, and is needed."""
+
+
+class PasswordFileOpen(ServerUnreachable):
+    """{path} has mode {mode}: other users can read the password of PostgreSQL, whose client ignores such a file. Run
+    `chmod 600 {path}`."""
 
 
 class UnreachableDirectory(ServerUnreachable):

@@ -78,10 +78,10 @@ class MissingMessage:
 
 
 class Store:
-    """Reads of one database, and `apply`."""
+    """Reads of one database, and `apply`. `session`: settings of its connections, as of `engine_for`."""
 
-    def __init__(self, database_url: str) -> None:
-        self._engine = engine_for(database_url)
+    def __init__(self, database_url: str, **session: str) -> None:
+        self._engine = engine_for(database_url, **session)
 
     @property
     def engine(self) -> Engine:
