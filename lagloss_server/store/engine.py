@@ -6,6 +6,7 @@ import json
 from typing import Final
 
 from sqlalchemy import URL, Engine, create_engine
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
 
 from lagloss_server.database_url import SECRET_OPTIONS, connection_options
 
@@ -13,6 +14,10 @@ WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
 ALERTS_CHANNEL = "lagloss_alerts"
 """NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
+
+AWAY: Final = (OperationalError, InterfaceError, InternalError, TimeoutError)
+"""Errors of a database that does not answer now and can later. InternalError: it is a standby; TimeoutError: no
+connection of the pool was free in time. Any other, such as of a value that it cannot hold, recurs with the query."""
 
 _PATIENCE: Final = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """Detects a vanished host within half a minute, unless the URL sets other values."""
