@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 MAX_ERRORS: Final = 1_000
 """Errors of a body that are looked at. Lists end with their first bad item, but names of members can all be bad."""
+MAX_MEMBERS: Final = 10_000
+"""Members of an object in a body; of a batch or report it has a dozen, of a DAG's run one a task."""
 MAX_SEQ: Final = (1 << 31) - 1
 PLACE: Final = r"^(in|out(:[A-Za-z0-9][A-Za-z0-9_-]{0,99})?|filtered|dead)$"
 
@@ -154,10 +156,26 @@ def validated(adapter: TypeAdapter[T], body: bytes, whole: str, part: str, parts
             document = from_json(body)
         except ValueError:
             return adapter.validate_json(body)  # which says where it ends to be JSON
+        if body.count(b":") > MAX_MEMBERS:  # else no object in it can have so many
+            _demand_few_members(document, whole)
         # Pydantic validates bytes, too, but then makes an object of all that a missing key was missing in, for each.
         return adapter.validate_python(document)
     except ValidationError as error:
-        raise invalid(error, document, whole, part, parts) from None
+        problem = invalid(error, document, whole, part, parts)
+    # Raised here, and without the document: errors can take 40 MB, and what an exception holds stays for a while.
+    del document
+    raise problem
+
+
+def _demand_few_members(document: object, whole: str) -> None:
+    """Raise a Problem (422) if an object has so many members that an error of each would take up the memory."""
+    parts = [document]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict) and len(part) > MAX_MEMBERS:
+            raise Problem(422, f"Bad {whole}", f"expected at most {MAX_MEMBERS} members in an object")
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        parts.extend(each for each in inner if isinstance(each, dict | list))
 
 
 def invalid(error: ValidationError, document: object, whole: str, part: str, parts: str) -> Problem:
