@@ -116,7 +116,7 @@ class Definitions:
             definition = await self._services.workers.run(caller.tenant, None, lambda: parsed(body))
         if definition.name != name:
             raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
-        before = await self._ask(lambda store: {each.name: each.version for each in store.pipelines()}.get(name))
+        before = await self._ask(lambda store: store.newest_versions().get(name))
         version = await self._ask(lambda store: store.apply(definition, max_per_day=MAX_VERSIONS_A_DAY))
         await self._services.knowledge.refresh()
         stored = await self._ask(lambda store: store.pipeline(name))
