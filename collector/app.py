@@ -14,12 +14,13 @@ from fastapi.responses import PlainTextResponse
 from collector import beacons, definitions, intake, runs
 from collector.access import Access
 from collector.bodies import Bodies
-from collector.emitters import MAX_WAITING_BEACONS, Emitters
+from collector.emitters import MAX_BUFFERED, Emitters
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.services import CollectorServices, json_answer
+from collector.workers import Workers
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
@@ -80,6 +81,7 @@ def create_app(
         with suppress(asyncio.CancelledError):
             await keeping
         await asyncio.gather(services.emitters.close(), asyncio.to_thread(services.writer.close, CLOSE_S))
+        services.workers.close()
 
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
     problems.install(app, "the collector")
@@ -123,19 +125,21 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
             bootstrap,
             first=first,
             final=False,
-            max_buffered=MAX_WAITING_BEACONS,
+            max_buffered=MAX_BUFFERED,
             spool=spool_dir or None,
             close_on_sigterm=False,
         )
 
+    workers = Workers()
     services = CollectorServices(
         knowledge,
         access,
         Bodies(),
         Writer(lambda: KafkaOutlet(bootstrap, {"client.id": "lagloss-collector"}), ack_timeout_s),
-        Emitters(make_emitter, ack_timeout_s),
+        Emitters(make_emitter, ack_timeout_s, workers),
         Repeats(),
         metrics,
+        workers,
     )
     metrics.emitters.set_function(lambda: len(services.emitters))
     metrics.waiting_bytes.set_function(lambda: services.writer.waiting_bytes)

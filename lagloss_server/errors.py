@@ -8,6 +8,7 @@ LaglossError
 ├── UsageError                exit 2
 │   ├── BadDefinition
 │   ├── UnknownPipeline
+│   ├── TooManyVersions
 │   ├── UnknownToken
 │   ├── BadTime
 │   ├── BadSpan
@@ -74,6 +75,11 @@ class BadDefinition(UsageError):
 
 class UnknownPipeline(UsageError):
     """No pipeline is called {pipeline}; there {known}. Add one with `lagloss apply FILE`."""
+
+
+class TooManyVersions(UsageError):
+    """{pipeline} got {number} new versions within 24 hours, which is the limit; send the definition again in
+    {wait_s} s. One that changes nothing needs no version."""
 
 
 class UnknownToken(UsageError):
@@ -161,7 +167,7 @@ class UnusableReceiver(UsageError):
 
 
 class BadText(UsageError):
-    """{what} is {found} characters long: expected at most {most}."""
+    """{what} is {found}: expected {expected}."""
 
 
 class NotAllowed(UsageError):

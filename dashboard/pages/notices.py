@@ -20,6 +20,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.errors import IdsHidden
 from lagloss_server.model.definition import Definition
+from lagloss_server.store.engine import AWAY
 
 _T = TypeVar("_T")
 _THREE_LINES: Final = """\
@@ -30,9 +31,13 @@ from lagloss import Emitter                   # and beacons from each node: docs
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A read that PostgreSQL did not answer."""
+    """A read that PostgreSQL did not answer, or refused."""
 
     detail: str
+    is_away: bool = True
+
+    def __str__(self) -> str:
+        return f"PostgreSQL {'did not answer' if self.is_away else 'refused it'}: {self.detail}"
 
 
 def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
@@ -41,7 +46,7 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
         return read(*args)
     except SQLAlchemyError as error:
         detail = str(getattr(error, "orig", None) or error).strip().splitlines()
-        return Failed(detail[0] if detail else type(error).__name__)
+        return Failed(detail[0] if detail else type(error).__name__, isinstance(error, AWAY))
 
 
 def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
@@ -52,7 +57,7 @@ def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
 
 def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
     tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; trying again by itself."
-    summary = f"PostgreSQL did not answer: {failed.detail}. What is shown below, if anything, was read "
+    summary = f"{failed}. What is shown below, if anything, was read "
     # how long before only the browser knows: assets/watchdog.js says it here, and no screen reader at each second
     before = html.Span("before", className="read-before", role="timer")
     return alert("Query failed", [summary, before, ".", html.Br(), tried], "red", "✖")
@@ -60,7 +65,7 @@ def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
 
 def not_done(failed: Failed) -> Part:
     """Draw the notice that an action was not stored."""
-    return alert("Not done", f"PostgreSQL did not answer: {failed.detail}. Try again.", "red", "✖")
+    return alert("Not done", f"{failed}. Try again.", "red", "✖")
 
 
 def ids_hidden(error: IdsHidden) -> Part:

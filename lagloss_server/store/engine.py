@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import psycopg
 from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
 
 from lagloss_server.database_url import PATIENCE, SECRET_OPTIONS, connection_options
 
@@ -16,6 +17,9 @@ WINDOWS_CHANNEL = "lagloss_windows"
 ALERTS_CHANNEL = "lagloss_alerts"
 """NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
 
+AWAY: Final = (OperationalError, InterfaceError, InternalError, TimeoutError)
+"""Errors of a database that does not answer now and can later. InternalError: it is a standby; TimeoutError: no
+connection of the pool was free in time. Any other, such as of a value that it cannot hold, recurs with the query."""
 _DATA_EXCEPTION: Final = "22"
 """Class of the error codes for values that their type does not allow."""
 

@@ -31,7 +31,7 @@ from sqlalchemy.orm import aliased
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import DatabaseUnreachable, UnknownPipeline
+from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, in_force
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
@@ -41,6 +41,7 @@ from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import core as tables
 
+_DAY_MS: Final = 86_400_000
 MISSING_KINDS: Final = ("lost", "perhaps", "overdue", "pending")
 """Kinds of missing messages, the surest loss first."""
 
@@ -122,8 +123,12 @@ class Store:
             detail = str(error.orig).strip().splitlines()[-1]
             raise DatabaseUnreachable(url=self.engine.url, detail=detail) from error
 
-    def apply(self, definition: Definition, now_ms: int | None = None) -> int:
-        """Store a definition and return its version number. An unchanged one keeps its version."""
+    def apply(self, definition: Definition, now_ms: int | None = None, *, max_per_day: int | None = None) -> int:
+        """Store a definition and return its version number. An unchanged one keeps its version.
+
+        Raises:
+            TooManyVersions: there are `max_per_day` of this pipeline from the last 24 hours.
+        """
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
@@ -131,6 +136,8 @@ class Store:
             lives = newest is not None and newest.deleted_at is None
             if newest is not None and lives and Definition.of_stored(newest.definition) == definition:
                 return int(newest.version)
+            if max_per_day is not None:
+                _demand_room(connection, definition.name, now_ms, max_per_day)
             version = 1 if newest is None else newest.version + 1
             connection.execute(
                 insert(tables.PipelineRow).values(
@@ -388,6 +395,16 @@ def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
     return connection.execute(
         select(tables.table_of(row)).where(row.name == name).order_by(row.version.desc()).limit(1)
     ).one_or_none()
+
+
+def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: int) -> None:
+    row = tables.PipelineRow
+    recent = select(row.applied_at).where(row.name == name, row.applied_at > now_ms - _DAY_MS)
+    # the one that must leave the last 24 hours before there is room for another
+    oldest_ms = connection.execute(recent.order_by(row.version.desc()).offset(max_per_day - 1).limit(1)).scalar()
+    if oldest_ms is not None:
+        wait_s = (oldest_ms + _DAY_MS - now_ms) // 1000 + 1
+        raise TooManyVersions(pipeline=name, number=max_per_day, wait_s=wait_s)
 
 
 def _stored(row: Row[Any]) -> StoredPipeline:
