@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 import structlog
@@ -136,13 +137,17 @@ class MaintenanceLoop:
         self._closer.seal_gone()
         with self._engine.connect() as connection:
             left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
-            round_ = left[:WINDOWS_PER_ROUND]
+            round_ = list(takewhile(lambda window: not self._closer.waits(window), left[:WINDOWS_PER_ROUND]))
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
         beacons = self._closer.close_windows(held, now_ms, from_log=True)
+        if self._closer.left:  # the next round begins with the first of them
+            round_ = round_[: min(map(round_.index, self._closer.left))]
+            held = [window for window in held if window in round_]
         self._failures.retry_now("rollup", pipeline)
+        next_s = to_s if not left else round_[-1][1] + WINDOW_S if round_ else done.next_s
         return Recomputed(
-            next_s=round_[-1][1] + WINDOW_S if round_ else to_s,
+            next_s=next_s,
             done=done.done + len(round_),
             of=done.done + len(left),
             sealed=done.sealed + len(round_) - len(held),
