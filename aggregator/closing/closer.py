@@ -98,7 +98,7 @@ class Closer:
         self.close_windows(due, caught_up_ms, ends_at=ends_at)
         self._close_early(caught_up_ms, now_ms, ends_at)
         self._judge_again(caught_up_ms, ends_at)
-        return bool(due) or self._wide.is_busy
+        return bool(due)
 
     @property
     def left(self) -> AbstractSet[tuple[str, int]]:

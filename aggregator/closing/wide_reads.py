@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from aggregator.outage import is_outage
 from lagloss.wire.format import OffsetRange, block_key
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
 from lagloss_server.queries.named_ranges import NamedRanges
@@ -84,6 +85,8 @@ class _WideRead:
     places: list[OffsetRange] | None = None
     """Where blocks lie, of a single window that has too many to keep them."""
     is_done: bool = False
+    error: Exception | None = None
+    """What ended it, for which its windows are set aside."""
     has_begun: bool = False
     asked_at: float = field(default_factory=time.monotonic)
     _kept_bytes: int = 0
@@ -111,9 +114,9 @@ class _WideRead:
         """Return whether all ranges are checked by now."""
         for start_s, wide in self.windows.items():
             while wide.unchecked:
-                wide.check = wide.check or NamedRanges(beacons, self.pipeline, start_s, held)
+                wide.check = wide.check or NamedRanges(beacons, self.pipeline, start_s)
                 item = wide.unchecked.pop()
-                if wide.check.is_plausible(item):
+                if wide.check.is_plausible(item, held):
                     wide.accepted.add(item)
                     self.to_read += wide.check.begun([item])
                 else:
@@ -165,10 +168,6 @@ class WideReads:
         self._most_records = LEAST_RECORDS
         self._asked_at = float("-inf")
 
-    @property
-    def is_busy(self) -> bool:
-        return any(not read.is_done for read in self._reads.values())
-
     def waits(self, window: Window) -> bool:
         """Return whether a window is still being read, or waits for that; it need not be asked for until then."""
         pipeline, start_s = window
@@ -186,7 +185,12 @@ class WideReads:
         self._turns += 1
         read = waiting[self._turns % len(waiting)]
         before = records_in(read.covered)
-        read.go_on(self._beacons, now + READ_S)
+        try:
+            read.go_on(self._beacons, now + READ_S)
+        except Exception as error:
+            if is_outage(error):
+                raise
+            read.is_done, read.error = True, error
         read.asked_at = time.monotonic()
         return records_in(read.covered) - before
 
@@ -211,6 +215,9 @@ class WideReads:
         """Return what to read of a window now; None if it is wide, and waits until it was read.
 
         `named`: the ranges of its tallies; `others`: those around last reports of emitters that fell silent.
+
+        Raises:
+            Exception: what the read of the wide window failed for.
         """
         pipeline, start_s = window
         read = self._reads.get(pipeline)
@@ -246,13 +253,17 @@ class WideReads:
         """Return the share of a window that was read; None if its tallies name much more by now."""
         if not read.is_done:
             return None
+        if read.error is not None:
+            raise read.error
+        read.asked_at = time.monotonic()
         wide = read.windows[start_s]
         believed = [*(item for item in named if item not in wide.refused), *others]
         begun = believed if wide.check is None else wide.check.begun(believed)
         left = without(clamp(merge_ranges(begun), held), read.covered)
         ranges = fewer_ranges(left, MOST_RANGES)
         if records_in(ranges) > read.most_records:
-            read.want(start_s, named, [*wide.accepted, *others])
+            accepted = wide.accepted if wide.check is None else wide.check.begun(wide.accepted)
+            read.want(start_s, named, [*accepted, *others])
             read.has_begun = True
             return None
         if read.places:

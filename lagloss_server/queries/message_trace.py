@@ -153,7 +153,7 @@ def search(
         read += beacons
         if seen and (time.monotonic() - begun > limit.seconds or read > limit.beacons):
             return Search(None, min(seen), max(seen) + WINDOW_S, oldest_s, is_cut=True)
-        ranges = clamp(_ranges_of(store, log, pipeline, batch, held, partitions), held)
+        ranges = clamp(_ranges_of(store, log, pipeline, batch, partitions), held)
         found = _best_hit(log, ranges, pipeline, ids, batch)
         seen += batch
         if found is not None:
@@ -284,7 +284,6 @@ def _ranges_of(
     log: BeaconLog,
     pipeline: str,
     starts: Sequence[int],
-    held: Mapping[int, Watermarks],
     partitions: frozenset[int] | None = None,
 ) -> list[OffsetRange]:
     tally = tables.TallyRow
@@ -300,9 +299,7 @@ def _ranges_of(
         for start, ranges, beacons in rows:
             places = [at for at in unpack_ranges(ranges) if partitions is None or at.partition in partitions]
             named.setdefault(start, []).append((places, beacons))
-    return merge_ranges(
-        place for start, of_it in named.items() for place in believed(log, pipeline, start, of_it, held)
-    )
+    return merge_ranges(place for start, of_it in named.items() for place in believed(log, pipeline, start, of_it))
 
 
 def _partition_counts(
@@ -313,7 +310,7 @@ def _partition_counts(
     if oldest_s is None:
         return range(len(held), len(held) + 1)
     first: dict[int, OffsetRange] = {}
-    for item in clamp(_ranges_of(store, log, pipeline, [oldest_s], held), held):
+    for item in clamp(_ranges_of(store, log, pipeline, [oldest_s]), held):
         first.setdefault(item.partition, replace(item, last=item.first))
     blocks = (good_block(record, pipeline) for record in log.records(list(first.values())))
     least = min((block.partitions for block in blocks if block is not None), default=len(held))

@@ -16,16 +16,15 @@ from lagloss_server.queries.offset_ranges import SMALL_GAP, Watermarks, is_doubt
 class NamedRanges:
     """Check of the ranges that the tallies of one window name."""
 
-    def __init__(self, log: BeaconLog, pipeline: str, window_start_s: int, held: Mapping[int, Watermarks]) -> None:
+    def __init__(self, log: BeaconLog, pipeline: str, window_start_s: int) -> None:
         self._log = log
         self._key = block_key(pipeline, window_start_s)
-        self._held = held
         self._begin = log.offsets_at(window_start_s * 1000 - MAX_AHEAD_MS)
 
-    def is_plausible(self, item: OffsetRange) -> bool:
+    def is_plausible(self, item: OffsetRange, held: Mapping[int, Watermarks]) -> bool:
         """Return whether a range begins and ends with a block of the window, as far as the log still holds it. A small
-        one is not looked at."""
-        marks = self._held.get(item.partition)
+        one is not looked at. `held` must have been asked for after the range was named."""
+        marks = held.get(item.partition)
         if marks is None or item.last >= marks.high:
             return False
         if item.last - item.first < SMALL_GAP:
@@ -44,19 +43,13 @@ class NamedRanges:
 
 
 def believed(
-    log: BeaconLog,
-    pipeline: str,
-    window_start_s: int,
-    named: Iterable[tuple[Sequence[OffsetRange], int]],
-    held: Mapping[int, Watermarks],
+    log: BeaconLog, pipeline: str, window_start_s: int, named: Sequence[tuple[Sequence[OffsetRange], int]]
 ) -> list[OffsetRange]:
     """Return the ranges of tallies, each with its number of beacons, that are to be read: those of doubtful ones only
     as far as they are plausible."""
-    found: list[OffsetRange] = []
-    check: NamedRanges | None = None
-    for ranges, beacons in named:
-        if is_doubtful(ranges, beacons):
-            check = check or NamedRanges(log, pipeline, window_start_s, held)
-            ranges = check.begun(filter(check.is_plausible, ranges))
-        found += ranges
+    found = [item for ranges, beacons in named if not is_doubtful(ranges, beacons) for item in ranges]
+    doubtful = [item for ranges, beacons in named if is_doubtful(ranges, beacons) for item in ranges]
+    if doubtful:
+        check, held = NamedRanges(log, pipeline, window_start_s), log.watermarks()
+        found += check.begun(item for item in doubtful if check.is_plausible(item, held))
     return found

@@ -152,7 +152,7 @@ def window_ranges(
     if not any(ranges for ranges, _ in named):
         raise NotEnoughData(detail=f"no tally of {pipeline} covers the window {rfc3339(window_start_s)}.")
     held = log.watermarks()
-    ranges = merge_ranges(believed(log, pipeline, window_start_s, named, held))
+    ranges = merge_ranges(believed(log, pipeline, window_start_s, named))
     if store.is_sealed(pipeline, window_start_s) or records_in(clamp(ranges, held)) < records_in(ranges):
         raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms

@@ -100,7 +100,8 @@ def test_of_an_honest_tally_every_block_is_read_and_no_range_refused(
     kept = {(record.partition, record.offset) for record in share.kept}
     assert own(log) <= kept | held_by(share.ranges)
     assert records_in(share.ranges) <= MOST
-    assert own(log) <= held_by(believed(log, "clicks", START_S, [(tally.ranges, tally.beacons)], log.watermarks()))  # type: ignore[arg-type]
+    seen: Any = log
+    assert own(log) <= held_by(believed(seen, "clicks", START_S, [(tally.ranges, tally.beacons)]))
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 100_000)), min_size=1, max_size=30))
@@ -199,3 +200,42 @@ def test_a_window_with_more_blocks_than_may_be_kept_is_read_where_they_lie(monke
     assert reads.waits(later)
     reads.done([("clicks", START_S)])
     assert not reads.waits(later)
+
+
+def test_a_range_that_has_grown_since_it_was_read_is_read_on() -> None:
+    log = LogInMemory()
+    tally = send(log, [(0, 150), (0, 150)], in_order=True, seed=0)
+    named = [OffsetRange(0, tally.ranges[0].first, tally.ranges[-1].last)]
+    reads: Any = WideReads(log)  # type: ignore[arg-type]
+    window = ("clicks", START_S)
+
+    def share(named: Sequence[OffsetRange]) -> Share | None:
+        return reads.share(window, named, [], log.watermarks(), MOST, is_doubtful=True)  # type: ignore[no-any-return]
+
+    assert share(named) is None
+    while reads.waits(window):
+        reads.go_on()
+    for others in (10, 200):  # little is left to the turn that closes it, much is read as before
+        for _ in range(others):
+            log.append(0, appended_ms=START_S * 1000)
+        last = log.append(0, KEY, b"", START_S * 1000)
+        while (found := share([OffsetRange(0, named[0].first, last)])) is None:
+            reads.go_on()
+        kept = {(record.partition, record.offset) for record in found.kept}
+        assert own(log) <= kept | held_by(found.ranges)
+        assert not found.refused
+
+
+def test_a_read_that_fails_concerns_its_windows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = busy_log()
+    reads: Any = WideReads(busy)  # type: ignore[arg-type]
+    wide = [OffsetRange(0, 5_000, 17_001)]
+    for name in ("clicks", "orders"):
+        assert reads.share((name, START_S), wide, [], busy.watermarks(), MOST, is_doubtful=False) is None
+    monkeypatch.setattr(busy, "records", None)
+    reads.go_on()
+    reads.go_on()
+    for name in ("clicks", "orders"):
+        with pytest.raises(TypeError):
+            reads.share((name, START_S), wide, [], busy.watermarks(), MOST, is_doubtful=False)
+    assert reads.share(("others", START_S), wide[:0], [], busy.watermarks(), MOST, is_doubtful=False) == Share([])
