@@ -23,7 +23,7 @@ from aggregator.closing.judge import JudgementContext, close, fail, looks_whole,
 from aggregator.closing.prover import Prover
 from aggregator.closing.report_state import Windows, load_report_state, newest_with_beacons, read_sketches
 from aggregator.closing.silence import SilenceWatch
-from aggregator.closing.wide_reads import Share, WideReads
+from aggregator.closing.wide_reads import Share, WideReads, in_few_ranges
 from aggregator.closing.window_store import Closing
 from aggregator.kernel.kernel import BadBlock
 from aggregator.kernel.plan import ReadPlan, WindowPlan
@@ -216,7 +216,7 @@ class Closer:
                 window, reports.ranges[window], silent, held, most, is_doubtful=window in reports.doubtful
             )
             if share is not None:
-                together = merge_ranges([*spanned.get(pipeline, ()), *share.ranges])
+                together = in_few_ranges([*spanned.get(pipeline, ()), *share.ranges])
                 if pipeline not in spanned or records_in(together) <= most:
                     shares[window], spanned[pipeline] = share, together
             if shares and time.monotonic() >= ends_at:
@@ -385,8 +385,11 @@ class Closer:
         held = self._beacons.watermarks()
         position = self._audit.position(held)
         plan = self._plan(known, list(shares), position)
-        wanted = merge_ranges(place for share in shares.values() for place in share.ranges)
-        ranges = clamp(merge_ranges(wanted + unseen(position, held)), held)
+        wanted: defaultdict[str, list[OffsetRange]] = defaultdict(list)
+        for (pipeline, _), share in shares.items():
+            wanted[pipeline] += share.ranges
+        together = merge_ranges(place for of_it in wanted.values() for place in in_few_ranges(of_it))
+        ranges = clamp(merge_ranges(together + unseen(position, held)), held)
         kept = [record for share in shares.values() for record in share.kept]
         reading = self.reader.read(ranges, plan, kept) if kept else self.reader.read(ranges, plan)
         self.demand_same_topic()

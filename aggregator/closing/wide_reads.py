@@ -38,7 +38,7 @@ RECENT_MS: Final = 300_000
 """One pipeline may have as many records read in a turn as the log took in this long, and `LEAST_RECORDS` at least."""
 ASKED_EVERY_S: Final = 60.0
 MOST_RANGES: Final = 16
-"""Ranges of a partition that one window is read in: of more, the nearest are joined."""
+"""Ranges of a partition that a turn reads for one pipeline: of more, the nearest are joined."""
 KEPT_BYTES: Final = 64 << 20
 """Bytes of blocks that a read of wide windows keeps; of one that has more, only their places."""
 WINDOWS_AT_ONCE: Final = 64
@@ -223,7 +223,7 @@ class WideReads:
         read = self._reads.get(pipeline)
         if read is not None and start_s in read.windows:
             return self._share_of(read, start_s, named, others, held)
-        ranges = clamp(fewer_ranges(merge_ranges([*named, *others]), MOST_RANGES), held)
+        ranges = clamp(in_few_ranges([*named, *others]), held)
         if not is_doubtful and records_in(ranges) <= most_records:
             return Share(ranges)
         if read is None:
@@ -267,8 +267,13 @@ class WideReads:
             read.has_begun = True
             return None
         if read.places:
-            ranges = merge_ranges([*ranges, *fewer_ranges(merge_ranges(read.places), MOST_RANGES)])
+            ranges = merge_ranges([*ranges, *in_few_ranges(read.places)])
         return Share(clamp(ranges, held), wide.kept, wide.refused.intersection(named))
+
+
+def in_few_ranges(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return merged ranges that hold these, no more of a partition than one read should have."""
+    return fewer_ranges(merge_ranges(ranges), MOST_RANGES)
 
 
 def _split(ranges: Sequence[OffsetRange], reached: LogRecord | None) -> tuple[list[OffsetRange], list[OffsetRange]]:

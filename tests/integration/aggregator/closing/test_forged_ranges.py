@@ -126,8 +126,7 @@ def tenants(
     beacons, reports = f"beacons-{word}", f"reports-{word}"
     create_topics(kafka_bootstrap, PARTITIONS, beacons=beacons, reports=reports, sampling=f"sampling-{word}")
     for name in (HONEST, FORGER):
-        # a grace of an hour: no window is closed but those that are asked for
-        spec = "{nodes: [{name: src}], order: {}}"  # with an order: never proven by tallies
+        spec = "{nodes: [{name: src}], order: key}"  # with an order: never proven by tallies
         store.apply(
             parse_definition(f"{{apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {name}}}, spec: {spec}}}")
         )
@@ -136,7 +135,7 @@ def tenants(
 
 
 def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenants: Tenants) -> None:
-    early = tenants.send(FORGER, 5, [f"early-{at}" for at in range(40)])
+    early = tenants.send(FORGER, 10, [f"early-{at}" for at in range(40)])
     tenants.fill()
     ends = tenants.parts.beacons.ends()
     took = []
@@ -152,8 +151,10 @@ def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenan
     quarters = [
         OffsetRange(at, end * part // 4, end * (part + 1) // 4 - 2) for at, end in ends.items() for part in range(4)
     ]
+    scattered = [OffsetRange(at, offset, offset) for at, end in ends.items() for offset in range(0, end, 2_500)]
     before = tenants.records_read
-    for window, (forged, beacons) in enumerate([(everything, 5), (to_the_end, 2**53 - 1), (quarters, 2**53 - 1)], 6):
+    kinds = [(everything, 5), (to_the_end, 2**53 - 1), (quarters, 2**53 - 1), (scattered, 2**53 - 1)]
+    for window, (forged, beacons) in enumerate(kinds, 6):
         tenants.report(FORGER, window, beacons, forged)
         tenants.report(HONEST, window, 3, tenants.send(HONEST, window, ["a", "b", "c"]))
         seconds, (honest, other) = tenants.close(window, HONEST, FORGER)
@@ -161,9 +162,8 @@ def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenan
             f"{beacons} beacons in {len(forged)} ranges: closed after {seconds:.2f} s, undisturbed {undisturbed:.2f} s"
         )
         assert seconds <= undisturbed + 2
-        assert (honest["messages"], honest["reasons"]) == (3, honest["reasons"])
-        assert (other["verdict"], other["messages"]) != ("ok", 3)
-        assert "evidence:src" in other["reasons"]
+        assert (honest["messages"], "evidence:src" in honest["reasons"]) == (3, False)
+        assert (other["messages"], "evidence:src" in other["reasons"]) == (0, True)
     print(f"{tenants.records_read - before:.0f} of {FILLER} records read")
     assert tenants.records_read - before < FILLER / 20
     with tenants.parts.store.engine.connect() as connection:
@@ -171,15 +171,15 @@ def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenan
     assert counted[tenants.beacons, "range_invalid"] == 2 * PARTITIONS + 4 * PARTITIONS
 
     # What is as wide, but between blocks of its own, as late beacons make it, is read: a little in each turn.
-    late = tenants.send(FORGER, 5, [f"late-{at}" for at in range(40)])
+    late = tenants.send(FORGER, 10, [f"late-{at}" for at in range(40)])
     wide = [
         OffsetRange(at, min(found.first for found in of_it), max(found.last for found in of_it))
         for at in range(PARTITIONS)
         if (of_it := [found for found in early + late if found.partition == at])
     ]
-    tenants.report(FORGER, 5, 80, wide)
-    tenants.report(HONEST, 5, 3, tenants.send(HONEST, 5, ["a", "b", "c"]))
-    seconds, (_, other) = tenants.close(5, HONEST, FORGER)
+    tenants.report(FORGER, 10, 80, wide)
+    tenants.report(HONEST, 10, 3, tenants.send(HONEST, 10, ["a", "b", "c"]))
+    seconds, (_, other) = tenants.close(10, HONEST, FORGER)
     print(f"wide: closed after {seconds:.2f} s, undisturbed {undisturbed:.2f} s")
     assert seconds <= undisturbed + 2
     assert (other["messages"], "evidence:src" in other["reasons"]) == (80, False)
