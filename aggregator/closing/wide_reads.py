@@ -20,6 +20,7 @@ from lagloss.wire.format import OffsetRange, block_key
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
 from lagloss_server.queries.named_ranges import NamedRanges
 from lagloss_server.queries.offset_ranges import (
+    MANY_RECORDS,
     Watermarks,
     clamp,
     fewer_ranges,
@@ -33,9 +34,8 @@ log = structlog.get_logger()
 Window = tuple[str, int]
 READ_S: Final = 0.5
 """How long wide windows are read in one turn, those of one pipeline."""
-LEAST_RECORDS: Final = 500_000
 RECENT_MS: Final = 300_000
-"""One pipeline may have as many records read in a turn as the log took in this long, and `LEAST_RECORDS` at least."""
+"""One pipeline may have as many records read in a turn as the log took in this long, and `MANY_RECORDS` at least."""
 ASKED_EVERY_S: Final = 60.0
 MOST_RANGES: Final = 16
 """Ranges of a partition that a turn reads for one pipeline: of more, the nearest are joined."""
@@ -165,7 +165,7 @@ class WideReads:
         self._beacons = beacons
         self._reads: dict[str, _WideRead] = {}
         self._turns = 0
-        self._most_records = LEAST_RECORDS
+        self._most_records = MANY_RECORDS
         self._asked_at = float("-inf")
 
     def waits(self, window: Window) -> bool:
@@ -199,7 +199,7 @@ class WideReads:
         if time.monotonic() - self._asked_at >= ASKED_EVERY_S:
             recent = self._beacons.offsets_at(now_ms - RECENT_MS)
             taken = sum(marks.high - recent.get(partition, marks.high) for partition, marks in held.items())
-            self._most_records, self._asked_at = max(LEAST_RECORDS, taken), time.monotonic()
+            self._most_records, self._asked_at = max(MANY_RECORDS, taken), time.monotonic()
         return self._most_records
 
     def share(

@@ -10,7 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from lagloss.wire.format import MAX_AHEAD_MS, OffsetRange, block_key
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.queries.offset_ranges import SMALL_GAP, Watermarks, is_doubtful
+from lagloss_server.queries.offset_ranges import (
+    MANY_RECORDS,
+    SMALL_GAP,
+    Watermarks,
+    is_doubtful,
+    merge_ranges,
+    records_in,
+)
 
 
 class NamedRanges:
@@ -46,9 +53,11 @@ def believed(
     log: BeaconLog, pipeline: str, window_start_s: int, named: Sequence[tuple[Sequence[OffsetRange], int]]
 ) -> list[OffsetRange]:
     """Return the ranges of tallies, each with its number of beacons, that are to be read: those of doubtful ones only
-    as far as they are plausible."""
-    found = [item for ranges, beacons in named if not is_doubtful(ranges, beacons) for item in ranges]
-    doubtful = [item for ranges, beacons in named if is_doubtful(ranges, beacons) for item in ranges]
+    as far as they are plausible, and of all where they span more than `MANY_RECORDS`."""
+    is_wide = records_in(merge_ranges(item for ranges, _ in named for item in ranges)) > MANY_RECORDS
+    found, doubtful = list[OffsetRange](), list[OffsetRange]()
+    for ranges, beacons in named:
+        (doubtful if is_wide or is_doubtful(ranges, beacons) else found).extend(ranges)
     if doubtful:
         check, held = NamedRanges(log, pipeline, window_start_s), log.watermarks()
         found += check.begun(item for item in doubtful if check.is_plausible(item, held))

@@ -13,6 +13,8 @@ SMALL_GAP = 2_000
 """Ranges with a gap of at most this many records between them are read as one: skipping costs a read of its own."""
 MERGED_RANGES: Final = 4
 """A tally with fewer ranges of a partition has merged none there (docs/wire-format.md): they hold its blocks only."""
+MANY_RECORDS: Final = 500_000
+"""More records than are read for one window, whatever its tallies name, without a look at where they lie."""
 MANY_BLOCKS: Final = 10_000
 """More blocks of one partition than an emitter sends for one window."""
 

@@ -120,7 +120,7 @@ class Tenants:
 def tenants(
     spark: SparkSession, kafka_bootstrap: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Tenants]:
-    monkeypatch.setattr(wide_reads, "LEAST_RECORDS", BUDGET)
+    monkeypatch.setattr(wide_reads, "MANY_RECORDS", BUDGET)
     monkeypatch.setattr(wide_reads, "RECENT_MS", 0)  # the whole log is of the last minutes
     word = uuid.uuid4().hex[:8]
     beacons, reports = f"beacons-{word}", f"reports-{word}"

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.wide_reads import LEAST_RECORDS, WideReads
+from aggregator.closing.wide_reads import WideReads
 from lagloss.wire.format import OffsetRange
+from lagloss_server.queries.offset_ranges import MANY_RECORDS
 from lagloss_server.rules.evidence import EmitterState
 from tests.support.log_in_memory import LogInMemory
 
@@ -68,14 +69,14 @@ def test_windows_of_emitters_that_died_together_share_the_answers() -> None:
 
 
 def test_a_pipeline_has_no_more_read_in_a_turn_than_its_part_and_the_others_have_theirs() -> None:
-    log, each = SlowLog(), LEAST_RECORDS // 3
+    log, each = SlowLog(), MANY_RECORDS // 3
     windows = [window for at in range(10) for window in (("greedy", 60 * at), ("small", 60 * at))]
     ranges = {
         (name, start): [OffsetRange(0, start * each // 60, start * each // 60 + (each if name == "greedy" else 10) - 1)]
         for name, start in windows
     }
     closer, known = closer_on(log), knowing(ranges, {window: [] for window in windows})
-    closer._wide.most_records = lambda held, now_ms: LEAST_RECORDS
+    closer._wide.most_records = lambda held, now_ms: MANY_RECORDS
     left = list(windows)
     turns = 0
     while left:
