@@ -316,17 +316,17 @@ class Store:
         """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         return Graph(self.definition_at(name, window_start_s))
 
-    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
-        """Return the offset ranges of a window's blocks, by its tallies, and the lowest sample in them."""
+    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[tuple[list[OffsetRange], int]], int]:
+        """Return the offset ranges and the beacons of each of a window's tallies, and the lowest sample in them."""
         tally = tables.TallyRow
         with self.engine.connect() as connection:
             rows = connection.execute(
-                select(tally.ranges, tally.sample).where(
+                select(tally.ranges, tally.beacons, tally.sample).where(
                     tally.pipeline == pipeline, tally.window_start == window_start_s
                 )
             ).all()
-        ranges = [place for row in rows for place in unpack_ranges(row.ranges)]
-        return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
+        named = [(unpack_ranges(row.ranges), row.beacons) for row in rows]
+        return named, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
         """Return True if the window's result is final, since the log no longer holds its blocks."""
