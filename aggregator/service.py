@@ -139,9 +139,10 @@ class Aggregator:
         )
         push = pushing(self.metrics.results.current)
         try:
+            kafka, database = self.settings.require_kafka(), self.settings.require_database()
             servers = {
-                "PostgreSQL": server_watch.postgresql(self.settings.require_database()),
-                "Kafka": server_watch.kafka(self.settings.require_kafka()),
+                "PostgreSQL": server_watch.postgresql(database),
+                "Kafka": server_watch.kafka(kafka),
                 "Spark": spark_answers(spark),
             }
             with server_watch.watching(self.turns, servers), self.turns.running(self._work_loop):
