@@ -29,7 +29,7 @@ from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.net.exposition import exposed
-from lagloss_server.net.server_watch import postgresql, watching
+from lagloss_server.net.server_watch import postgresql_of, watching
 from lagloss_server.turns import Turns
 
 _WARM_S: Final = 5.0
@@ -57,7 +57,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
             scheduler.start()
         services.changes.start(services.store)
         warming = asyncio.create_task(_keep_warm(services))
-        servers = {"PostgreSQL": postgresql(services.settings.require_database())}
+        servers = {"PostgreSQL": postgresql_of(services.store.engine)}
         with watching(turns, servers), turns.running(services.changes.loop):
             yield
         warming.cancel()

@@ -15,6 +15,7 @@ import psycopg
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from psycopg.conninfo import make_conninfo
+from sqlalchemy import Engine, text
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import BrokerRefusals, kafka_error
@@ -96,6 +97,18 @@ def postgresql(database_url: str) -> Answers:
         with psycopg.connect(conninfo, autocommit=True) as connection:
             while True:
                 connection.execute("SELECT 1")
+                yield
+
+    return answers
+
+
+def postgresql_of(engine: Engine) -> Answers:
+    """Return the question to an engine's database, on one of its connections."""
+
+    def answers() -> Generator[None]:
+        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            while True:
+                connection.execute(text("SELECT 1"))
                 yield
 
     return answers
