@@ -17,10 +17,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from aggregator import quarantine
 from aggregator.reports.batch import ReportBatch, ReportRecord
+from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.checks import check_block
-from lagloss.wire.format import BadRecord, EmitterReport, OffsetRange, Tally, encode_report
+from lagloss.wire.format import BadRecord, EmitterReport, OffsetRange, Tally, block_key, encode_report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
@@ -89,10 +90,17 @@ def own_kafka(jars: None, own_dir: Path) -> Iterator[EmbeddedKafka]:
         yield server
 
 
-def tally_of_all(count: int, start_s: int) -> Keyed:
+def good_block(start_s: int) -> Keyed:
+    """A block of the odd pipeline's window, as it stands at both ends of a range that is read."""
+    log = MemoryOutlet()
+    with Emitter(ODD, "src", outlet=lambda: log, first=True) as emitter:
+        emitter.taken_in("good", start_s * 1000)
+    return block_key(ODD, start_s), log.values(BEACONS)[0]
+
+
+def tally_of_all(count: int, last: int, start_s: int) -> Keyed:
     """A report whose tally says that all of partition 0 is of the odd pipeline's window: it is read to be judged."""
-    ranges = (OffsetRange(0, 0, 2 * count),)
-    tally = Tally("src.in", start_s, count, 0, Sketch(), ranges)
+    tally = Tally("src.in", start_s, count, 0, Sketch(), (OffsetRange(0, 0, last),))
     now_ms = int(time.time() * 1000)
     emitter = uuid.uuid4().bytes
     return emitter, encode_report(
@@ -130,6 +138,7 @@ def test_no_record_harms_anybody_but_itself(
         random.Random(number).shuffle(records)
     producer = Producer({"bootstrap.servers": own_kafka.bootstrap, "log_level": 0})
     written: dict[str, list[tuple[Keyed, int]]] = {BEACONS: [], REPORTS: []}
+    last: dict[str, int] = {}
 
     def write(topic: str, records: list[Keyed]) -> None:
         for record in records:
@@ -137,6 +146,7 @@ def test_no_record_harms_anybody_but_itself(
             def delivered(error: object, message: Any, record: Keyed = record) -> None:
                 assert error is None
                 written[topic].append((record, message.timestamp()[1]))
+                last[topic] = message.offset()
 
             producer.produce(topic, record[1], record[0], partition=0, on_delivery=delivered)
         assert producer.flush(60) == 0
@@ -145,12 +155,14 @@ def test_no_record_harms_anybody_but_itself(
         healthy = Healthy(own_kafka.bootstrap, start_s)
         for name in (ODD, healthy.name):
             define(store, name)
+        write(BEACONS, [good_block(start_s)])
         for minute in range(MINUTES):  # odd ones first, each time
             for topic, records in odd.items():
                 write(topic, records[minute::MINUTES])
             healthy.send(minute)
         healthy.send(MINUTES)  # what is lost in a window is certain once a later one has arrived
-        write(REPORTS, [tally_of_all(len(written[BEACONS]), start_s)])
+        write(BEACONS, [good_block(start_s)])
+        write(REPORTS, [tally_of_all(len(written[BEACONS]), last[BEACONS], start_s)])
         wanted = [("loss", list[str](), MESSAGES, {"min": MESSAGES // 50, "max": MESSAGES // 50})] * MINUTES
         with suppress(AssertionError):
             wait_until(lambda: healthy.lost(store) == wanted, 60)

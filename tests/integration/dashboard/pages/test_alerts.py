@@ -215,7 +215,7 @@ def test_what_the_database_did_not_take_is_told_and_what_is_typed_stays(served: 
         rename("silence", "silence_away")
         try:
             form.get_by_role("button", name="Silence", exact=True).click()
-            expect(form).to_contain_text("PostgreSQL did not answer")
+            expect(form).to_contain_text("PostgreSQL refused it")
         finally:
             rename("silence_away", "silence")
         expect(form.get_by_label("Reason")).to_have_value("known")
