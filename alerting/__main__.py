@@ -29,7 +29,12 @@ def main() -> int:
         print(f"alerting: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
     end_health = serve_health(
-        "lagloss alerting", alerting.metrics.registry, lambda: alerting.alerter.trouble, settings.bind_address, port
+        "lagloss alerting",
+        alerting.metrics.registry,
+        lambda: alerting.alerter.trouble,
+        settings.bind_address,
+        port,
+        alerting.alerter.unreadable.health_note,
     )
     _log.info(
         "alerting_started", receivers=alerting.receivers or "none: incidents are recorded, no notifications are sent"

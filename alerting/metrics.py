@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from lagloss_server.net.exposition import registry_of
+from lagloss_server.net.exposition import SetAsideCounts, registry_of
 
 
 class AlertingMetrics:
     def __init__(self) -> None:
         self.registry = registry_of("alerting")
+        self.set_aside = SetAsideCounts(self.registry)
         self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)
         self.incidents = Gauge(
             "lagloss_alerting_incidents_open",

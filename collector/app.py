@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -78,16 +79,32 @@ def create_app(
         resource.add_routes(app, services)
     answers = _health_of(bootstrap)
 
-    @app.get("/readyz", responses={503: {"description": "The broker does not answer"}}, include_in_schema=False)
-    @app.get("/healthz", responses={503: {"description": "The broker does not answer"}})
-    async def healthz(request: Request) -> Response:
-        """200 while the broker answers."""
+    @app.get("/readyz", responses={503: {"description": "It takes nothing in"}}, include_in_schema=False)
+    async def readyz(request: Request) -> Response:
+        """200 while the broker answers, and callers can be let in."""
         kafka = await asyncio.to_thread(answers)
-        error = services.knowledge.error
+        return health(request, kafka, 200 if kafka is None and services.knowledge.is_trusted else 503)
+
+    @app.get("/healthz", responses={503: {"description": "The broker or PostgreSQL does not answer"}})
+    async def healthz(request: Request) -> Response:
+        """200 while the broker answers, and what is known of tokens and definitions is some seconds old at most."""
+        kafka = await asyncio.to_thread(answers)
+        return health(request, kafka, 200 if kafka is None and not services.knowledge.is_stale else 503)
+
+    def health(request: Request, kafka: str | None, status: int) -> Response:
+        knowledge = services.knowledge
+        found: dict[str, object] = {
+            "kafka": kafka or "ok",
+            "postgresql": "not given" if knowledge.is_open else knowledge.error or "ok",
+        }
         if not services.access.is_local(request):  # what servers say names hosts and users
-            kafka, error = kafka and "away", error and "away"
-        postgresql = "not given" if services.knowledge.is_open else error or "ok"
-        return json_answer({"kafka": kafka or "ok", "postgresql": postgresql}, 503 if kafka else 200)
+            found = {name: text if text in ("ok", "not given") else "away" for name, text in found.items()}
+        elif set_aside := [str(row) for row in knowledge.unreadable]:
+            found["set_aside"] = set_aside
+        if knowledge.is_stale:
+            age_s = knowledge.age_s
+            found["knowledge_age_s"] = round(age_s, 1) if math.isfinite(age_s) else None
+        return json_answer(found, status)
 
     @app.get("/livez")
     async def live() -> Response:
@@ -130,6 +147,7 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
     metrics.emitters.set_function(lambda: len(services.emitters))
     metrics.waiting_bytes.set_function(lambda: services.writer.waiting_bytes)
     metrics.waiting_beacons.set_function(lambda: services.emitters.waiting_beacons)
+    metrics.set_aside.counts = knowledge.unreadable.counts
     metrics.knowledge_age.set_function(lambda: 0.0 if knowledge.is_open else knowledge.age_s)
     return services
 

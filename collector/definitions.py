@@ -96,9 +96,7 @@ class Definitions:
 
     async def versions(self, request: Request, name: str) -> Response:
         await self._admit(request, name)
-        found = await self._ask(lambda store: [each for each in store.versions() if each.name == name])
-        if not found:
-            raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}")
+        found = await self._ask(lambda store: store.versions_of(name))
         return json_answer([_document(stored) for stored in found])
 
     async def put(self, request: Request, name: str) -> Response:
@@ -108,7 +106,7 @@ class Definitions:
             definition = await asyncio.to_thread(parsed, body)
         if definition.name != name:
             raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
-        before = await self._ask(lambda store: {each.name: each.version for each in store.pipelines()}.get(name))
+        before = await self._ask(lambda store: store.newest_versions().get(name))
         version = await self._ask(lambda store: store.apply(definition))
         await self._services.knowledge.refresh()
         stored = await self._ask(lambda store: store.pipeline(name))

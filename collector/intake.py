@@ -72,7 +72,7 @@ class BeaconIntake:
         async with services.bodies.read(request, MAX_BLOCKS_BYTES, caller.tenant) as body:
             blocks = read_blocks(body)
             pipeline = blocks[0].content.pipeline
-            await services.access.pipeline(caller, pipeline)
+            await services.access.pipeline(caller, pipeline, may_wait=True)
             beacons = sum(block.content.count for block in blocks)
             await services.access.spend(caller, beacons)
             partitions, started = services.partitions(), time.perf_counter()
@@ -88,7 +88,7 @@ class BeaconIntake:
         async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
             report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
             accept_report(report)
-            await services.access.pipeline(caller, report.pipeline)
+            await services.access.pipeline(caller, report.pipeline, may_wait=True)
             await services.access.spend(caller, 1 + len(report.progress) + len(report.tallies))
             await services.writer.put(report.pipeline, [report_record(report)])
         return json_answer({"accepted": 0}, 202)

@@ -17,6 +17,7 @@ from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from lagloss.broker.topics import BEACONS
+from lagloss_server.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy
 
 JSON: Final = "application/json"
@@ -49,6 +50,8 @@ class CollectorServices:
             response = await handler(request)
         except Problem as problem:
             response = problem.response()
+        except UnreadableDefinition as error:
+            response = busy(str(error)).response()
         self.metrics.requests.labels(route, response.status_code).inc()
         return response
 

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -16,8 +17,10 @@ from sqlalchemy.exc import DBAPIError
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import UnreadableRows
 from taps.clusters import TapCluster, registry_of
 from taps.commit_log import GroupCommits
 from taps.extraction import Extractor
@@ -27,7 +30,7 @@ from taps.metrics import TapMetrics
 from taps.runner import Engine, TapRunner
 from taps.store import TapStore
 from taps.topic_reader import TopicReader
-from taps.wanted import RunningTap, wanted_taps
+from taps.wanted import RunningTap, by_emitter, taps_after
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,6 +46,7 @@ MAX_PAUSE_S: Final = 30.0
 @dataclass(slots=True)
 class _Thread:
     runner: TapRunner
+    pipeline: str
     thread: threading.Thread
 
 
@@ -53,6 +57,9 @@ class TapService:
         self.metrics = TapMetrics()
         self.trouble: str | None = "starting"
         """Why no tap is looked after right now, for /healthz."""
+        self.unreadable = UnreadableRows()
+        """Definitions and taps that are set aside."""
+        self.metrics.set_aside.counts = self.unreadable.counts
         self._bootstrap = bootstrap
         self._database_url = database_url
         self._spark = spark
@@ -67,8 +74,9 @@ class TapService:
         """
         store = Store(self._database_url)
         taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+        definitions = DefinitionFeed(store, lambda before, versions, _unreadable: taps_after(before, versions))
         pause_s = LOOK_S
-        changes = None
+        is_checked, is_changed = False, True
         try:
             while not stop.is_set():
                 if self._spark is not None:
@@ -76,16 +84,24 @@ class TapService:
 
                     check_session(self._spark)
                 try:
-                    if changes is None:
+                    if not is_checked:
                         demand_newest(store.engine)
-                    seen = store.count_changes()
-                    if seen != changes or self._has_ended():
-                        self._follow(wanted_taps(store.versions()), taps)
-                        changes = seen
+                        is_checked = True
+                    is_changed |= definitions.look()
+                    if is_changed or self._has_ended():
+                        self._follow(by_emitter(definitions.pipelines.values()), definitions.waiting, taps)
+                        self.unreadable.replace("definition", definitions.unreadable)
+                        is_changed = False
                     self.trouble, pause_s = None, LOOK_S
-                except DBAPIError as error:
-                    changes = None
-                    self.trouble = f"waits for PostgreSQL: {error.orig}"
+                except LaglossError:  # tables of another version
+                    raise
+                except Exception as error:
+                    is_checked, is_changed = False, True
+                    if isinstance(error, DBAPIError):
+                        self.trouble = f"waits for PostgreSQL: {error.orig}"
+                    else:  # a fault of ours: the taps that run go on
+                        log.exception("taps not looked after")
+                        self.trouble = f"failed: {type(error).__name__}: {error}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 self.metrics.running.set(len(self._threads))
                 stop.wait(pause_s)
@@ -96,16 +112,18 @@ class TapService:
     def _has_ended(self) -> bool:
         return any(not found.thread.is_alive() for found in self._threads.values())
 
-    def _follow(self, wanted: dict[bytes, RunningTap], taps: TapStore) -> None:
-        """Run what is wanted and close what is not."""
+    def _follow(self, wanted: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
+        """Run what is wanted and close what is not; taps of pipelines that wait for their definition stop where they
+        are."""
         stored = taps.stored()
+        self.unreadable.replace("tap", stored.unreadable)
         for emitter, found in list(self._threads.items()):
             if not found.thread.is_alive():
                 del self._threads[emitter]
             elif emitter not in wanted:
-                found.runner.stop(close=True)
-        for emitter, running in {**stored, **wanted}.items():
-            if emitter not in self._threads:
+                found.runner.stop(close=found.pipeline not in waiting)
+        for emitter, running in ({running.emitter: running for running in stored} | wanted).items():
+            if emitter not in self._threads and running.tap.pipeline not in waiting:
                 self._start(running, taps, close=emitter not in wanted)
 
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
@@ -117,7 +135,7 @@ class TapService:
         if close:
             runner.stop(close=True)
         thread = threading.Thread(target=runner.run, name=f"tap-{running.tap.node}", daemon=True)
-        self._threads[running.emitter] = _Thread(runner, thread)
+        self._threads[running.emitter] = _Thread(runner, running.tap.pipeline, thread)
         thread.start()
 
     def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:

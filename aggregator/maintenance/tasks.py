@@ -104,7 +104,8 @@ class MaintenanceLoop:
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
         """Announce to emitters the samples of the newest definitions, one round."""
         versions = self._watch.versions
-        announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
+        wanted = {name: known.newest.definition.sample for name, known in versions.items()}
+        announcer.reconcile(wanted, self._watch.waiting)
 
     def answer_recompute(self, now_ms: int) -> bool:
         """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+import structlog
 from prometheus_client.core import GaugeMetricFamily, StateSetMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -17,6 +18,8 @@ from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.queries.budgets import read_budgets
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store, closed_document
+
+log = structlog.get_logger()
 
 KEPT_S: Final = 5.0
 """Several scrapes within this time are answered by one reading."""
@@ -68,8 +71,10 @@ class ResultMetrics(Collector):
         if time.monotonic() - self._read_at > KEPT_S:
             try:
                 self._known = self._read()
-            except SQLAlchemyError:  # away: what is old would look as if it were new
+            except Exception as error:  # what is old would look as if it were new
                 self._known = {}
+                if not isinstance(error, SQLAlchemyError):  # PostgreSQL is not away: a fault of ours
+                    log.exception("results not read")
             self._read_at = time.monotonic()
         return self._known
 

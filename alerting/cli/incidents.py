@@ -15,7 +15,7 @@ from rich.table import Table
 from alerting.cli.incident_text import cells, details, times_cells
 from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server import format as fmt
-from lagloss_server.cli.options import AsJson, DataDir, open_store, out
+from lagloss_server.cli.options import AsJson, DataDir, note_set_aside, open_store, out
 from lagloss_server.errors import BadSilence
 from lagloss_server.fields import parse_duration_ms
 from lagloss_server.incidents import actions as incident_actions
@@ -118,6 +118,7 @@ def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List the active silences."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
         found = incident_actions.silences(store)
+    note_set_aside(found.unreadable)
     if as_json:
         typer.echo(json.dumps([each.document() for each in found]))
         return

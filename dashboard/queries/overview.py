@@ -34,6 +34,7 @@ from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import UnreadableRow, UnreadableRows
 
 _Found: TypeAlias = Row[*tuple[Any, ...]]
 HOURS: Final = 24
@@ -61,6 +62,8 @@ class Overview:
 
     now_s: float
     standings: tuple[PipelineStatus, ...]
+    unreadable: tuple[UnreadableRow, ...] = ()
+    """Newest definitions that are set aside: their pipelines are not among the standings."""
 
     @cached_property
     def counts(self) -> dict[State, int]:
@@ -70,7 +73,8 @@ class Overview:
 
     def among(self, names: frozenset[str]) -> Overview:
         """Return the overview of these pipelines alone."""
-        return Overview(self.now_s, tuple(standing for standing in self.standings if standing.pipeline in names))
+        standings = tuple(standing for standing in self.standings if standing.pipeline in names)
+        return Overview(self.now_s, standings, tuple(row for row in self.unreadable if row.pipeline in names))
 
     def chosen(
         self, text: str = "", state: State | None = None, order: Order = Order.WORST
@@ -93,6 +97,9 @@ class Overview:
             "matching": matching,
             "states": dict(self.counts),
             "pipelines": [standing.document() for standing in shown],
+            "set_aside": [
+                {"pipeline": row.pipeline, "version": int(row.name), "error": row.why} for row in self.unreadable
+            ],
         }
 
 
@@ -118,6 +125,8 @@ class OverviewCache:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self.unreadable = UnreadableRows()
+        """Newest definitions that are set aside, as of the last read."""
         self._newest = Overview(0.0, ())
         self._due_s = 0.0
         self._thread = ThreadPoolExecutor(1, "overview")
@@ -147,6 +156,7 @@ class OverviewCache:
     def _refresh(self, store: Store, changes: WindowChanges) -> None:
         began_s = time.monotonic()
         self._newest = self.read_anew(store, changes, time.time())
+        self.unreadable.replace("definition", self._newest.unreadable)
         ended_s = time.monotonic()
         self._due_s = ended_s + min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
 
@@ -165,14 +175,15 @@ class OverviewCache:
         changed = [name for name in names if name not in same]
         expired = [name for name in same if now_s - known[name].read_at_s > KEPT_S]
         expired = nsmallest(_MOST_EXPIRED, expired, key=lambda name: known[name].read_at_s)
-        self._kept = known | _read_closed(store, [*changed, *expired], known, stamps, now_s)
+        read, unreadable = _read_closed(store, [*changed, *expired], known, stamps, now_s)
+        self._kept = known | read
         incidents = open_by_severity(store, names)
         found = (
             _standing(kept, fresh[name], incidents.get(name, {}), now_s)
             for name in names
             if (kept := self._kept.get(name)) is not None
         )
-        return Overview(now_s, tuple(worst_first(found)))
+        return Overview(now_s, tuple(worst_first(found)), tuple(unreadable))
 
 
 def read_overview(store: Store, now_s: float) -> Overview:
@@ -200,16 +211,17 @@ def _read_closed(
     known: Mapping[str, _Kept],
     stamps: Mapping[str, Hashable],
     now_s: float,
-) -> dict[str, _Kept]:
-    """Read what the closed windows of these pipelines come to; definitions that are known are not read again."""
+) -> tuple[dict[str, _Kept], list[UnreadableRow]]:
+    """Read what the closed windows of these pipelines come to, and which of their definitions are unreadable;
+    definitions that are known are not read again."""
     if not names:
-        return {}
+        return {}, []
     new = store.pipelines([name for name in names if name not in known])
     pipelines = [*(known[name].stored for name in names if name in known), *new]
     there = [stored.name for stored in pipelines]
     newest, spending = _read_newest(store, there), read_spending(store, pipelines, now_s)
     lags = _read_lags(store, pipelines, newest)
-    return {
+    kept = {
         stored.name: _Kept(
             stored,
             None if (row := newest.get(stored.name)) is None else _minute(row, lags[stored.name], stored.definition),
@@ -219,6 +231,7 @@ def _read_closed(
         )
         for stored in pipelines
     }
+    return kept, new.unreadable
 
 
 def _standing(kept: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s: float) -> PipelineStatus:

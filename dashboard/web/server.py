@@ -22,6 +22,7 @@ from dashboard.pages import shell
 from dashboard.queries.services import Services
 from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.request import links
+from dashboard.request.current_user import asking
 from dashboard.web import routing
 from dashboard.web.compression import Compressed
 from dashboard.web.first_answer import FirstAnswers
@@ -65,8 +66,9 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
 
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     metrics = DashboardMetrics()
+    metrics.set_aside.counts = services.overviews.unreadable.counts
     server.mount(links.API, create_api(scoped))
-    _add_plain_routes(server, services.store, metrics)
+    _add_plain_routes(server, services, metrics)
     app = Index(
         "dashboard",
         server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
@@ -100,7 +102,7 @@ async def _keep_warm(services: Services) -> None:
         await asyncio.sleep(_WARM_S if services.changes.is_listening else _LISTENING_S)
 
 
-def _add_plain_routes(server: FastAPI, store: Store, metrics: DashboardMetrics) -> None:
+def _add_plain_routes(server: FastAPI, services: Services, metrics: DashboardMetrics) -> None:
     @server.get("/livez")
     def live() -> dict[str, Any]:
         return {"status": "ok"}
@@ -113,11 +115,12 @@ def _add_plain_routes(server: FastAPI, store: Store, metrics: DashboardMetrics) 
     @server.get("/healthz")
     @server.get("/readyz")
     def ready(response: Response) -> dict[str, Any]:
-        problem = _database_problem(store)
+        problem = _database_problem(services.store)
         if problem is not None:
             response.status_code = 503
             return {"status": "database unreachable", "detail": problem}
-        return {"status": "ok"}
+        set_aside = [str(row) for row in services.overviews.unreadable if asking().grants.may_see(row.pipeline)]
+        return {"status": "ok", **({"set_aside": set_aside} if set_aside else {})}
 
     @server.get("/runbooks/{kind:path}")
     def runbook(kind: str) -> HTMLResponse:

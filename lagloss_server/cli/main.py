@@ -22,7 +22,7 @@ import lagloss
 from lagloss.broker.errors import kafka_error, reaching, unreachable
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError, UsageError
 from lagloss_server import format as fmt
-from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
 from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
@@ -356,12 +356,15 @@ def openslo(
     from lagloss_server.model.matchers import parse_matchers
     from lagloss_server.rules.openslo import as_yaml
     from lagloss_server.rules.openslo import openslo as objects
+    from lagloss_server.store.unreadable import ReadRows
 
     if pipeline is not None and match:
         raise UsageError(detail="expected a pipeline or --match, found both")
     matchers = parse_matchers(match or ())
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        found = matching(store.pipelines(), matchers) if pipeline is None else [store.pipeline(pipeline)]
+        stored = ReadRows([store.pipeline(pipeline)]) if pipeline is not None else store.pipelines()
+    note_set_aside(stored.unreadable)
+    found = matching(stored, matchers)
     text = as_yaml(objects(found))
     if out_path is None:
         typer.echo(text, nl=False)

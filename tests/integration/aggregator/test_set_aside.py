@@ -17,7 +17,7 @@ def test_doctor_healthz_and_a_metric_name_it_until_it_is_done(store: Store, data
     settings = Settings(database_url=database_url)
     aggregator, metrics, failures = Aggregator(settings), AggregatorMetrics(), SetAside(store.engine)
     aggregator.set_aside = failures.names
-    metrics.set_aside_by(failures.counts)
+    metrics.set_aside.counts = failures.counts
 
     def doctor() -> tuple[str, str]:
         (found,) = [check for check in check_database(settings) if check.name == "set aside"]
