@@ -123,7 +123,8 @@ class MaintenanceLoop:
             ).one_or_none()
         if row is None:
             return False
-        done = Recomputed(**row.progress) if row.progress else Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
+        begun = Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
+        done = Recomputed.read(row.progress) or begun
         done = self._recompute(done, row.pipeline, row.to_s, now_ms)
         values: dict[str, Any] = {"progress": asdict(done)}
         if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
@@ -163,6 +164,18 @@ class Recomputed:
     sealed: int = 0
     beacons: int = 0
     seconds: float = 0.0
+
+    @classmethod
+    def read(cls, progress: object) -> Recomputed | None:
+        """Return what the request's row has; None if there is nothing, or nothing that this version can read: to begin
+        again gives the same windows."""
+        if not isinstance(progress, dict) or any(isinstance(each, bool | str) for each in progress.values()):
+            return None
+        try:
+            whole = {name: int(each) for name, each in progress.items() if name != "seconds"}
+            return cls(**whole, seconds=float(progress.get("seconds", 0)))
+        except (TypeError, ValueError, OverflowError):
+            return None
 
     @property
     def is_complete(self) -> bool:

@@ -48,7 +48,7 @@ def list_(
     after = datetime.fromtimestamp(parse_time_s(since), UTC)
     with open_store(Settings.load(data_dir=data_dir)) as store:
         if pipeline is not None:
-            store.pipeline(pipeline)
+            store.demand(pipeline)
         found = incidents.incidents(store, pipeline=pipeline, only_open=not all_, since=after)
     if as_json:
         typer.echo(json.dumps([incident.document() for incident in found]))

@@ -327,7 +327,7 @@ def export(
     start = _window_start(window)
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         note_look(store.engine, "ids.export", pipeline, rfc3339(start))
         presence = _read_presence(settings, store, pipeline, start)
         if presence is None and not store.windows(pipeline, start, start + WINDOW_S):
@@ -386,7 +386,7 @@ def recompute(
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
 
             def say(progress: str) -> None:
@@ -430,7 +430,7 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
 
     bootstrap = settings.require_kafka()
     with open_store(settings) as store, reaching(bootstrap):
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         with closing(BeaconLog(bootstrap, BEACONS)) as log:
             yield store, log
 

@@ -311,9 +311,17 @@ class Store:
             raise self._unknown(name)
         return _read_one(newest)
 
+    def demand(self, name: str) -> None:
+        """Check that a pipeline is there, whether its definition is readable or not.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        if name not in (names := self.names()):
+            raise _unknown_among(name, names)
+
     def _unknown(self, name: str) -> UnknownPipeline:
-        names = self.names()
-        return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
+        return _unknown_among(name, self.names())
 
     def definition_at(self, name: str, window_start_s: int) -> Definition:
         """Return the definition in force at a window's start: the newest version that was applied by then, else the
@@ -388,6 +396,10 @@ class Store:
             | {"history": False}
             for start, tallies in sorted(by_window.items())
         ]
+
+
+def _unknown_among(name: str, names: Sequence[str]) -> UnknownPipeline:
+    return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
 
 
 def read_basis(connection: Connection) -> int:

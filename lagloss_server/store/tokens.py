@@ -66,7 +66,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
     Raises:
         UnknownPipeline: with the names there are.
     """
-    store.pipeline(pipeline)
+    store.demand(pipeline)
     secret = secrets.token_urlsafe(SECRET_BYTES)
     token = Token(secrets.token_hex(6), pipeline, scope, rate, hash_secret(secret), int(time.time() * 1000))
     with store.engine.begin() as connection:

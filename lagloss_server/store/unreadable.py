@@ -19,7 +19,7 @@ MAX_REASON: Final = 200
 SHOWN: Final = 20
 """Names that a text lists at most."""
 NEWER: Final = f"made by a newer version of lagloss than this {lagloss.__version__}"
-RowKind = Literal["definition", "token", "silence", "user", "tap", "notification"]
+RowKind = Literal["definition", "token", "silence", "user", "tap"]
 T = TypeVar("T")
 
 log = structlog.get_logger()
