@@ -61,8 +61,9 @@ def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
     """Totals, notice, filters, rows and the way to the other ones, as the address asks for them. Readers of the same
     rows share them."""
     found = services.overview()
-    if not found.standings and not found.unreadable:
-        return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}, None
+    if not found.standings:
+        notice = notices.set_aside(found.unreadable, here) or notices.no_pipeline(asking())
+        return "", notice, None, {"into": _ROWS, "tree": None}, None
     return services.drawn.read(  # type: ignore[no-any-return]
         (here.href, sight()), found.now_s, lambda: _drawn(services.store, found, here, now_s)
     )

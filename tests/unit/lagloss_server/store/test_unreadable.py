@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss_server.model.definition import as_document, load_definition
@@ -60,6 +60,7 @@ def changed(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     return whole
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_whatever_stands_in_one_definition_all_others_are_read(data: st.DataObject) -> None:
     rows = [row(f"p{at}", named(document, f"p{at}")) for at, document in enumerate(DOCUMENTS)]
@@ -78,6 +79,7 @@ def test_whatever_stands_in_one_definition_all_others_are_read(data: st.DataObje
         assert len(each.why) <= 200
 
 
+@settings(max_examples=40)
 @given(st.data())
 def test_a_key_that_only_a_newer_version_knows_says_so_with_its_place(data: st.DataObject) -> None:
     document = named(data.draw(st.sampled_from(DOCUMENTS)), "orders")
