@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Engine
@@ -40,6 +41,7 @@ class DefinitionRegistry:
         self._metrics = metrics
         self._feed = DefinitionFeed(store, _extended)
         """Of all pipelines, as of the last look."""
+        self._looking = threading.Lock()
         self._seen_basis: int | None = None
 
     @property
@@ -69,10 +71,11 @@ class DefinitionRegistry:
         Before a record's names are called unknown, look after the record was read: its sender can have heard of a
         definition that was committed since the last refresh, which waits as long as windows are being closed.
         """
-        if self._feed.look():
-            latest = {**self._feed.pipelines, **self._feed.kept_of_waiting}
-            self.checkpoints = {name: versions.checkpoints for name, versions in latest.items()}
-        return self.checkpoints
+        with self._looking:  # so that no other thread goes on with the checkpoints of before
+            if self._feed.look():
+                latest = {**self._feed.pipelines, **self._feed.kept_of_waiting}
+                self.checkpoints = {name: versions.checkpoints for name, versions in latest.items()}
+            return self.checkpoints
 
     def _refresh_definitions(self) -> None:
         self.look()

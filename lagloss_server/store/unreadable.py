@@ -72,8 +72,8 @@ def read_each(
 
 
 def reason(error: Exception) -> str:
-    """Return why a row cannot be read, in one line. A key or a format that this version does not have means that a
-    newer version wrote the row."""
+    """Return why a row cannot be read, in one line without values of it: /healthz shows it. A key or a format that this
+    version does not have means that a newer version wrote the row."""
     if isinstance(error, ValidationError):
         errors = error.errors(include_url=False, include_input=False)
         if any(each["loc"] == ("apiVersion",) and each["type"] == "literal_error" for each in errors):
@@ -88,6 +88,7 @@ def reason(error: Exception) -> str:
 
 
 def _short(text: str) -> str:
+    text, _, _ = text.partition(", found ")
     line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
 
