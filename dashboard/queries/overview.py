@@ -105,12 +105,14 @@ class Overview:
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the closed windows of a pipeline come to, by its newest definition. `stamp`: of their changes."""
+    """What the closed windows of a pipeline come to, by its newest definition. `stamp`: of their changes; `row`: the
+    definition's version and stamp."""
 
     stored: StoredPipeline
     newest: Minute | None
     spending: Spending
     stamp: Hashable
+    row: tuple[int, int]
     read_at_s: float
 
     def is_newest(self, fresh: Freshness) -> bool:
@@ -162,20 +164,18 @@ class OverviewCache:
 
     def read_anew(self, store: Store, changes: WindowChanges, now_s: float) -> Overview:
         """Return how every pipeline that is not deleted stands now."""
-        versions = store.newest_versions()
-        names = list(versions)
+        newest = store.newest_stamps()
+        names = list(newest)
         stamps = {name: changes.stamp(name) for name in names}
         fresh = read_freshness_of(store, names, now_s)
         known = {
-            name: kept
-            for name in names
-            if (kept := self._kept.get(name)) is not None and kept.stored.version == versions[name]
+            name: kept for name in names if (kept := self._kept.get(name)) is not None and kept.row == newest[name]
         }
         same = {name for name, kept in known.items() if kept.stamp == stamps[name] and kept.is_newest(fresh[name])}
         changed = [name for name in names if name not in same]
         expired = [name for name in same if now_s - known[name].read_at_s > KEPT_S]
         expired = nsmallest(_MOST_EXPIRED, expired, key=lambda name: known[name].read_at_s)
-        read, unreadable = _read_closed(store, [*changed, *expired], known, stamps, now_s)
+        read, unreadable = _read_closed(store, [*changed, *expired], known, stamps, newest, now_s)
         self._kept = known | read
         incidents = open_by_severity(store, names)
         found = (
@@ -210,6 +210,7 @@ def _read_closed(
     names: Sequence[str],
     known: Mapping[str, _Kept],
     stamps: Mapping[str, Hashable],
+    rows: Mapping[str, tuple[int, int]],
     now_s: float,
 ) -> tuple[dict[str, _Kept], list[UnreadableRow]]:
     """Read what the closed windows of these pipelines come to, and which of their definitions are unreadable;
@@ -227,6 +228,7 @@ def _read_closed(
             None if (row := newest.get(stored.name)) is None else _minute(row, lags[stored.name], stored.definition),
             spending[stored.name],
             stamps[stored.name],
+            rows[stored.name],
             now_s,
         )
         for stored in pipelines

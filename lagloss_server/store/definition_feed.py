@@ -1,5 +1,5 @@
-"""Definitions of all pipelines as they change: a look reads the versions that are new, and nothing again but those that
-are set aside."""
+"""Definitions of all pipelines as they change: a look reads the versions that are new, and those whose row was
+changed."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ Extend = Callable[[T | None, Sequence[StoredPipeline], Sequence[UnreadableRow]],
 
 @dataclass(frozen=True, slots=True)
 class _Entry(Generic[T]):
-    version: int
-    """The newest that was read."""
+    stamps: Mapping[int, int]
+    """Of the versions that were read; see `Store.version_stamps`."""
     value: T
     unreadable: tuple[UnreadableRow, ...]
 
     @property
     def waits_for(self) -> UnreadableRow | None:
         """The newest version, if it is unreadable."""
-        return next((row for row in self.unreadable if int(row.name) == self.version), None)
+        return next((row for row in self.unreadable if int(row.name) == max(self.stamps)), None)
+
+    def precedes(self, stamps: Mapping[int, int]) -> bool:
+        """Return whether its versions are as they were, and only later ones have come."""
+        newest = max(self.stamps)
+        return {number: stamp for number, stamp in stamps.items() if number <= newest} == self.stamps
 
 
 class DefinitionFeed(Generic[T]):
@@ -56,38 +61,31 @@ class DefinitionFeed(Generic[T]):
     def look(self) -> bool:
         """Read what has changed; return whether anything has."""
         with self._looking:
-            changes, mended = self._store.count_changes(), self._find_mended()
-            if changes == self._changes and not mended:
+            changes = self._store.count_changes()  # first: what changes meanwhile is found by the next look
+            if changes == self._changes:
                 return False
-            names = set(self._store.names())
-            entries = {name: entry for name, entry in self._entries.items() if name in names and name not in mended}
-            read = self._store.versions({name: entry.version for name, entry in entries.items()})
+            stamps = self._store.version_stamps()
+            entries = {name: entry for name, entry in self._entries.items() if entry.precedes(stamps.get(name, {}))}
+            read = self._store.versions_at(
+                [
+                    (name, number)
+                    for name, numbers in stamps.items()
+                    for number in numbers
+                    if name not in entries or number not in entries[name].stamps
+                ]
+            )
             added: defaultdict[str, tuple[list[StoredPipeline], list[UnreadableRow]]] = defaultdict(lambda: ([], []))
             for stored in read:
                 added[stored.name][0].append(stored)
             for row in read.unreadable:
                 added[row.pipeline][1].append(row)
             for name, (stored_versions, unreadable) in added.items():
-                entries[name] = self._extended(entries.get(name), stored_versions, unreadable)
+                before = entries.get(name)
+                value = self._extend(None if before is None else before.value, stored_versions, unreadable)
+                entries[name] = _Entry(stamps[name], value, (*(before.unreadable if before else ()), *unreadable))
             self._publish(entries)
             self._changes = changes
         return True
-
-    def _find_mended(self) -> set[str]:
-        """Return the pipelines of whose unreadable versions one is readable now, gone, or unreadable otherwise: a row
-        that is changed in its place counts as no change."""
-        if not self.unreadable:
-            return set()
-        now = self._store.versions_at([(row.pipeline, int(row.name)) for row in self.unreadable])
-        return {row.pipeline for row in set(self.unreadable) ^ set(now.unreadable)}
-
-    def _extended(
-        self, entry: _Entry[T] | None, stored: Sequence[StoredPipeline], unreadable: Sequence[UnreadableRow]
-    ) -> _Entry[T]:
-        numbers = [*(each.version for each in stored), *(int(row.name) for row in unreadable)]
-        before = () if entry is None else entry.unreadable
-        value = self._extend(None if entry is None else entry.value, stored, unreadable)
-        return _Entry(max(numbers), value, (*before, *unreadable))
 
     def _publish(self, entries: Mapping[str, _Entry[T]]) -> None:
         waiting = {name: row for name, entry in entries.items() if (row := entry.waits_for) is not None}

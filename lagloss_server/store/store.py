@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     Connection,
     Engine,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     exists,
     func,
     literal,
+    literal_column,
     select,
     text,
     tuple_,
@@ -47,6 +49,7 @@ from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each, 
 
 MAX_MOMENT_MS: Final = 253_370_764_800_000
 """The start of the year 9999: a later one is a moment of no calendar."""
+_STAMP: Final[ColumnElement[int]] = literal_column("CAST(CAST(pipeline.xmin AS text) AS bigint)", BigInteger)
 MISSING_KINDS: Final = ("lost", "perhaps", "overdue", "pending")
 """Kinds of missing messages, the surest loss first."""
 
@@ -179,6 +182,17 @@ class Store:
         with self.engine.connect() as connection:
             return {row.name: row.version for row in connection.execute(asked.order_by(table.c.name))}
 
+    def newest_stamps(self, names: Iterable[str] | None = None) -> dict[str, tuple[int, int]]:
+        """Return the number of the newest version of every pipeline that is not deleted, or of those of these names, by
+        name, and its stamp as in `version_stamps`."""
+        table = tables.table_of(tables.PipelineRow)
+        asked = select(table.c.name, table.c.version, _STAMP.label("stamp"))
+        asked = asked.where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
+        if names is not None:
+            asked = asked.where(tables.is_any(table.c.name, names))
+        with self.engine.connect() as connection:
+            return {row.name: (row.version, row.stamp) for row in connection.execute(asked)}
+
     def versions_of(self, name: str) -> ReadRows[StoredPipeline]:
         """Return every version of one pipeline, oldest first.
 
@@ -224,10 +238,25 @@ class Store:
             return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
 
     def count_changes(self) -> int:
-        """Return the number of versions and deletions of definitions, which grows with every change."""
+        """Return a number that is another one after each change of a definition, be it of a row in its place."""
         table = tables.table_of(tables.PipelineRow)
+        stamps = func.coalesce(func.sum(_STAMP), 0)
         with self.engine.connect() as connection:
-            return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
+            asked = select(func.count() + func.count(table.c.deleted_at) + stamps).select_from(table)
+            return int(connection.execute(asked).scalar_one())
+
+    def version_stamps(self) -> dict[str, dict[int, int]]:
+        """Return the numbers of the versions of every pipeline that is not deleted, each with a stamp that is another
+        one once its row was changed: the transaction that wrote it."""
+        table = tables.table_of(tables.PipelineRow)
+        asked = select(table.c.name, table.c.version, _STAMP.label("stamp")).where(
+            table.c.name.in_(names_not_deleted())
+        )
+        found: dict[str, dict[int, int]] = {}
+        with self.engine.connect() as connection:
+            for row in connection.execute(asked.order_by(table.c.name, table.c.version)):
+                found.setdefault(row.name, {})[row.version] = row.stamp
+        return found
 
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Return documents of the windows with from <= start < to, oldest first (the newest `limit` of them).

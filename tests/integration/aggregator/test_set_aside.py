@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from aggregator.metrics import AggregatorMetrics
-from aggregator.service import SHOWN, Aggregator
+from aggregator.service import Aggregator
 from aggregator.set_aside import Item, SetAside
 from lagloss_server.ops.doctor import check_database
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import SHOWN
 
 WINDOW = Item("window", "chain", "2026-05-28T20:27:00Z")
 GROUP = Item("group", "chain", "orders.mid")
