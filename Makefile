@@ -11,6 +11,9 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?=
+BASE ?=
+IMAGE ?= lagloss
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' lagloss/__init__.py)
 # Where the jars are (lagloss_server/ops/jars.py reads the same variable).
 JARS := $(or $(LAGLOSS_JARS_DIR),.jars)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
@@ -18,6 +21,8 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 # Dependency groups of pyproject.toml that the checkout's locks hold, beside `dev`. Not `msk`, whose library wants an
 # older python-dateutil than all others.
 RUN_TIME := sdk http checksum aws spark server aggregator embedded notebook build protobuf
+# Those of the aggregator's image, which taps run in, too: they compile a registry's .proto.
+IN_IMAGE := $(filter-out embedded build,$(RUN_TIME))
 
 .PHONY: help
 help: ## list the targets
@@ -89,13 +94,22 @@ screenshots: setup ## take the pictures of README and docs anew, from a demo in 
 lock: $(VENV)/.development ## write the locks anew from pyproject.toml and lagloss_server/ops/jars.py; UPGRADE=1 takes newer versions
 	@$(UV_COMPILE) $(RUN_TIME:%=--group %) -o requirements.txt
 	@$(UV_COMPILE) $(RUN_TIME:%=--group %) --group dev -c requirements.txt -o requirements-dev.txt
-	@$(UV_COMPILE) --group sdk --group server --group build -c requirements.txt -o deploy/requirements.txt
+	@$(UV_COMPILE) --group build -c requirements.txt -o requirements-build.txt
+	@$(UV_COMPILE) --group sdk --group server -c requirements.txt -o deploy/requirements.txt
+	@$(UV_COMPILE) $(IN_IMAGE:%=--group %) -c requirements.txt -o deploy/requirements-aggregator.txt
 	@$(BIN)/python -m lagloss_server.ops.jars --lock
 
 .PHONY: wheels
 wheels: $(VENV)/.project ## write the wheels lagloss and lagloss-server into dist/
 	@for name in lagloss lagloss-server; do \
 		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
+
+.PHONY: images
+images: ## build the images of a release with docker: BASE=python:3.11-slim-bookworm@sha256:…, IMAGE=registry.example.com/lagloss
+	@[[ '$(BASE)' == ?*@sha256:* ]] || { echo "images: expected BASE=NAME:TAG@sha256:…, since a tag may be moved; found" \
+		"'$(BASE)'. 'docker buildx imagetools inspect NAME:TAG' shows the digest" >&2; exit 2; }
+	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target services -t '$(IMAGE):$(VERSION)' .
+	docker build -f deploy/Dockerfile --build-arg BASE='$(BASE)' --target aggregator -t '$(IMAGE)-aggregator:$(VERSION)' .
 
 .PHONY: sbom
 sbom: setup ## write bills of materials (CycloneDX) of the wheels and images into dist/
@@ -117,7 +131,7 @@ clean-all: clean ## remove .venv, .jars and .tools, too
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
 # interrupted step is done again; pip and lagloss_server.ops.jars keep what they have fetched already.
 
-$(VENV)/.packages: requirements.txt
+$(VENV)/.packages: requirements-build.txt requirements.txt
 	@$(PYTHON) -I lagloss_server/ops/machine.py .
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
@@ -126,6 +140,7 @@ $(VENV)/.packages: requirements.txt
 		echo "set-up: pip cannot fetch packages; '$(BIN)/python -m pip download editables' shows why. Check the network" \
 		"(pip takes a proxy from HTTPS_PROXY, a mirror from PIP_INDEX_URL), then run the same command again" >&2; exit 3; }
 	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
+	@$(call install,requirements-build.txt)
 	@$(call install,requirements.txt)
 	@touch $@
 
@@ -146,5 +161,5 @@ $(JARS)/.complete: $(VENV)/.project lagloss_server/ops/jars.lock
 SCRATCH := $(VENV)/tmp
 # Spark is built from its source package: 1.4 GB for a moment, more than a /tmp in memory may hold.
 PIP = TMPDIR='$(CURDIR)/$(SCRATCH)' $(BIN)/python -m pip --disable-pip-version-check
-install = mkdir -p $(SCRATCH) && $(PIP) install --require-hashes -r $(1) && rm -rf $(SCRATCH) || { \
+install = mkdir -p $(SCRATCH) && $(PIP) install --no-build-isolation --require-hashes -r $(1) && rm -rf $(SCRATCH) || { \
 	echo "set-up: pip failed, see above; with a network, run the same command again: it goes on from here" >&2; exit 3; }

@@ -10,6 +10,7 @@ from aggregator.service import Aggregator
 from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.net.health_server import serve_health
+from lagloss_server.ops.ending import end_in_time
 from lagloss_server.settings import Settings
 
 
@@ -20,6 +21,7 @@ def main() -> int:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
     logs.configure(settings)
+    end_in_time()
     aggregator, stop = Aggregator(settings), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -153,6 +154,12 @@ class AggregatorMetrics:
             "Largest clock difference between a live emitter and the broker",
             registry=self.registry,
         )
+        self.disk_free_ratio = Gauge(
+            "lagloss_disk_free_ratio",
+            "Share that is free of the fuller disk of the data directory, of its blocks or its inodes",
+            registry=self.registry,
+        )
+        self.disk_free_ratio.set(math.nan)  # unknown until the service has a directory
 
         self.set_aside = SetAsideCounts(self.registry)
         self.deferred = Gauge(

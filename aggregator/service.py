@@ -36,6 +36,7 @@ from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
+from lagloss_server.ops.disk import LOW_SHARE, free_share
 from lagloss_server.ops.spark_session import check_session
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
@@ -79,6 +80,7 @@ class Aggregator:
         self._clock = JudgementClock()
         self._turned_at = time.monotonic()
         self.metrics.waiting(lambda: self.trouble)
+        self.metrics.disk_free_ratio.set_function(lambda: free_share(settings.data_dir))
         self.set_aside: Callable[[], Sequence[str]] = tuple
         """Return the names of what is set aside."""
         self.deferred: Callable[[], Collection[str]] = tuple
@@ -91,7 +93,7 @@ class Aggregator:
         if not self.ready.is_set():
             return "starting"
         trouble = self.trouble
-        return str(trouble) if trouble else None
+        return "; ".join([str(trouble), *self._disk_note()]) if trouble else None
 
     def stands_by(self) -> bool:
         """Return whether it lacks nothing but the lease, which another aggregator holds."""
@@ -104,9 +106,15 @@ class Aggregator:
         return f"nothing has moved for {still_s:.0f} s" if still_s > HUNG_S else None
 
     def health_note(self) -> str:
-        """Return the text of a /healthz that is well: what is set aside or deferred, if anything is."""
+        """Return the text of a /healthz that is well: what is set aside or deferred, and a disk that gets full."""
         notes = {"set aside": self.set_aside(), "deferred": sorted(self.deferred())}
-        return "; ".join(["ok", *(f"{what}: {some_of(names)}" for what, names in notes.items() if names)])
+        shown = (f"{what}: {some_of(names)}" for what, names in notes.items() if names)
+        return "; ".join(["ok", *shown, *self._disk_note()])
+
+    def _disk_note(self) -> list[str]:
+        """Return what is said of a disk of the data directory that is nearly full."""
+        share = free_share(self.settings.data_dir)
+        return [f"disk: {share:.1%} free"] if share < LOW_SHARE else []
 
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until `stop` is called; wait with backoff for servers that are down.

@@ -13,6 +13,7 @@ from alerting.assembly import AlertingSetup, build
 from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.net.health_server import serve_health
+from lagloss_server.ops.ending import end_in_time
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 
@@ -23,6 +24,7 @@ def main() -> int:
     try:
         settings = Settings.load()
         logs.configure(settings)
+        end_in_time()
         alerting = build(settings)
         port = choose_port("the alerter", settings.alerting_port)
     except LaglossError as error:

@@ -6,7 +6,6 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-import uvicorn
 from psycopg.conninfo import make_conninfo
 from sqlalchemy.exc import OperationalError
 
@@ -14,6 +13,7 @@ from collector.app import create_app
 from collector.http import BoundedHttp
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.ops.ending import end_in_time, serve
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
@@ -29,6 +29,7 @@ def main() -> int:
     try:
         settings = Settings.load()
         logs.configure(settings)
+        end_in_time()
         app = create_app(
             settings.require_kafka(),
             _store(settings),
@@ -42,7 +43,7 @@ def main() -> int:
         return error.exit_code
     sys.setswitchinterval(SWITCH_S)
     print(f"collector: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
-    uvicorn.run(
+    serve(
         app,
         host=settings.bind_address,
         port=port,

@@ -7,7 +7,6 @@ import sys
 from contextlib import suppress
 from typing import Final
 
-import uvicorn
 from sqlalchemy.exc import OperationalError
 
 from dashboard.login import check_binding
@@ -17,6 +16,7 @@ from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.web.server import create_server
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.ops.ending import end_in_time, serve
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
@@ -31,6 +31,7 @@ def main() -> int:
     try:
         settings = Settings.load()
         logs.configure(settings)
+        end_in_time()
         check_binding(settings)
         services = Services(Store(settings.require_database()), settings)
         with suppress(OperationalError):  # it starts without PostgreSQL, too
@@ -42,7 +43,7 @@ def main() -> int:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
-    uvicorn.run(
+    serve(
         server,
         host=settings.bind_address,
         port=port,

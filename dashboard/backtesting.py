@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -17,14 +15,14 @@ from dashboard.request.span import Span
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.ops.processes import launcher, own_modules_first
-from lagloss_server.settings import ENV_PREFIX, Settings
+from lagloss_server.ops.processes import python, run
+from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from lagloss_server.store.store import Store
 
 TIMEOUT_S: Final = 90.0
 """A week of minutes of a pipeline with few nodes takes about ten seconds."""
 MAX_BYTES: Final = 8 << 20
-_COMMAND: Final = ("-m", "alerting.cli.main", "backtest")
+_COMMAND: Final = tuple(python("alerting.cli.main", "backtest"))
 _running = threading.Lock()
 
 Document = dict[str, Any]
@@ -56,25 +54,19 @@ def backtest(
         raise BacktestBusy
     try:
         words = [pipeline, "--from", rfc3339(span.from_s), "--to", rfc3339(span.to_s), "--json"]
-        return _run([sys.executable, *command, *words], settings, timeout_s)
+        return _run([*command, *words], settings, timeout_s)
     finally:
         _running.release()
 
 
 def _run(argv: Sequence[str], settings: Settings, timeout_s: float) -> Document:
-    given = {f"{ENV_PREFIX}DATABASE_URL": settings.require_database()}
+    # the other secrets of the dashboard are not for it
+    given = {f"{ENV_PREFIX}{name}".upper(): "" for name in SECRETS}
+    given[f"{ENV_PREFIX}DATABASE_URL"] = settings.require_database()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             # the thread that starts it is of a pool, and lives as long as this process
-            done = subprocess.run(
-                [*launcher(signal.SIGKILL), *argv],
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                env={**os.environ, **own_modules_first(), **given},
-                timeout=timeout_s,
-                check=False,
-            )
+            done = run(argv, given, timeout_s=timeout_s, on_parent_death=signal.SIGKILL, stdout=out, stderr=err)
         except subprocess.TimeoutExpired as error:
             detail = f"it took longer than {timeout_s:g} s. Choose a shorter time."
             raise BacktestFailed(detail=detail) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -21,5 +22,10 @@ def secret(environ: Mapping[str, str], name: str) -> str:
         raise BadSetting(variable=name, problem=f"is set, and {name}_FILE, too: expected one of them")
     try:
         return Path(path).read_text("utf-8").strip("\r\n")
+    except PermissionError as error:
+        problem = (
+            f"names {path}, which user {os.geteuid()} is not allowed to read. Let that user read it (chown, chmod)"
+        )
+        raise BadSetting(variable=f"{name}_FILE", problem=problem) from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadSetting(variable=f"{name}_FILE", problem=f"names {path}, which cannot be read: {error}") from error

@@ -42,6 +42,9 @@ LaglossError
 │   ├── JarsNotFetched
 │   ├── PortInUse
 │   ├── StaleDataDirectory
+│   ├── DiskUnusable
+│   │   ├── DiskFull
+│   │   └── DiskUnwritable
 │   ├── UnreachableDirectory
 │   ├── ServerNotReady
 │   ├── KafkaUnreachable
@@ -253,6 +256,20 @@ class PortInUse(ServerUnreachable):
 class StaleDataDirectory(ServerUnreachable):
     """The {server} data in {path} cannot be used: {detail}. Use another directory with --data-dir or LAGLOSS_DATA_DIR,
     or, if nothing in it is needed, delete {path}."""
+
+
+class DiskUnusable(ServerUnreachable):
+    """{path} cannot be used: {detail}. What is in it is not damaged."""
+
+
+class DiskFull(DiskUnusable):
+    """The disk of {path} is full: {detail}. Make room on it, or make it larger; the data in {path} is not damaged, and
+    is needed."""
+
+
+class DiskUnwritable(DiskUnusable):
+    """{path} cannot be written to: {detail}. Mount its disk writable, and correct the rights and owner of its files;
+    the data in it is not damaged, and is needed."""
 
 
 class UnreachableDirectory(ServerUnreachable):

@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import sys
 import threading
+from contextlib import suppress
 from types import TracebackType
-from typing import Final
+from typing import Final, TextIO, cast
 
 import structlog
 from structlog.typing import Processor
@@ -31,13 +32,13 @@ def configure(settings: Settings) -> None:
     Libraries log from warnings on: httpx2 logs whole URLs at info, and a webhook's URL is its secret.
     """
     level = logging.getLevelNamesMapping().get(settings.log_level.upper(), logging.INFO)
-    renderers = _renderers(settings)
+    renderers, stream = _renderers(settings), cast("TextIO", _Lossy(sys.stderr))
     structlog.configure(
         processors=[*_FACTS, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(stream),
     )
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(stream)
     named = (structlog.stdlib.add_logger_name, structlog.stdlib.ExtraAdder())
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
@@ -48,6 +49,21 @@ def configure(settings: Settings) -> None:
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     sys.excepthook = _log_crash
     threading.excepthook = lambda given: _log_crash(given.exc_type, given.exc_value, given.exc_traceback)
+
+
+class _Lossy:
+    """A stream that drops what its disk has no room for: a service goes on without its log."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._stream.flush()
 
 
 def _renderers(settings: Settings) -> tuple[Processor, ...]:

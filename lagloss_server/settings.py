@@ -29,6 +29,7 @@ _FROM_ENDPOINTS: Final = {
     "aggregator": "aggregator_url",
     "alerting": "alerting_url",
     "taps": "taps_url",
+    "dashboard_health": "dashboard_health_url",
 }
 SECRETS: Final = ("database_url", "database_password", "alert_webhook_url", "oidc_client_secret")
 """Settings that may also come from a file, which the variable with `_FILE` names. A webhook's address is its own
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
     dashboard_url: str = Field("", description="URL of the dashboard, as browsers reach it")
+    dashboard_health_url: str = Field("", description="URL of the dashboard's /healthz, as other services reach it")
     collector_url: str = Field("", description="URL of the collector")
     aggregator_url: str = Field("", description="URL of the aggregator's /healthz and /metrics")
     alerting_url: str = Field("", description="URL of the alerter's /healthz and /metrics")

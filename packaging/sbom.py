@@ -55,7 +55,7 @@ DELIVERIES: Final = (
     Delivery("lagloss", "library", "requirements.txt", ("sdk",), has_scripts=False),
     Delivery("lagloss-server", "application", "requirements.txt", ("sdk", "server"), ("lagloss",)),
     Delivery("image-services", "container", "deploy/requirements.txt", wheels=BOTH),
-    Delivery("image-aggregator", "container", "requirements.txt", wheels=BOTH, has_jars=True),
+    Delivery("image-aggregator", "container", "deploy/requirements-aggregator.txt", wheels=BOTH, has_jars=True),
 )
 
 
@@ -116,8 +116,8 @@ def scripts() -> Iterator[Component]:
 
 
 def locked_jars() -> Iterator[Component]:
-    """Yield the jars of jars.lock."""
-    for jar in jars.read_lock():
+    """Yield the jars of Spark's Kafka connector; no image holds the broker's."""
+    for jar in jars.SPARK.locked():
         name, version = _split(jar.name)
         yield _jar(jar.group, name, version, jar.sha256)
 

@@ -11,6 +11,7 @@ from typing import Any
 from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.net.health_server import serve_health
+from lagloss_server.ops.ending import end_in_time
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from taps.service import TapService
@@ -20,6 +21,7 @@ def main() -> int:
     try:
         settings = Settings.load()
         logs.configure(settings)
+        end_in_time()
         spark = _spark(settings) if settings.taps_spark_master else None
         service = TapService(settings.require_kafka(), settings.require_database(), spark)
         port = choose_port("taps", settings.taps_port)

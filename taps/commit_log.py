@@ -334,14 +334,13 @@ def _text(raw: bytes, at: int) -> tuple[str, int]:
 
 
 def _skip_compact_text(raw: bytes, at: int) -> int:
-    size, shift = 0, 0
-    while True:
-        byte = raw[at]
-        at += 1
-        size |= (byte & 0x7F) << shift
+    size = 0
+    for place in range(5):  # of a number of 32 bits, seven in each byte
+        byte = raw[at + place]
+        size |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return at + max(size - 1, 0)
-        shift += 7
+            return at + place + 1 + max(size - 1, 0)
+    raise IndexError(at)
 
 
 def _newest(groups: ConsumerGroups, group: str, topic: str) -> dict[int, Mark]:

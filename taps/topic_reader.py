@@ -96,12 +96,13 @@ class TopicReader:
 
     def appended_before(self, moment_ms: int, starts: Mapping[int, int], look: Look) -> set[int]:
         """Return the partitions in which all records before `starts` were appended before a moment, by the broker's own
-        clock: the last of them says so. Partitions that by a look hold none before are left out."""
+        clock: the last of them says so. Partitions that by a look hold none before are left out, and those in which an
+        open transaction keeps it from being read."""
         logs = look.logs
         before = [
             OffsetSpan(at, max(logs[at].start, start - LAST_OF), start)
             for at, start in starts.items()
-            if start > logs[at].start
+            if logs[at].start < start <= logs[at].stable_end
         ]
         found = self.read(before)
         return {
@@ -162,11 +163,7 @@ class TopicReader:
         """Return the records of so many offsets before each of these spans, as far as retention has left them. `read`
         then goes on with the spans."""
         before = [OffsetSpan(span.partition, max(span.start - offsets, 0), span.start) for span in spans if span.start]
-        found = self.read(before)
-        for span in before:
-            if found[span.partition].gone and self._reached[span.partition] > span.end:
-                del self._next[span.partition]  # retention has overtaken the span, too, which has to count that
-        return found
+        return self.read(before)
 
     def close(self) -> None:
         self._consumer.close()
@@ -229,10 +226,12 @@ class TopicReader:
         """Go on at the first offset that retention has left."""
         reached = self._reached[span.partition]
         start = max(self.look([span.partition]).logs[span.partition].start, reached)
-        gone[span.partition] += min(start, span.end) - reached
+        gone[span.partition] += max(0, min(start, span.end) - reached)
         kept = self._early[span.partition]
         self._begin(TopicPartition(self.topic, span.partition, start))
         self._early[span.partition] = kept
+        if start > max(reached, span.end):
+            self._next[span.partition] = -1  # the next span begins anew: it has to count those of its own
 
 
 def _columns(messages: Sequence[Message], gone: int) -> SpanRecords:

@@ -48,12 +48,12 @@ _TAP_PROBLEMS: Final = {
     TapState.NOT_BEGUN: (
         "has not begun",
         "have not begun",
-        f"{_RUNS} and that the topic is there: lagloss doctor looks for it, and logs/taps.log says what is waited for.",
+        f"{_RUNS} and that the topic is there: lagloss doctor looks for it, and its log says what is waited for.",
     ),
     TapState.NOT_RUN: (
         "is read by no process",
         "are read by no process",
-        f"{_RUNS}: its /healthz and logs/taps.log say what it waits for.",
+        f"{_RUNS}: its /healthz and its log say what it waits for.",
     ),
     TapState.WAITING: (
         "waits",
@@ -133,7 +133,7 @@ class Health:
             since = "none was ever followed" if heard_s is None else f"the newest that was came {fmt.ago(heard_s)}"
             yield HealthProblem(
                 f"{_many(summary.behind, 'report waits', 'reports wait')} to be followed; {since}.",
-                "See that the aggregator runs: its /healthz and logs/aggregator.log say what it waits for.",
+                "See that the aggregator runs: its /healthz and its log say what it waits for.",
                 "blind",
             )
         if not self.alerting.is_well(self.now_s):
@@ -163,7 +163,7 @@ class Health:
             yield HealthProblem(
                 f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
                 f"{late[0].pipeline} for {longest}.",
-                "See that the aggregator runs and keeps up: see its /healthz and logs/aggregator.log.",
+                "See that the aggregator runs and keeps up: see its /healthz and its log.",
                 "blind",
             )
         rows, work = (
@@ -181,7 +181,7 @@ class Health:
             yield HealthProblem(
                 f"{_many(len(work), 'piece of work', 'pieces of work')} failed and was set aside: "
                 f"{first.kind} {first.item} of {first.pipeline} among them.",
-                "See logs/aggregator.log, and report it; it is tried again after an hour and by lagloss recompute.",
+                "See the aggregator's log, and report it; it is tried again after an hour and by lagloss recompute.",
                 "blind",
             )
         bad = [node for node in self.nodes if node.is_bad]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -28,7 +27,7 @@ from lagloss_server.cli.users import app as user_app
 from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
 from lagloss_server.invalid import explain, keys_given
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.ops.processes import own_modules_first
+from lagloss_server.ops.processes import become, python
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.times import parse_time_s
 from lagloss_server.trace_links import TraceLinks
@@ -416,10 +415,8 @@ def doctor(data_dir: DataDir = None) -> None:
 
 
 def _become(module: str, *words: str, **variables: str) -> None:
-    """Replace this process by a part, which this package does not import: signals and the exit code are the part's."""
-    os.execve(
-        sys.executable, [sys.executable, "-m", module, *words], {**os.environ, **own_modules_first(), **variables}
-    )
+    """Replace this process by a part, which this package does not import."""
+    become(python(module, *words), variables)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib import metadata
 from typing import Final
 from uuid import uuid4
@@ -25,9 +26,10 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
+from lagloss_server.instances import find_running
 from lagloss_server.net.health_server import LEASE
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
-from lagloss_server.ops import jars, machine
+from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.tap_checks import check_clusters, check_tap_rows
@@ -41,6 +43,8 @@ from lagloss_server.store.unreadable import some_of
 NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
 SET_ASIDE: Final = re.compile("set.aside")
 """In the answer of a service that is well, and does not do all of its work."""
+SERVICES: Final = ("aggregator", "alerting", "taps", "collector", "dashboard")
+_DISK_FIRST: Final = "see to the disk first: once it can be written to, `lagloss up` starts its servers again"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
 """Half of the default grace: further apart, windows close before their beacons have arrived."""
@@ -48,8 +52,10 @@ CLOCK_FAIL_MS: Final = 30_000
 
 def run(settings: Settings) -> list[Check]:
     """Run all checks, in the order in which they build on each other. Raises nothing: a failure is a finding."""
-    checks = [_guarded(each, settings) for each in ALL_CHECKS]
-    return [check for found in checks for check in found]
+    checks = [check for each in ALL_CHECKS for check in _guarded(each, settings)]
+    if not any(check.name == "disk" and check.verdict == "fail" for check in checks):
+        return checks
+    return [replace(check, what_to_do=_DISK_FIRST) if _may_want_disk(check) else check for check in checks]
 
 
 def exit_code(checks: Iterable[Check]) -> int:
@@ -94,26 +100,23 @@ def check_java(settings: Settings) -> list[Check]:
 
 
 def check_space(settings: Settings) -> list[Check]:
-    """Check the memory, and the disk of the data directory."""
-    folder = str(settings.data_dir)
-    memory_mb, disk_mb = machine.memory_mb(), machine.free_disk_mb(folder)
-    found = {"memory": f"{memory_mb} MB" if memory_mb else "unknown", "disk": f"{disk_mb} MB free in {folder}"}
-    problems = {
-        "memory": next(machine.memory_problems(), "") if jars.spark_home() else "",  # Spark and the broker take most
-        "disk": next(machine.disk_problems(folder, machine.MIN_DISK_MB), ""),
-    }
-    return [
-        Check(name, "fail", *problem.split(". ", 1)) if problem else Check(name, "ok", found[name])
-        for name, problem in problems.items()
-    ]
+    """Check the memory, and the disks of the data directory."""
+    memory_mb = machine.memory_mb()
+    needs_all = jars.spark_home() and not _runs_elsewhere(settings)  # Spark and the broker take most
+    problem = next(machine.memory_problems(), "") if needs_all else ""
+    memory = Check("memory", "ok", f"{memory_mb} MB" if memory_mb else "unknown")
+    if problem:
+        memory = Check("memory", "fail", *problem.split(". ", 1))
+    return [memory, *(_judge_room(room) for room in disk.rooms(settings.data_dir))]
 
 
 def check_jars(settings: Settings) -> list[Check]:
-    """Check that every jar is present and as locked, if Spark is installed."""
+    """Check that every jar that is needed is present and as locked, if Spark is installed."""
     if not jars.spark_home():
         return [Check("jars", "ok", NO_SPARK)]
     root = jars.jars_dir()
-    locked = jars.read_lock()
+    no_broker = settings.kafka_bootstrap and not (root / jars.BROKER.name).exists()  # as `up` decides what to fetch
+    locked = [jar for each in ((jars.SPARK,) if no_broker else jars.SETS) for jar in each.locked()]
     bad = [jar.name for jar in locked if jars.differs(jar, root)]
     if bad:
         todo = "run `make setup` or `python -m lagloss_server.ops.jars`"
@@ -221,23 +224,7 @@ def check_taps(settings: Settings) -> list[Check]:
 
 def check_services(settings: Settings) -> list[Check]:
     """Check that each service that `up` runs answers."""
-    checks = []
-    for name in ("aggregator", "alerting", "taps", "collector", "dashboard"):
-        url = getattr(settings, f"{name}_url")
-        if not url:
-            checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
-            continue
-        try:
-            answer = httpx2.get(f"{url}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
-            good = answer.status_code == httpx2.codes.OK
-            is_noted = SET_ASIDE.search(answer.text) is not None
-            found = f"{url} answers {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
-        except httpx2.HTTPError as error:
-            good, is_noted, found = False, False, f"{url}: {error}"
-        log = settings.data_dir / "logs" / f"{name}.log"
-        verdict: Verdict = "fail" if not good else "warn" if is_noted else "ok"
-        checks.append(Check(name, verdict, found, "" if verdict == "ok" else f"see its log, {log}"))
-    return checks
+    return [_check_service(name, settings) for name in SERVICES]
 
 
 ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
@@ -254,6 +241,10 @@ ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
 )
 
 
+def _may_want_disk(check: Check) -> bool:
+    return check.verdict == "fail" and check.name in ("Kafka", "PostgreSQL", *SERVICES)
+
+
 def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> list[Check]:
     try:
         return check(settings)
@@ -262,6 +253,50 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
         name = name.replace("_", " ")
         found, _, todo = str(error).partition(". ")
         return [Check(name, "fail", found, todo)]
+
+
+def _judge_room(room: disk.Room) -> Check:
+    problem = room.problem or next(machine.disk_problems(str(room.folder), machine.MIN_DISK_MB), "")
+    if problem:
+        return Check("disk", "fail", *str(problem).split(". ", 1))
+    if room.warning is not None:
+        todo = "make room, or make the disk larger: Kafka and PostgreSQL stop when it is full"
+        return Check("disk", "warn", room.warning, todo)
+    return Check("disk", "ok", f"{room.free_mb} MB free in {room.folder}")
+
+
+def _runs_elsewhere(settings: Settings) -> bool:
+    """Return whether settings say where each service runs by itself, in a container for example; not if `up` runs
+    here."""
+    urls = (settings.aggregator_url, settings.alerting_url, settings.taps_url)
+    return any(urls) and not find_running(settings.data_dir)
+
+
+def _check_service(name: str, settings: Settings) -> Check:
+    url = getattr(settings, f"{name}_url")
+    if name == "dashboard":
+        url = settings.dashboard_health_url or url
+    if not url:
+        return Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL")
+    try:
+        answer = httpx2.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
+        good = answer.status_code == httpx2.codes.OK
+        is_noted = SET_ASIDE.search(answer.text) is not None
+        found = f"{url} answers {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
+    except httpx2.HTTPError as error:
+        good, is_noted, found = False, False, f"{url}: {error}"
+    if good:
+        return Check(name, "warn" if is_noted else "ok", found, _see_log(name, settings) if is_noted else "")
+    if name == "dashboard" and not settings.dashboard_health_url and _runs_elsewhere(settings):
+        todo = "this is its address for browsers; set LAGLOSS_DASHBOARD_HEALTH_URL to one that leads there from here"
+        return Check(name, "warn", found, todo)
+    return Check(name, "fail", found, _see_log(name, settings))
+
+
+def _see_log(name: str, settings: Settings) -> str:
+    """Return the advice to read a service's log; only `up` writes it into a file."""
+    log = settings.data_dir / "logs" / f"{name}.log"
+    return f"see its log, {log}" if log.exists() else "see its log"
 
 
 def _judge_topic(admin: AdminClient, topic: str, partitions: int) -> Check:
@@ -308,7 +343,7 @@ def _judge_set_aside(failed: Sequence[str]) -> Check:
     if not failed:
         return Check("set aside", "ok", "nothing")
     found = f"{len(failed)}: {failed[0]}" + (", ..." if len(failed) > 1 else "")
-    return Check("set aside", "warn", found, "see logs/aggregator.log; `lagloss recompute` tries windows again")
+    return Check("set aside", "warn", found, "see the aggregator's log; `lagloss recompute` tries windows again")
 
 
 def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
@@ -337,6 +372,8 @@ def _check_kafka_clock(bootstrap: str, admin: AdminClient) -> Check:
     except KafkaException as error:
         found = needs(kafka_error(error), "CREATE and DELETE", "topics lagloss.doctor.*").str()
         return Check(name, "warn", f"unknown: {found}", "see docs/kafka.md, ACLs, or compare the clocks yourself")
+    except TimeoutError:
+        return Check(name, "warn", f"unknown: no answer within {TIMEOUT_S:g} s", "run it again; the broker is busy")
     if not stamps:
         return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
     return _judge_clock(name, stamps[0] - middle_ms)

@@ -1,7 +1,8 @@
 """Fetch the jars that Spark and the embedded broker need, and check each against a committed SHA-256.
 
-`python -m lagloss_server.ops.jars` shows its progress; `--lock` writes the lock anew after a change of versions.
-They come through Ivy, which is inside the pyspark wheel, so nothing but Java has to be on the machine.
+`python -m lagloss_server.ops.jars` shows its progress, `… jars spark` fetches that set only; `--lock` writes the lock
+anew after a change of versions. They come through Ivy, which is inside the pyspark wheel, so nothing but Java has to be
+on the machine.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from lagloss.errors import LaglossError
 from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched, SparkMissing
+from lagloss_server.ops.child_environment import PACKAGES, foreign_environment
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.processes import PACKAGES, launcher
+from lagloss_server.ops.processes import start
 
 
 @dataclass(frozen=True)
@@ -221,7 +223,6 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
     out = scratch / "jars"
     settings = os.environ.get("LAGLOSS_IVY_SETTINGS")
     command = [
-        *launcher(),
         java,
         # Java waits for ever by default; a dead network should be an error.
         "-Dsun.net.client.defaultConnectTimeout=20000",
@@ -236,8 +237,13 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
     report(f"fetching the {jar_set.name} jars: resolving dependencies", 0, expected)
     with (
         log_path.open("w") as log,
-        subprocess.Popen(
-            list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        start(
+            command,
+            environment=foreign_environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         ) as ivy,
     ):
         try:
@@ -328,21 +334,23 @@ def main() -> int:
         prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
     )
     parser.add_argument("--lock", action="store_true", help="rewrite jars.lock from the registry")
+    parser.add_argument("set", nargs="?", choices=[each.name for each in SETS], help="only these; by default all")
     arguments = parser.parse_args()
+    sets = tuple(each for each in SETS if arguments.set in (None, each.name))
     console = Console(stderr=True)
     try:
         if arguments.lock:
             jars_dir().mkdir(parents=True, exist_ok=True)
             write_lock(Path(__file__).with_name("jars.lock"))
         with shown_progress(console) as report:
-            ensure(report)
+            ensure(report, sets)
     except LaglossError as error:
         console.print(str(error), style="red", markup=False, highlight=False)
         return error.exit_code
     except KeyboardInterrupt:
         console.print("interrupted; run it again to resume", style="yellow")
         return 130
-    console.print(f"jars: {len(read_lock())} in place")
+    console.print(f"jars: {sum(len(each.locked()) for each in sets)} in place")
     return 0
 
 

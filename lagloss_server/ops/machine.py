@@ -55,7 +55,14 @@ def java_path() -> Optional[str]:
 def java_version(java: str) -> Optional[int]:
     """Return the major version of a `java`, None if it does not run."""
     try:
-        done = subprocess.run([java, "-version"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
+        done = subprocess.run(
+            [java, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ},
+            timeout=30,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stdout.decode(errors="replace"))

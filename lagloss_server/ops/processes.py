@@ -1,4 +1,4 @@
-"""Child processes that never outlive the process that started them."""
+"""Child processes that never outlive the process that started them: the one place that starts programs."""
 
 from __future__ import annotations
 
@@ -11,66 +11,194 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final, NoReturn
 
-import psutil
-
-from lagloss_server.errors import PortInUse
+from lagloss_server.errors import AlreadyRunning, PortInUse
+from lagloss_server.ops._die_with_parent import PID_BYTES, end_all, started
+from lagloss_server.ops.child_environment import NOTHING, own_environment
 from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
+ORPHANS_END_S: Final = 8
+"""What is left of a dead parent's children is killed after so long. The next parent may wait for it already."""
+LEFTOVER_S: Final = 12
+"""Time that a start leaves to what a killed parent left, before it kills that itself."""
+DYING_S: Final = 2
+"""A parent that was killed is gone after so long; one that lives on has its children."""
 MAX_LOG_BYTES: Final = 20_000_000
-PACKAGES: Final = Path(__file__).parents[2]
-"""The folder that holds lagloss's packages: a checkout, or the site-packages of an environment."""
+Environment = Callable[[Mapping[str, str]], dict[str, str]]
+"""Makes the environment of a child from the variables that it is given: `own_environment`, `foreign_environment`."""
+_Argv = Sequence[object]
 
 
-def own_modules_first() -> dict[str, str]:
-    """Return the variables by which a Python finds lagloss's modules before any of the same name elsewhere.
-
-    PYTHONSAFEPATH is `-P`: the current directory is not searched. PYTHONPATH keeps what it has, after PACKAGES. Both
-    reach the processes that the Python starts, such as Spark's workers.
-    """
-    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
-    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others])}
+def python(module: str, *words: object, interpreter: str | Path = "") -> list[str]:
+    """Return the command that runs a module by this Python or another, and no file of its name in the current
+    directory."""
+    return [str(interpreter) or sys.executable, "-P", "-m", module, *map(str, words)]
 
 
-def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> list[str]:
-    """Return the prefix of a command that makes it run as `user`, and signals it when this process dies."""
+def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None, pid_path: Path | None = None) -> list[str]:
+    """Return the prefix of a command that makes it run as `user`, and signals it when this process dies. The file at
+    `pid_path` then says which process it is, for `end_leftovers`."""
     uid, gid = (-1, -1) if user is None else pwd.getpwnam(user)[2:4]
-    return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, (int(on_parent_death), os.getpid(), uid, gid))]
+    words = (int(on_parent_death), os.getpid(), uid, gid, pid_path or "")
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), "launch", *map(str, words)]
+
+
+def start(
+    argv: _Argv,
+    env: Mapping[str, str] = NOTHING,
+    environment: Environment = own_environment,
+    *,
+    on_parent_death: int = signal.SIGTERM,
+    user: str | None = None,
+    pid_path: Path | None = None,
+    **options: Any,
+) -> subprocess.Popen[Any]:
+    """Start a program without input, in the environment made of `env`; `options` are Popen's.
+
+    If this process dies, in any way, the child gets `on_parent_death`. The kernel sends it when the *thread* that
+    called this ends: call from one that lives on.
+    """
+    command = [*launcher(on_parent_death, user, pid_path), *map(str, argv)]
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment(env), **options)
 
 
 def spawn(
-    argv: Sequence[str | Path],
+    argv: _Argv,
     log_path: Path,
     *,
-    env: Mapping[str, str] | None = None,
+    env: Mapping[str, str] = NOTHING,
+    environment: Environment = own_environment,
     on_parent_death: int = signal.SIGTERM,
     user: str | None = None,
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, its output appended to `log_path`.
+    """Start a program in a session of its own, its output appended to `log_path`; see `start`. `pid_path_of` says which
+    process it is; `pass_fds` are open in the child, too.
 
-    `env` is merged into this process's environment, with `own_modules_first`; `pass_fds` are open in the child, too. If
-    this process dies, in any way, the child gets `on_parent_death`. The kernel sends it when the *thread* that called
-    this ends: call from one that lives on.
+    If this process dies, the child is killed ORPHANS_END_S later, with all that it started.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
-        return subprocess.Popen(
-            [*launcher(on_parent_death, user), *map(str, argv)],
-            stdin=subprocess.DEVNULL,
+        process = start(
+            argv,
+            env,
+            environment,
+            on_parent_death=on_parent_death,
+            user=user,
+            pid_path=pid_path_of(log_path),
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **own_modules_first(), **(env or {})},
             cwd=cwd,
             pass_fds=pass_fds,
             start_new_session=True,
         )
+    _tell_guard(process.pid)
+    return process
+
+
+def pid_path_of(log_path: Path) -> Path:
+    """Return the file that says which process writes this log: its number and start, then its parent's."""
+    return log_path.absolute().with_suffix(".pid")
+
+
+def end_leftovers(what: str, folder: Path, pid_paths: Iterable[Path]) -> None:
+    """Wait for the processes that a killed parent left, which are about to end; kill them after LEFTOVER_S.
+
+    Two that work in one folder would harm each other. A process that has a leftover's number by now is left alone.
+
+    Raises:
+        AlreadyRunning: their parent lives, or the kernel does not end them.
+    """
+    leftovers: dict[int, str] = {}
+    for path in pid_paths:
+        child, parent = _read_pids(path)
+        deadline = time.monotonic() + DYING_S
+        while _is_alive(child) and _is_alive(parent):
+            if time.monotonic() > deadline:
+                raise AlreadyRunning(what=what, path=folder, pid=child[0])
+            time.sleep(0.05)
+        if _is_alive(child):
+            leftovers[child[0]] = child[1]
+    for pid in end_all(leftovers, LEFTOVER_S)[:1]:
+        raise AlreadyRunning(what=what, path=folder, pid=pid)
+
+
+def _is_alive(process: tuple[int, str]) -> bool:
+    pid, start = process
+    return bool(start) and started(pid) == start
+
+
+def _read_pids(path: Path) -> tuple[tuple[int, str], tuple[int, str]]:
+    """Return a child and its parent, each by number and start; those of a file that is not there are not alive."""
+    try:
+        child, parent = (line.split() for line in path.read_text().splitlines())
+        return (int(child[0]), child[1]), (int(parent[0]), parent[1])
+    except (OSError, ValueError, IndexError):
+        return (0, ""), (0, "")
+
+
+def _tell_guard(pid: int) -> None:
+    """Have a child ended with this process, however that ends."""
+    if sys.platform != "linux":
+        return
+    number = pid.to_bytes(PID_BYTES)
+    try:
+        os.write(_guard(os.getpid()), number)
+    except BrokenPipeError:  # somebody killed it
+        _guard.cache_clear()
+        os.write(_guard(os.getpid()), number)
+
+
+@cache
+def _guard(pid: int) -> int:
+    """Start the guard of this process's children; return the pipe that takes their numbers. A fork has its own."""
+    read, write = os.pipe()
+    command = [sys.executable, "-I", "-S", str(_LAUNCHER), "guard", str(pid), str(ORPHANS_END_S)]
+    quiet = [(os.POSIX_SPAWN_OPEN, number, os.devnull, os.O_WRONLY, 0) for number in (1, 2)]
+    env = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}  # Python's own libraries
+    os.posix_spawn(command[0], command, env, file_actions=[(os.POSIX_SPAWN_DUP2, read, 0), *quiet], setsid=True)
+    os.close(read)
+    return write
+
+
+def run(
+    argv: _Argv,
+    env: Mapping[str, str] = NOTHING,
+    environment: Environment = own_environment,
+    *,
+    timeout_s: float | None = None,
+    on_parent_death: int = signal.SIGTERM,
+    user: str | None = None,
+    cwd: str | Path | None = None,
+    stdout: int | IO[bytes] = subprocess.PIPE,
+    stderr: int | IO[bytes] = subprocess.PIPE,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return its exit code, and what it wrote as text; see `start`.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer than `timeout_s`, and was killed.
+    """
+    how: dict[str, Any] = {"on_parent_death": on_parent_death, "user": user, "cwd": cwd}
+    with start(argv, env, environment, **how, stdout=stdout, stderr=stderr, text=True, errors="replace") as process:
+        try:
+            out, err = process.communicate(timeout=timeout_s)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def become(argv: _Argv, env: Mapping[str, str] = NOTHING) -> NoReturn:
+    """Replace this process by another of lagloss: signals and the exit code are that one's."""
+    command = [*map(str, argv)]
+    os.execve(command[0], command, own_environment(env))
 
 
 def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int = signal.SIGTERM) -> int:
@@ -87,25 +215,6 @@ def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int 
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     return process.wait()
-
-
-def is_running(pid: int, word: str) -> bool:
-    """Return True if process `pid` lives and has `word` in its command line (a pid in a file may have been reused)."""
-    try:
-        process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and any(word in part for part in process.cmdline())
-    except psutil.Error:
-        return False
-
-
-def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
-    """Wait for another parent's process to end; return True if it did. One left by a killed parent is about to."""
-    deadline = time.monotonic() + timeout_s
-    while is_running(pid, word):
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:
@@ -126,10 +235,11 @@ def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> 
 
 
 def rotate(log_path: Path, max_bytes: int = MAX_LOG_BYTES) -> None:
-    """Move what a log holds to `NAME.log.1` once it is too large. Its process keeps writing to the same file: a line
-    that it writes in this moment may be lost, as with logrotate's copytruncate."""
-    with contextlib.suppress(FileNotFoundError):
-        if log_path.stat().st_size > max_bytes:
+    """Move what a log holds to `NAME.log.1` once it is too large, if there is room for it. Its process keeps writing
+    to the same file: a line that it writes in this moment may be lost, as with logrotate's copytruncate."""
+    with contextlib.suppress(OSError):
+        size = log_path.stat().st_size
+        if max_bytes < size < shutil.disk_usage(log_path.parent).free:
             shutil.copyfile(log_path, log_path.with_name(f"{log_path.name}.1"))
             os.truncate(log_path, 0)
 

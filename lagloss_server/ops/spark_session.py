@@ -74,7 +74,7 @@ def start_session(job: SparkJob, master: str, driver_memory: str, scratch: Path,
     Raises:
         JavaMissing, JarsMissing: with what to do.
     """
-    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
+    name_programs()
     folder = claim_scratch(scratch)
     conf = session_conf(job, master, driver_memory, folder, driver_host, _submitted())
     if is_local(conf["spark.master"]):
@@ -90,6 +90,18 @@ def start_session(job: SparkJob, master: str, driver_memory: str, scratch: Path,
     if not is_local(conf["spark.master"]):
         shipping.ship(spark, folder)
     return spark
+
+
+def name_programs() -> None:
+    """Name Java and Spark in the environment, unless it does: pyspark would look for Spark in the folder above the
+    current one first, and run what it found there.
+
+    Raises:
+        JavaMissing, SparkMissing: with what to do.
+    """
+    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
+    if "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(jars.require_spark())
 
 
 def check_session(spark: SparkSession) -> None:
@@ -180,5 +192,5 @@ def claim_scratch(scratch: Path) -> Path:
         if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
             shutil.rmtree(left, ignore_errors=True)
     folder = scratch / str(os.getpid())
-    folder.mkdir(parents=True)
+    folder.mkdir(mode=0o700, parents=True)  # messages are spilled there
     return folder

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Final
 import httpx2
 
 from lagloss_server.errors import ServerNotReady
-from lagloss_server.ops.processes import log_tail, spawn, terminate
+from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 
 Say = Callable[[str], None]
 """Callback that shows the operator a line."""
@@ -47,8 +46,8 @@ class Service:
 
     def start(self) -> None:
         """Start the process, its output appended to the log."""
-        argv = [sys.executable, "-m", self.module, *self.arguments]
-        self.process = spawn(argv, self.log_path, env={"PYTHONUNBUFFERED": "1", **self.env}, pass_fds=self.pass_fds)
+        argv, env = python(self.module, *self.arguments), {"PYTHONUNBUFFERED": "1", **self.env}
+        self.process = spawn(argv, self.log_path, env=env, pass_fds=self.pass_fds)
         self.started_at = time.monotonic()
         self._restart_at = None
 
@@ -77,8 +76,13 @@ class Service:
             code = self.process.returncode if self.process else "?"
             say(f"{self.name} died ({_exit_cause(code)}), restarting it in {pause_s:.0f} s; log: {self.log_path}")
         elif now >= self._restart_at:
-            self.start()
-            say(f"{self.name} restarted")
+            try:
+                self.start()
+            except OSError as error:  # of a full disk, on which its log cannot be made
+                self._restart_at = now + MAX_PAUSE_S
+                say(f"{self.name} cannot be restarted ({error}), trying again in {MAX_PAUSE_S:.0f} s")
+            else:
+                say(f"{self.name} restarted")
 
 
 @cache

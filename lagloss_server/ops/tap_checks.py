@@ -60,7 +60,7 @@ def check_tap_rows(engine: Engine) -> list[Check]:
         ]
     checks = []
     if waiting:
-        checks.append(Check("waiting taps", "warn", _first(waiting), "see logs/taps.log and the health page"))
+        checks.append(Check("waiting taps", "warn", _first(waiting), "see the log of the taps and the health page"))
     if records:
         todo = "see the pipeline's page; docs/taps.md has the reasons"
         checks.append(Check("unreadable records", "warn", _first(records), todo))

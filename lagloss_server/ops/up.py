@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import IO, Final, Self
@@ -17,23 +17,31 @@ from typing import IO, Final, Self
 from rich.console import Console
 from rich.table import Table
 
-from lagloss.errors import EXIT_OK
+from lagloss.errors import EXIT_OK, ServerUnreachable
 from lagloss_server.database_url import without_password
-from lagloss_server.errors import AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss_server.errors import AlreadyRunning, DiskUnusable, MachineTooSmall, UnreachableDirectory
 from lagloss_server.instances import remove_endpoints, write_endpoints
-from lagloss_server.ops import jars, machine
+from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.embedded.postgres_programs import require_wheel
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.prepare import prepare
-from lagloss_server.ops.processes import choose_port, rotate
+from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
+from lagloss_server.ops.processes import choose_port, end_leftovers, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.settings import Settings
 
 READY_TIMEOUT_S: Final = 180
 """Spark alone takes 10 to 15 s on an idle laptop, several times that on a busy one."""
 WATCH_EVERY_S: Final = 0.5
+SERVER_RETRY_S: Final = 30.0
+"""Pause between two tries to start a server that cannot use its disk."""
+DISK_EVERY_S: Final = 60.0
+_PID_FILES: Final = (
+    *("logs/*.pid", "kafka/node-*/kafka.pid", "postgres/postgres.pid"),
+    *("pipeline/*.pid", "pipeline/logs/*.pid"),  # of the demo
+)
 
 
 class ServiceStack:
@@ -52,26 +60,46 @@ class ServiceStack:
         self._postgres: EmbeddedPostgres | None = None
         self._services: list[Service] = []
         self._ports: dict[str, int] = {}
+        self._exits = ExitStack()
+        self._callers_umask = 0o022
+        self._retry_at: dict[EmbeddedKafka | EmbeddedPostgres, float] = {}
+        """Servers that wait for their disk, and when each is tried again."""
+        self._disk_at = 0.0
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as exits:
+            self._callers_umask = exits.enter_context(umask(OWNER_ONLY))
+            exits.callback(self.stop)
             self.start()
-        except BaseException:
-            self.stop()
-            raise
+            self._exits = exits.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        self._exits.close()
 
     def start(self) -> None:
         """Start everything and return when all is ready. Raises a LaglossError with advice."""
-        self._lock = _lock_directory(self._dir)
+        try:
+            with disk.naming(self._dir):
+                self._start()
+        except ServerUnreachable as error:
+            unusable = None if isinstance(error, DiskUnusable) else disk.problem_of(self._dir)
+            if unusable is not None:  # whatever a server or service said
+                raise unusable from error
+            raise
+
+    def _start(self) -> None:
+        # as root, PostgreSQL runs as another user, who has to pass
+        passable = os.geteuid() == 0 and not self.settings.database_url
+        with umask(self._callers_umask):
+            self._lock = _lock_directory(self._dir, passable=passable)
+        end_leftovers_in(self._dir)
         self._check_machine()
         sets = (jars.SPARK,) if self.settings.kafka_bootstrap else jars.SETS
-        jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
+        with umask(self._callers_umask), disk.naming(jars.jars_dir()):  # other users may share them
+            jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line), sets)
         settings = self._start_servers()
         self._say("creating topics and tables")
         prepare(settings)
@@ -85,7 +113,9 @@ class ServiceStack:
             "dashboard": settings.dashboard_url,
             "collector": settings.collector_url,
         }
-        others = {name: getattr(settings, f"{name}_url") for name in ("aggregator", "alerting", "taps")}
+        others = {
+            name: getattr(settings, f"{name}_url") for name in ("aggregator", "alerting", "taps", "dashboard_health")
+        }
         write_endpoints(self._dir, {**self.endpoints, **others})
 
     def printable(self) -> dict[str, str]:
@@ -100,22 +130,49 @@ class ServiceStack:
 
     def tend(self) -> None:
         """Check all servers and services once; restart those that died."""
-        for server in (self._kafka, self._postgres):
-            if server and any(process.poll() is not None for process in server.processes):
-                self._say(f"{type(server).__name__} died, restarting it; log: {server.log_path}")
-                server.stop()
-                server.start()
+        servers = [server for server in (self._kafka, self._postgres) if server]
+        for server in servers:
+            self._tend_server(server)
         for service in self._services:
             service.tend(self._say)
-        servers = [server.log_path for server in (self._kafka, self._postgres) if server]
-        for path in (*servers, *(service.log_path for service in self._services)):
-            rotate(path)
+        for each in (*servers, *self._services):
+            rotate(each.log_path)
+        self._warn_of_disk()
+
+    def _tend_server(self, server: EmbeddedKafka | EmbeddedPostgres) -> None:
+        """Restart a server that died. One that cannot use its disk is tried again until it can: its clients wait."""
+        name, retry_at = server.name, self._retry_at.get(server)
+        if retry_at is None:
+            if all(process.poll() is None for process in server.processes):
+                return
+            self._say(f"{name} died, restarting it; log: {server.log_path}")
+        elif time.monotonic() < retry_at:
+            return
+        try:
+            server.stop()
+            server.start()
+        except (DiskUnusable, AlreadyRunning) as error:
+            self._retry_at[server] = time.monotonic() + SERVER_RETRY_S
+            self._say(f"{name} waits: {error} All else keeps running, and {name} is tried each {SERVER_RETRY_S:.0f} s.")
+        else:
+            self._retry_at.pop(server, None)
+            self._say(f"{name} restarted")
+
+    def _warn_of_disk(self) -> None:
+        """Say once a minute that a disk is nearly full, before it stops a server."""
+        if time.monotonic() < self._disk_at:
+            return
+        self._disk_at = time.monotonic() + DISK_EVERY_S
+        with suppress(OSError):  # the folder is gone: others say so
+            for warning in disk.warnings(self._dir):
+                self._say(f"warning: {warning}")
 
     def stop(self) -> None:
         """Stop services first, then servers. Idempotent."""
         if self._lock is None:
             return
-        remove_endpoints(self._dir)
+        with suppress(OSError):  # of a disk that can only be read
+            remove_endpoints(self._dir)
         stop_all(self._services)
         self._services = []
         for server in (self._postgres, self._kafka):
@@ -130,7 +187,9 @@ class ServiceStack:
         if not self.settings.database_url:
             require_wheel()
         find_java()
-        for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
+        disk.demand(self._dir)
+        needed_mb = 0 if (self._dir / "ports.json").exists() else machine.MIN_DISK_MB  # what is there goes on
+        for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), needed_mb)):
             raise MachineTooSmall(problem=problem)
         choose_port("Kafka", self.settings.kafka_port)
         choose_port("PostgreSQL", self.settings.postgres_port)
@@ -149,6 +208,7 @@ class ServiceStack:
             found["database_url"] = self._postgres.start().url
         ports = self._ports
         urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
+        urls["dashboard_health_url"] = urls["dashboard_url"]
         urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, for browsers
         numbers = {
             "dashboard_port": ports["dashboard"],
@@ -158,6 +218,11 @@ class ServiceStack:
             "taps_port": ports["taps"],
         }
         return self.settings.model_copy(update={**found, **urls, **numbers, "data_dir": self._dir})
+
+
+def end_leftovers_in(data_dir: Path) -> None:
+    """Wait for what a killed `up` or demo left, before its ports and folders are taken. Raises AlreadyRunning."""
+    end_leftovers("lagloss up", data_dir, [path for each in _PID_FILES for path in data_dir.glob(each)])
 
 
 def run(settings: Settings, *, as_json: bool = False) -> int:
@@ -201,7 +266,8 @@ def progress_lines(console: Console) -> Iterator[Say]:
     began = time.monotonic()
 
     def say(line: str) -> None:
-        console.print(f"{time.monotonic() - began:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+        with suppress(OSError):  # stderr may be a file on a full disk
+            console.print(f"{time.monotonic() - began:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
 
     say("lagloss is starting")
     yield say
@@ -218,12 +284,15 @@ def _print_ready(endpoints: dict[str, str], *, as_json: bool) -> None:
     Console().print(table)
 
 
-def _lock_directory(data_dir: Path) -> IO[str]:
+def _lock_directory(data_dir: Path, *, passable: bool) -> IO[str]:
     """Lock the data directory for this process; the kernel releases the lock when the process ends, in any way."""
     try:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        make_folder(data_dir, passable=passable)
         lock = (data_dir / "up.lock").open("a+")
+        close_folder(data_dir, passable=passable)
     except OSError as error:
+        if error.errno in disk.FULL:
+            raise
         raise UnreachableDirectory(path=data_dir, detail=error.strerror) from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -233,8 +302,7 @@ def _lock_directory(data_dir: Path) -> IO[str]:
         lock.close()
         raise AlreadyRunning(what="lagloss up", path=data_dir, pid=holder) from error
     lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+    os.pwrite(lock.fileno(), str(os.getpid()).encode(), 0)
     return lock
 
 
@@ -252,7 +320,7 @@ def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
         "taps": settings.taps_port,
     }
     ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted.items()}
-    path.write_text(json.dumps(ports))
+    disk.write_whole(path, json.dumps(ports))
     return ports
 
 
@@ -279,14 +347,22 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
         "LAGLOSS_BIND_ADDRESS": settings.bind_address,
         "LAGLOSS_SPOOL_DIR": settings.spool_dir or str(data_dir / "spool"),
-        "LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url,
+        "LAGLOSS_ALERT_WEBHOOK_URL": "",
+        "LAGLOSS_OIDC_CLIENT_SECRET": "",
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }
     health = {
         "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
         "alerting": f"{settings.alerting_url}/healthz",
         "taps": f"{settings.taps_url}/healthz",
-        "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
+        "dashboard": f"{settings.dashboard_health_url}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }
-    return [Service(name, name, data_dir / "logs" / f"{name}.log", env, url) for name, url in health.items()]
+    alone = {  # secrets of one service
+        "alerting": {"LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url},
+        "dashboard": {"LAGLOSS_OIDC_CLIENT_SECRET": settings.oidc_client_secret},
+    }
+    return [
+        Service(name, name, data_dir / "logs" / f"{name}.log", {**env, **alone.get(name, {})}, url)
+        for name, url in health.items()
+    ]

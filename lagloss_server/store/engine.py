@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Final
 
-from sqlalchemy import URL, Engine, create_engine
+import psycopg
+from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
 
 from lagloss_server.database_url import SECRET_OPTIONS, connection_options
 
@@ -16,16 +18,34 @@ ALERTS_CHANNEL = "lagloss_alerts"
 
 _PATIENCE: Final = {"connect_timeout": 10, "keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3}
 """Detects a vanished host within half a minute, unless the URL sets other values."""
+_DATA_EXCEPTION: Final = "22"
+"""Class of the error codes for values that their type does not allow."""
 
 
 def engine_for(database_url: str) -> Engine:
-    """Return an engine on psycopg 3 for a database. Its `url` has no password, so it may be printed."""
+    """Return an engine on psycopg 3 for a database. Its `url` has no password and its errors have no values of rows, so
+    they may be printed."""
     options = connection_options(database_url, **_PATIENCE)
     shown = {name: str(value) for name, value in options.items() if name not in (*SECRET_OPTIONS, "user", "dbname")}
     url = URL.create("postgresql+psycopg", options.get("user"), database=options.get("dbname"), query=shown)
-    return create_engine(
+    engine = create_engine(
         url,
+        hide_parameters=True,
         connect_args=options,
         pool_pre_ping=True,
         json_serializer=lambda value: json.dumps(value, separators=(",", ":")),
     )
+    event.listen(engine, "handle_error", _leave_out_values)
+    return engine
+
+
+def _leave_out_values(context: ExceptionContext) -> None:
+    """Cut the text of PostgreSQL's error down to its message: the details quote the row or the key that was refused,
+    and a message about bad data the datum."""
+    error, raised = context.original_exception, context.sqlalchemy_exception
+    if not isinstance(error, psycopg.Error) or raised is None or not (message := error.diag.message_primary):
+        return
+    if (error.sqlstate or "").startswith(_DATA_EXCEPTION):
+        message = re.sub('".*"', '"…"', message, flags=re.DOTALL)
+    error.args = (message,)
+    raised.args = (f"({type(error).__module__}.{type(error).__qualname__}) {message}",)

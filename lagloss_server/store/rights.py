@@ -1,4 +1,5 @@
-"""Rights in PostgreSQL: each service as a role of its own, which reads everything and writes its tables.
+"""Rights in PostgreSQL: each service as a role of its own, which reads all but other parts' secrets and writes its
+tables.
 
 `prepare` grants them to those of the roles that exist: docs/postgresql.md.
 """
@@ -44,6 +45,14 @@ ADDS: Final = {"lagloss_collector": AUDIT, "lagloss_dashboard": AUDIT, "lagloss_
 """The table that a role may only add rows to."""
 PRUNES: Final = {"lagloss_aggregator": (AUDIT, *RUNS)}
 """Tables that a role may only delete rows of."""
+_LOGIN: Final = ("lagloss_cli", "lagloss_dashboard")
+READS_ALONE: Final = {
+    "login_session": _LOGIN,
+    "login_user": _LOGIN,
+    "token": ("lagloss_cli", "lagloss_collector"),
+    AUDIT: (*_LOGIN, "lagloss_aggregator"),
+}
+"""Tables that these roles read and no other: hashes of passwords, sessions and tokens, and who looked at what."""
 MAKES_DAYS: Final = "lagloss_aggregator"
 """Owns the tables that are partitioned by day: only an owner can add and drop a day."""
 
@@ -67,6 +76,8 @@ def _statements(connection: Connection, role: str) -> Iterator[str]:
     yield f"GRANT USAGE ON SCHEMA {schema} TO {role}"
     yield f"REVOKE ALL ON ALL TABLES IN SCHEMA {schema} FROM {role}"
     yield f"GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {role}"
+    for table in (table for table, readers in READS_ALONE.items() if role not in readers):
+        yield f'REVOKE SELECT ON "{table}" FROM {role}'
     for table in WRITES[role]:
         yield f'GRANT INSERT, UPDATE, DELETE ON "{table}" TO {role}'
     if role in ADDS:

@@ -27,8 +27,9 @@ import httpx2
 
 from lagloss import __version__
 from lagloss_server.errors import ServerNotReady
+from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.ops.embedded.environment import LockedEnvironment
-from lagloss_server.ops.processes import LOOPBACK, PACKAGES, choose_port, log_tail, own_modules_first, spawn, terminate
+from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, run, spawn, terminate
 
 ENVIRONMENT: Final = LockedEnvironment("Airflow", Path(__file__).with_name("airflow.lock"), "LAGLOSS_AIRFLOW_DIR")
 USER: Final = "admin"
@@ -118,7 +119,8 @@ class EmbeddedAirflow:
         program, environment = ENVIRONMENT.ensure().with_name("airflow"), self._environment()
         for name, words in COMPONENTS.items():
             address = ("--host", self.address, "--port", str(self.port)) if name == "api-server" else ()
-            self._running[name] = spawn([program, *words, *address], self.data_dir / f"{name}.log", env=environment)
+            command, log = [program, *words, *address], self.data_dir / f"{name}.log"
+            self._running[name] = spawn(command, log, env=environment, cwd=self.data_dir)
 
     def await_ready(self, timeout_s: float = 180, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Wait until it works, and call `meanwhile` again and again; stop it if it does not.
@@ -195,14 +197,8 @@ class EmbeddedAirflow:
         return {**{f"AIRFLOW__{name}": value for name, value in settings.items()}, **packages, **self._variables}
 
     def _migrate(self, python: Path, timeout_s: float) -> None:
-        done = subprocess.run(
-            [python.with_name("airflow"), "db", "migrate"],
-            env={**os.environ, **own_modules_first(), **self._environment()},
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        command = [python.with_name("airflow"), "db", "migrate"]
+        done = run(command, self._environment(), timeout_s=timeout_s, cwd=self.data_dir)
         if done.returncode != 0:
             log = self.data_dir / "migrate.log"
             log.write_text(done.stdout + done.stderr)

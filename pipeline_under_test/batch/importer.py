@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import subprocess
 import time
 import zlib
 from collections.abc import Sequence
@@ -16,6 +15,8 @@ from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from lagloss.files import FileNode, QueuedFile, StoredObject
+from lagloss_server.ops.child_environment import foreign_environment
+from lagloss_server.ops.processes import start
 from pipeline_under_test.batch.avro_files import OverwrittenFile, check, decode
 from pipeline_under_test.batch.aws import Aws, Infrastructure
 from pipeline_under_test.batch.events import ScoreEvent
@@ -201,7 +202,7 @@ def _reject(file: QueuedFile, events: Sequence[ScoreEvent]) -> list[str]:
 
 def stand_still(seconds: float) -> None:
     """Stop this process with all of its threads, as where its machine hangs; it goes on after so long."""
-    with subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"]):
+    with start(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"], environment=foreign_environment):
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -18,8 +17,9 @@ from urllib.parse import urlsplit
 import psycopg
 
 from lagloss_server.errors import ServerNotReady
+from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
-from lagloss_server.ops.processes import LOOPBACK, PACKAGES, launcher, log_tail, rotate
+from lagloss_server.ops.processes import LOOPBACK, launcher, log_tail, python, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.ops.up import ServiceStack
 from lagloss_server.settings import Settings
@@ -207,8 +207,7 @@ def step_command(module: str) -> str:
     """Return the shell command of a task in this process's environment, which ends with the shell's parent."""
     words = [shlex.quote(word) for word in launcher()]
     words[words.index(str(os.getpid()))] = "$PPID"  # the shell's parent, and that of what `exec` replaces it by
-    python = [f"PYTHONPATH={shlex.quote(str(PACKAGES))}", shlex.quote(sys.executable), "-m", shlex.quote(module)]
-    return " ".join([*words, "env", *python])
+    return " ".join([*words, "env", f"PYTHONPATH={shlex.quote(str(PACKAGES))}", shlex.join(python(module))])
 
 
 def create_database(server_url: str, name: str) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from lagloss_server.ops.processes import log_tail, spawn, terminate
+from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 from pipeline_under_test.events.routes import seed_routes
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics
@@ -173,8 +172,7 @@ class Runner:
         if self._is_stop_requested():
             return
         if self._rate:
-            words = [sys.executable, "-m", "pipeline_under_test", "load", "--rate", str(self._rate)]
-            words += ["--data-dir", str(self._settings.data_dir)]
+            words = python("pipeline_under_test", "load", "--rate", self._rate, "--data-dir", self._settings.data_dir)
             self._load_process = spawn(words, self._settings.log_dir / f"{LOAD}.log")
         end = None if self._minutes is None else time.monotonic() + self._minutes * 60
         while not self._is_stop_requested() and (end is None or time.monotonic() < end):

@@ -12,7 +12,7 @@ from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.taps import Order
 from lagloss_server.model.window_result import Verdict
-from lagloss_server.ops.processes import PACKAGES
+from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.faults import Fault, Injection, Injections, parse
 from pipeline_under_test.faults.injections import LEAD_S

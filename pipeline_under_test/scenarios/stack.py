@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from lagloss_server.errors import ServerNotReady
 from lagloss_server.instances import read_endpoints
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.processes import log_tail, spawn, terminate
+from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 from lagloss_server.settings import Settings
 
 READY_TIMEOUT_S: Final = 240.0
@@ -56,7 +55,7 @@ class ScenarioStack:
 
     def _start(self) -> None:
         bootstrap = self.kafka.start().bootstrap if self.kafka is not None else ""
-        words = [sys.executable, "-m", "lagloss_server.cli.main", "up", "--json", "--data-dir", str(self.directory)]
+        words = python("lagloss_server.cli.main", "up", "--json", "--data-dir", self.directory)
         env = {"LAGLOSS_KAFKA_BOOTSTRAP": bootstrap, "LAGLOSS_DATABASE_URL": ""}
         self._process = spawn(words, self._log_path, env=env)
         deadline = time.monotonic() + READY_TIMEOUT_S

@@ -200,6 +200,8 @@ class _Builder:
         if is_shared and name in self.shared:
             return self.shared[name]
         if schema["type"] == "fixed":
+            if not 0 <= schema["size"] < 1 << 31:  # the walk adds it to offsets of 64 bits
+                raise BadAvroSchema(f"expected 0 to 2^31-1 as the size of {name}, found {schema['size']}")
             kind = kinds.UUID if schema.get("logicalType") == "uuid" and schema["size"] == 16 else kinds.BYTES
             return self._node(FIXED, kind, path, schema["size"])
         if schema["type"] == "enum":

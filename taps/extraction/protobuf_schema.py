@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -28,6 +27,8 @@ from google.protobuf.message import DecodeError
 
 from lagloss.errors import ServerUnreachable
 from lagloss_server.net.schema_registry import RegisteredSchema
+from lagloss_server.ops.child_environment import foreign_environment
+from lagloss_server.ops.processes import python, run
 
 _WELL_KNOWN: Final = {
     module.DESCRIPTOR.name: module.DESCRIPTOR.serialized_pb
@@ -183,9 +184,13 @@ def compile_proto(text: str, imports: Mapping[str, str]) -> bytes:
         out = root / "descriptors.out"
         paths = [f"--proto_path={path}" for path in (root, *_google_types())]
         options = [*paths, "--include_imports", f"--descriptor_set_out={out}", _MAIN]
-        command = [sys.executable, "-m", "grpc_tools.protoc", *options]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, check=False)
+            done = run(
+                python("grpc_tools.protoc", *options),
+                environment=foreign_environment,
+                cwd=root,
+                timeout_s=COMPILE_TIMEOUT_S,
+            )
         except subprocess.TimeoutExpired:
             raise BadProtobufSchema(f"protoc did not end within {COMPILE_TIMEOUT_S:g} s") from None
         if done.returncode or not out.exists():

@@ -9,8 +9,9 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,9 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
 from lagloss_server.store.migrate import migrate
-from lagloss_server.store.rights import ADDS, AUDIT, PRUNES, WRITES
+from lagloss_server.store.rights import ADDS, AUDIT, PRUNES, WRITES, grant
 from lagloss_server.store.schema import alerting, audit, dashboard, taps  # noqa: F401  # their tables are registered
-from lagloss_server.store.schema.core import Base
+from lagloss_server.store.schema.core import PARTITIONED, Base
 from lagloss_server.store.store import Store
 from tests.integration.conftest import YAML
 from tests.support.closers import wait_until
@@ -61,6 +62,14 @@ spec:
     - {name: src, to: [snk], taps: {out: {topic: NAME, id: $.id, eventTime: $.at}}}
     - {name: snk}
 """
+SECRET_READERS = {
+    "token": {"lagloss_collector", "lagloss_cli"},
+    "login_user": {"lagloss_dashboard", "lagloss_cli"},
+    "login_session": {"lagloss_dashboard", "lagloss_cli"},
+    "audit_trail": {"lagloss_aggregator", "lagloss_dashboard", "lagloss_cli"},
+}
+"""Who reads what not everybody may; all else every role reads."""
+RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 CLI = [sys.executable, "-m", "lagloss_server.cli.main"]
 
 
@@ -146,6 +155,49 @@ def test_a_certificate_of_another_authority_is_refused(roles: Roles, tmp_path: P
         store.check()
     with closing(Store(make_conninfo(url, sslmode="disable"))) as store, pytest.raises(DatabaseUnreachable):
         store.check()
+
+
+def test_each_role_has_the_rights_of_the_table_and_no_other(roles: Roles) -> None:
+    migrate(roles.url(OWNER))
+    found = set()
+    with closing(Store(roles.url(OWNER))) as store, store.engine.begin() as connection:
+        assert grant(connection) == sorted(WRITES)
+        grant(connection)  # again, as each `prepare` does
+        for role, table, right in product(WRITES, [*Base.metadata.tables, "alembic_version"], RIGHTS):
+            asked = text("SELECT has_table_privilege(:role, :table, :right)")
+            if connection.execute(asked, {"role": role, "table": f'"{table}"', "right": right}).scalar_one():
+                found.add((role, table, right))
+    changes = {"INSERT", "UPDATE", "DELETE"}
+    expected = {(role, table, right) for role, tables in WRITES.items() for table in tables for right in changes}
+    expected |= {(role, table, "INSERT") for role, table in ADDS.items()}
+    expected |= {(role, table, "DELETE") for role, tables in PRUNES.items() for table in tables}
+    expected |= {
+        (role, table, "SELECT")
+        for role in WRITES
+        for table in [*Base.metadata.tables, "alembic_version"]
+        if role in SECRET_READERS.get(table, WRITES)
+    }
+    owned = {("lagloss_aggregator", table.name, right) for table in PARTITIONED for right in RIGHTS}
+    assert (found - owned, expected - found) == (expected - owned, set())
+
+
+@pytest.mark.parametrize("role", sorted(WRITES))
+def test_hashes_of_secrets_are_read_by_those_that_check_them_only(roles: Roles, role: str) -> None:
+    with closing(Store(roles.url(OWNER))) as store, store.engine.begin() as connection:
+        migrate(roles.url(OWNER))
+        grant(connection)
+    with closing(Store(roles.url(role))) as store, store.engine.connect() as connection:
+        for table, column in (
+            ("token", "secret_hash"),
+            ("login_user", "password_hash"),
+            ("login_session", "token_hash"),
+        ):
+            for asked in (f"SELECT {column} FROM {table}", f"SELECT count(*) FROM {table}", f"TABLE {table}"):
+                may = (
+                    nullcontext() if role in SECRET_READERS[table] else pytest.raises(ProgrammingError, match="denied")
+                )
+                with may, connection.begin():
+                    connection.execute(text(asked))
 
 
 @pytest.mark.slow

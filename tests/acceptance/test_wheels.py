@@ -342,6 +342,8 @@ def test_the_server_does_what_the_checkout_does(server_with_postgres: Environmen
             assert server.lagloss("apply", "orders.yaml") == "orders: version 1\n"
             server.lagloss("windows", "orders")
             assert " fail " not in server.lagloss("doctor")
+            made = [*data_dir.iterdir(), *(data_dir / "kafka").rglob("*.log"), *(data_dir / "logs").iterdir()]
+            assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o066] == []
         with server.running(command, "demo", "--minutes", "1") as demo:
             demo.wait_until_it_says("pipeline: load", 240)
             wait_for(lambda: _closed_windows(server) > 50, 120, "the past hour")

@@ -63,8 +63,8 @@ def _is_block(block: Any) -> bool:
     match block:
         case {"type": "header", "text": {"type": "plain_text", "text": str(text)}}:
             return 0 < len(text) <= 150
-        case {"type": "section", "text": {"type": "plain_text" | "mrkdwn" as kind, "text": str(text)}}:
-            return 0 < len(text) <= _LIMITS[kind]
+        case {"type": "section", "text": {"type": "plain_text" | "mrkdwn" as kind, "text": str(text)} as object_}:
+            return 0 < len(text) <= _LIMITS[kind] and not (kind == "plain_text" and "verbatim" in object_)
         case {"type": "context", "elements": [*elements]}:
             return 0 < len(elements) <= 10
         case {"type": "divider"}:
@@ -81,3 +81,11 @@ def texts(payload: dict[str, Any]) -> list[str]:
     """All texts of a message."""
     blocks = [*payload["blocks"], *(block for part in payload["attachments"] for block in part["blocks"])]
     return [payload["text"], *(block["text"]["text"] for block in blocks if "text" in block)]
+
+
+def is_literal(payload: Any) -> bool:
+    """Whether every text with markup is `verbatim`: in others Slack makes links of addresses and `#channel`, and calls
+    whom `@here` means."""
+    if isinstance(payload, dict):
+        return (payload.get("type") != "mrkdwn" or payload.get("verbatim") is True) and is_literal([*payload.values()])
+    return all(map(is_literal, payload)) if isinstance(payload, list) else True

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -44,6 +44,7 @@ from taps.store import NotOwned, TapStore
 from taps.topic_reader import TopicReader
 from taps.wanted import RunningTap
 
+T = TypeVar("T")
 WINDOW_MS = 60_000
 STAMPS: Mapping[str, Callable[[int], int]] = {
     "honest": lambda now_ms: now_ms,
@@ -258,11 +259,17 @@ class History:
         return {at: self._bounds(at)[1] for at in range(self.partitions)}
 
     def _bounds(self, partition: int) -> tuple[int, int]:
-        """The first and the end offset of a partition, once the client knows a new one."""
+        """The first and the end offset of a partition."""
+        return self._of_partition(
+            lambda: self.committer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+        )
+
+    def _of_partition(self, ask: Callable[[], T]) -> T:
+        """What brokers and client answer once both know a new partition."""
         deadline = time.monotonic() + 10
         while True:
             try:
-                return self.committer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=10)
+                return ask()
             except KafkaException:
                 assert time.monotonic() < deadline
                 self.committer.list_topics(self.topic, timeout=10)
@@ -286,15 +293,18 @@ class History:
 
     def _end(self, partition: int) -> int:
         """The end of a partition, records of an open transaction included."""
-        return self.shared.topics.look(self.topic, range(self.partitions)).logs[partition].end
+        look = self._of_partition(lambda: self.shared.topics.look(self.topic, range(self.partitions)))
+        return look.logs[partition].end
 
     def commit_beyond(self) -> None:
         """Have the group say that it is beyond the end of the log, and the tap see it before the log has passed it."""
+        if self._open is None:
+            self._wait_for_markers()  # by which the log would pass a commit just beyond its end
         at = self.random.randrange(self.partitions)
-        offset = self._end(at) + self.random.choice([1, 3, 1_000])
+        offset, before = self._end(at) + self.random.choice([1, 3, 1_000]), self._stored("group").void.get(at)
         self._commit(at, offset)
         deadline = time.monotonic() + PATIENCE_S
-        while (void := self._stored("group").void.get(at)) is None or void.offset != offset:
+        while self._stored("group").void.get(at) in (None, before):
             assert time.monotonic() < deadline, (
                 f"seed {self.seed}: the tap does not see {offset} beyond the end of {at}: "
                 f"{self.trouble!r}, {self._stored('group')}"
@@ -419,7 +429,10 @@ class History:
     def _wait_for_markers(self) -> None:
         """Wait until the broker has ended every transaction: the client's call returns before that."""
         reader, deadline = self.runners["topic"][0].reader, time.monotonic() + 30
-        while any(log.stable_end < log.end for log in reader.look(reader.describe().partitions).logs.values()):
+        while any(
+            log.stable_end < log.end
+            for log in self._of_partition(lambda: reader.look(reader.describe().partitions)).logs.values()
+        ):
             assert time.monotonic() < deadline
 
     def _has_read_all(self, kind: str) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import threading
 import time
 from collections.abc import Sequence
@@ -26,6 +27,10 @@ from lagloss_server.net.secret import Secret
 
 TIMEOUT_S: Final = 30.0
 """Apprise waits up to 5.5 s between two messages to one service, and some services take several requests."""
+
+_MENTION: Final = re.compile(r"(?<!\w)@(?=\w)|<(?=[@!#])")
+"""Where Discord, Slack, Teams and others begin to read a name: `@everyone`, `<@123>`, `<!channel>`."""
+_WORD_JOINER: Final = "\u2060"
 
 _NOTIFY_TYPES: Final = {
     "critical": apprise.NotifyType.FAILURE,
@@ -89,11 +94,14 @@ class AppriseTransport:
         """Do nothing: no connection is kept open."""
 
     def _ask(self, number: int, key: str, said: RenderedMessage) -> None:
-        text = as_text(said).encode("utf-8", "replace").decode()
+        text = _without_mentions(as_text(said))
         notify_type = _NOTIFY_TYPES[said.sections[-1].tone]
         try:
             done = self._services[number].notify(
-                body=text, title=said.title, notify_type=notify_type, body_format=apprise.NotifyFormat.TEXT
+                body=text,
+                title=_without_mentions(said.title),
+                notify_type=notify_type,
+                body_format=apprise.NotifyFormat.TEXT,
             )
         except Exception:  # a plug-in's own; its text may hold the address
             return
@@ -109,3 +117,8 @@ class AppriseTransport:
         missing = [str(number + 1) for number in range(len(self._services)) if str(number) not in reached]
         why = f"; not done within {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
         return TryLater(f"Apprise did not deliver to number {', '.join(missing)} of its URLs{why}")
+
+
+def _without_mentions(text: str) -> str:
+    """Return a text that looks the same and in which a chat finds no mention: message ids come from any sender."""
+    return _MENTION.sub(f"\\g<0>{_WORD_JOINER}", text).encode("utf-8", "replace").decode()

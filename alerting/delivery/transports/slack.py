@@ -1,4 +1,4 @@
-"""Slack by an incoming webhook: Block Kit, within its limits, nothing in it taken for markup."""
+"""Slack by an incoming webhook: Block Kit, within its limits, no text of others taken for a link or a mention."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def payload(said: RenderedMessage) -> dict[str, Any]:
         ],
     }
     if len(shown) < len(said.sections):
-        more = {"type": "mrkdwn", "text": f"and {len(said.sections) - len(shown)} more"}
+        more = _literal(f"and {len(said.sections) - len(shown)} more")
         document["attachments"].append({"blocks": [{"type": "context", "elements": [more]}]})
     return document
 
@@ -119,7 +119,7 @@ def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
             kept.append("…")
             break
         kept.append(line)
-    return {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(kept)}}
+    return {"type": "section", "text": _literal("\n".join(kept))}
 
 
 def _mrkdwn_line(line: TextLine) -> str:
@@ -131,6 +131,11 @@ def _mrkdwn_line(line: TextLine) -> str:
     if line.kind == "command":
         return f"*{line.label}:* `{_escaped(line.text.replace('`', chr(39)), 1_500)}`"
     return f"*{line.label}:* {_escaped(line.text, 1_500)}"
+
+
+def _literal(text: str) -> dict[str, Any]:
+    """Return a text in which Slack makes links and mentions only of what is written as one."""
+    return {"type": "mrkdwn", "text": text, "verbatim": True}
 
 
 def _plain(text: str) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from lagloss.broker.connection import BOOTSTRAP_VARIABLE, Cluster
+from lagloss.environment import secret
 from lagloss.sdk.outlets.kafka import KafkaOutlet, Outlet
 
 COLLECTOR_VARIABLE: Final = "LAGLOSS_COLLECTOR_URL"
@@ -26,6 +27,7 @@ def outlet_maker(
 
     Raises:
         ModuleNotFoundError: a collector is given and httpx2 is not installed.
+        BadSetting: the token's file cannot be read, or the token is given in both ways.
     """
     address = cluster or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
     if address:
@@ -39,4 +41,5 @@ def outlet_maker(
         problem = f"beacons over HTTP need {error.name}: run `pip install 'lagloss[http]'`"
         raise ModuleNotFoundError(problem, name=error.name) from error
 
-    return lambda: HttpOutlet(url, pipeline, token or os.environ.get(TOKEN_VARIABLE))
+    shown = token or secret(os.environ, TOKEN_VARIABLE) or None
+    return lambda: HttpOutlet(url, pipeline, shown)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,8 @@ from typing import Any, Final
 
 from lagloss.errors import EXIT_BREACHED, EXIT_NOT_ENOUGH_DATA, EXIT_OK
 from lagloss_server.errors import ServerNotReady
-from lagloss_server.ops.processes import PACKAGES, log_tail, own_modules_first, spawn, terminate
+from lagloss_server.ops.child_environment import PACKAGES
+from lagloss_server.ops.processes import log_tail, python, run, spawn, terminate
 
 MODULE: Final = "pipeline_under_test"
 NAME: Final = "clicks"
@@ -44,7 +43,7 @@ class PipelineProcess:
     def __init__(self, command: str, bootstrap: str, data_dir: Path, *options: str, nice: int = 0) -> None:
         self.log_path = data_dir / f"{command}.log"
         self._name = f"the reference pipeline's {command}"
-        words = [sys.executable, "-m", MODULE, command, "--bootstrap", bootstrap, "--data-dir", str(data_dir)]
+        words = python(MODULE, command, "--bootstrap", bootstrap, "--data-dir", data_dir)
         prefix = ["nice", "-n", str(nice)] if nice else []
         self.process: subprocess.Popen[bytes] = spawn([*prefix, *words, *options], self.log_path)
         self._read_to = 0
@@ -88,9 +87,8 @@ def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
 
 def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
     """Run a command of the reference pipeline and return the document that it prints."""
-    words = [sys.executable, "-m", MODULE, *command, "--data-dir", str(data_dir)]
-    env = {**os.environ, **own_modules_first()}
-    found = subprocess.run(words, capture_output=True, check=True, text=True, env=env)
+    found = run(python(MODULE, *command, "--data-dir", data_dir))
+    found.check_returncode()
     document: dict[str, Any] = json.loads(found.stdout)
     return document
 
@@ -101,9 +99,8 @@ def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
     Raises:
         ServerNotReady: if it cannot compare.
     """
-    words = [sys.executable, "-m", MODULE, "verdict", "--json", "--data-dir", str(data_dir)]
-    env = {**os.environ, **own_modules_first(), "LAGLOSS_DATA_DIR": str(lagloss_data_dir)}
-    found = subprocess.run(words, capture_output=True, check=False, text=True, env=env)
+    words = python(MODULE, "verdict", "--json", "--data-dir", data_dir)
+    found = run(words, {"LAGLOSS_DATA_DIR": str(lagloss_data_dir)})
     if found.returncode == EXIT_NOT_ENOUGH_DATA:
         return None
     if found.returncode not in (EXIT_OK, EXIT_BREACHED):

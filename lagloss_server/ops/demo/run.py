@@ -35,7 +35,8 @@ from lagloss_server.ops.demo.pipeline import (
 )
 from lagloss_server.ops.demo.view import DemoView, LiveView, Picture, PlainView, table_of
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.up import ServiceStack, signals_interrupt
+from lagloss_server.ops.processes import python
+from lagloss_server.ops.up import ServiceStack, end_leftovers_in, signals_interrupt
 from lagloss_server.rules.freshness import due_ms
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -97,6 +98,7 @@ def make_empty(data_dir: Path) -> None:
         except BlockingIOError as error:
             lock.seek(0)
             raise AlreadyRunning(what="lagloss demo", path=data_dir, pid=lock.read().strip() or "unknown") from error
+        end_leftovers_in(data_dir)
         EmbeddedPostgres.remove(data_dir / "postgres")
         for path in data_dir.iterdir():
             if path.is_dir():
@@ -191,7 +193,7 @@ class Demo:
             self._picture.truths[truth["window_start_s"]] = truth
         if progress["phase"] == "load" and self._load_began is None:
             self._load_began = time.monotonic()
-            command = f"{sys.executable} -P -m {MODULE} play"
+            command = " ".join(python(MODULE, "play"))
             self._view.say(
                 f"inject faults: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`"
             )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lagloss_server.errors import ServerNotInstalled
+from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.jars import jars_dir
+from lagloss_server.ops.processes import python, run
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class LockedEnvironment:
         Raises:
             ServerNotInstalled: a package could not be fetched, or differs from the lock.
         """
-        python, stamp = self.folder / "bin" / "python", self.folder / ".complete"
+        interpreter, stamp = self.folder / "bin" / "python", self.folder / ".complete"
         digest = hashlib.sha256(self.lock.read_bytes()).hexdigest()
         with _alone_in(self.folder):
             if not stamp.exists() or stamp.read_text() != digest:
-                self._make(python)
+                self._make(interpreter)
                 stamp.write_text(digest)
-        return python
+        return interpreter
 
-    def _make(self, python: Path) -> None:
-        pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps"]
+    def _make(self, interpreter: Path) -> None:
+        install = ("install", "--quiet", "--no-deps", "--require-hashes", "-r", self.lock)
         for command in (
-            [sys.executable, "-m", "venv", "--clear", str(self.folder)],
-            [*pip, "--require-hashes", "-r", str(self.lock)],
+            python("venv", "--clear", self.folder),
+            python("pip", "--disable-pip-version-check", *install, interpreter=interpreter),
         ):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = run(command, environment=foreign_environment)
             if done.returncode != 0:
                 raise ServerNotInstalled(server=self.server, detail=(done.stderr or done.stdout).strip()[-2_000:])
 

@@ -23,9 +23,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
+from lagloss_server.ops import disk
+from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.kafka_node import (
     LONE_CONTROLLER,
-    MAIN_CLASS,
     BrokerAccess,
     BrokerNode,
     format_folder,
@@ -34,10 +35,9 @@ from lagloss_server.ops.embedded.kafka_node import (
 )
 from lagloss_server.ops.jars import broker_jars
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.processes import choose_port, spawn, terminate, wait_gone
+from lagloss_server.ops.processes import choose_port, end_leftovers, spawn, terminate
 
-LEFTOVER_S: Final = 30
-"""Time for which a broker whose parent was killed can shut down before it counts as another instance's."""
+MAIN_CLASS: Final = "kafka.Kafka"
 ASK_TIMEOUT_S: Final = 1.0
 LET_IN: Final = BrokerAccess()
 """Everybody on this machine."""
@@ -49,6 +49,8 @@ class EmbeddedKafka:
     Port 0 takes the last port if it is free, else any free one. With several brokers, `port` is the first's. Topics are
     never created by mention. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
+
+    name: Final = "Kafka"
 
     def __init__(
         self,
@@ -89,16 +91,23 @@ class EmbeddedKafka:
     def start(self, timeout_s: float = 60) -> Self:
         """Start every broker and wait until they answer.
 
-        Raises JavaMissing, JarsMissing, PortInUse, AlreadyRunning, StaleDataDirectory or ServerNotReady.
+        Raises JavaMissing, JarsMissing, PortInUse, AlreadyRunning, StaleDataDirectory, DiskUnusable or ServerNotReady.
         """
+        with disk.naming(self.data_dir):
+            self._start(timeout_s)
+        return self
+
+    def _start(self, timeout_s: float) -> None:
         java, class_path = self._java = find_java(), os.pathsep.join(map(str, broker_jars()))
         self.data_dir.mkdir(parents=True, exist_ok=True)
+        # two brokers in one folder would corrupt it
+        end_leftovers(self.name, self.data_dir, self.data_dir.glob("node-*/kafka.pid"))
+        disk.demand(self.data_dir)
         self._nodes = self._plan_nodes()
         # clients know it by now: a restart of this object must keep it
         self._wanted_port = next(node.port for node in self._nodes if node.is_broker)
         cluster_id = self._cluster_id()
         for node in self._nodes:
-            self._await_leftover(node)
             node.folder.mkdir(exist_ok=True)
             write_properties(node, self._nodes, self._access)
             if not (node.logs_folder / "meta.properties").exists():
@@ -111,7 +120,6 @@ class EmbeddedKafka:
         except BaseException:
             self.stop()
             raise
-        return self
 
     def stop(self, timeout_s: float = 20) -> None:
         """Stop every broker in an orderly way, so that the next start needs no recovery. Idempotent."""
@@ -121,7 +129,6 @@ class EmbeddedKafka:
                 process.send_signal(signal.SIGTERM)
         for number in sorted(self._processes, reverse=True):
             terminate(self._processes[number], timeout_s)
-            (self.data_dir / f"node-{number}" / "kafka.pid").unlink(missing_ok=True)
         self._processes.clear()
 
     def kill_broker(self, number: int) -> None:
@@ -177,19 +184,20 @@ class EmbeddedKafka:
             )
             nodes.append(node)
         ports = {node.number: (node.port, node.controller_port) for node in nodes}
-        (self.data_dir / "ports.json").write_text(json.dumps(ports))
+        disk.write_whole(self.data_dir / "ports.json", json.dumps(ports))
         return nodes
 
     def _launch(self, node: BrokerNode) -> None:
         assert self._java is not None, "start comes first"
-        self._processes[node.number] = spawn(self._command(*self._java, node), node.log_path)
-        node.pid_path.write_text(str(self._processes[node.number].pid))
+        command = self._command(*self._java, node)
+        words = {"LC_ALL": "C.UTF-8"}  # the operating system's reasons in the words that `disk` knows
+        self._processes[node.number] = spawn(command, node.log_path, env=words, environment=foreign_environment)
 
     def _cluster_id(self) -> str:
         """Return the id in `cluster.id`, created at first start; raise if a node was formatted for another cluster."""
         path = self.data_dir / "cluster.id"
         if not path.exists():
-            path.write_text(urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
+            disk.write_whole(path, urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
         cluster_id = path.read_text().strip()
         controller = self.data_dir / f"node-{LONE_CONTROLLER}"
         if controller.exists() != (self._brokers > 1) and (self.data_dir / "node-1").exists():
@@ -212,14 +220,6 @@ class EmbeddedKafka:
                     detail=f"node {node.number} belongs to cluster {other}, expected {cluster_id}",
                 )
         return cluster_id
-
-    def _await_leftover(self, node: BrokerNode) -> None:
-        """Wait for the broker of a killed parent to end: two brokers in one folder would corrupt it."""
-        if node.pid_path.exists():
-            text = node.pid_path.read_text().strip()
-            if text.isdigit() and not wait_gone(int(text), MAIN_CLASS, LEFTOVER_S):
-                raise AlreadyRunning(what="Kafka", path=self.data_dir, pid=text)
-            node.pid_path.unlink()
 
     def _command(self, java: Path, class_path: str, node: BrokerNode) -> list[str | Path]:
         log4j = resources.files("lagloss_server.ops.embedded").joinpath("log4j2.xml")
@@ -248,11 +248,15 @@ class EmbeddedKafka:
             except KafkaException:
                 pass
             if time.monotonic() > deadline:
-                raise ServerNotReady(server="Kafka", detail=f"no answer within {timeout_s:.0f} s", log=self.log_path)
+                detail = f"no answer within {timeout_s:.0f} s"
+                raise disk.problem_of(self.data_dir) or ServerNotReady(server="Kafka", detail=detail, log=self.log_path)
             time.sleep(0.05)
 
     def _startup_error(self, node: BrokerNode) -> Exception:
         log = node.log_path.read_text(errors="replace")
+        unusable = disk.problem_of(self.data_dir, log)
+        if unusable is not None:
+            return unusable
         if "Address already in use" in log or "Failed to bind" in log:
             return PortInUse(server="Kafka", port=node.port)
         if "Failed to acquire lock" in log:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from lagloss_server.errors import StaleDataDirectory
-from lagloss_server.ops.processes import LOOPBACK, launcher
+from lagloss_server.ops.child_environment import foreign_environment
+from lagloss_server.ops.disk import problem_of
+from lagloss_server.ops.processes import LOOPBACK, run
 
-MAIN_CLASS: Final = "kafka.Kafka"
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 LONE_CONTROLLER: Final = 0
 """Number of the node that is only a controller."""
@@ -42,10 +42,6 @@ class BrokerNode:
     @property
     def log_path(self) -> Path:
         return self.folder / "kafka.log"
-
-    @property
-    def pid_path(self) -> Path:
-        return self.folder / "kafka.pid"
 
     @property
     def address(self) -> str:
@@ -115,11 +111,11 @@ def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str
     identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
     tool = ("kafka.tools.StorageTool", "format", *identity, voters, *options)
     fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a second
-    done = subprocess.run(
-        [*launcher(), java, *fast, "-cp", class_path, *tool], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = run([java, *fast, "-cp", class_path, *tool], environment=foreign_environment, timeout_s=120)
     if done.returncode != 0:
-        raise StaleDataDirectory(server="Kafka", path=node.folder, detail=last_error(done.stdout + done.stderr))
+        said = done.stdout + done.stderr
+        unusable = problem_of(node.folder, said)
+        raise unusable or StaleDataDirectory(server="Kafka", path=node.folder, detail=last_error(said))
 
 
 def last_error(log: str) -> str:

@@ -16,8 +16,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from lagloss_server.errors import ServerNotReady
+from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.environment import LockedEnvironment
-from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
+from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, python, spawn, terminate
 
 ENVIRONMENT: Final = LockedEnvironment(
     "LocalStack", Path(__file__).with_name("localstack.lock"), "LAGLOSS_LOCALSTACK_DIR"
@@ -62,7 +63,7 @@ class EmbeddedLocalStack:
 
         Raises ServerNotInstalled, PortInUse or ServerNotReady.
         """
-        python = ENVIRONMENT.ensure()
+        interpreter = ENVIRONMENT.ensure()
         self.port = choose_port("LocalStack", self._wanted_port, self.port or None)
         settings = {
             "SERVICES": ",".join(SERVICES),
@@ -73,9 +74,14 @@ class EmbeddedLocalStack:
             "SKIP_SSL_CERT_DOWNLOAD": "1",
             "SQS_ENDPOINT_STRATEGY": "path",
             "FILESYSTEM_ROOT": str(self.data_dir / "files"),
-            "PYTHONPATH": "",  # its boto3, and not lagloss's
         }
-        self._process = spawn([python, "-m", "localstack.runtime.main"], self.log_path, env=settings)
+        self._process = spawn(
+            python("localstack.runtime.main", interpreter=interpreter),
+            self.log_path,
+            env=settings,
+            environment=foreign_environment,
+            cwd=self.data_dir,
+        )
         try:
             self._await_ready(self._process, timeout_s)
         except BaseException:

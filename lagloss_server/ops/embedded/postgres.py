@@ -8,6 +8,7 @@ and its place is noted in the data directory: opening root's home to every user 
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -22,17 +23,30 @@ from urllib.parse import quote
 import psycopg
 
 from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.ops import disk
+from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.postgres_programs import find_programs
-from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_tail, spawn, terminate, wait_gone
+from lagloss_server.ops.private_files import make_folder
+from lagloss_server.ops.processes import (
+    LOOPBACK,
+    choose_port,
+    end_leftovers,
+    log_tail,
+    pid_path_of,
+    run,
+    spawn,
+    terminate,
+)
 
 SERVER_USER: Final = "nobody"
 ROOT_STATE: Final = Path("/var/lib/lagloss")
 """Only root can create or change it, so no other user can plant a cluster or a program there."""
 USER: Final = "lagloss"
-LEFTOVER_S: Final = 30
 _ENV: Final = ("/usr/bin/env",)
 """Finds a command for the launcher, which cannot: once it is another user it may not reach its own modules."""
 
+_NOT_ITS_DATA: Final = r"Cannot allocate memory|Too many open files|Input/output error|shared memory|semaphore"
+"""What ends a server whose data is good."""
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
     "unix_socket_directories": "",  # a socket's path may be 107 bytes at most; data directories are longer
@@ -49,6 +63,8 @@ class EmbeddedPostgres:
     `url` names the file with the password, which only the user who started the server can read, in libpq's terms: it
     may be printed. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
+
+    name: Final = "PostgreSQL"
 
     def __init__(self, data_dir: Path, port: int = 0, database: str = "lagloss") -> None:
         self.data_dir = data_dir.absolute()
@@ -80,37 +96,44 @@ class EmbeddedPostgres:
     def start(self, timeout_s: float = 60) -> Self:
         """Create the cluster if there is none, start it, wait until it answers, create the database.
 
-        Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
+        Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory, DiskUnusable or ServerNotReady.
         """
-        self.data_dir.mkdir(parents=True, exist_ok=True)
+        with disk.naming(self.data_dir):
+            self._start(timeout_s)
+        return self
+
+    def _start(self, timeout_s: float) -> None:
+        make_folder(self.data_dir, passable=self._as_user is not None)
+        end_leftovers(self.name, self.data_dir, [pid_path_of(self.log_path)])  # the lock file of a dead one it removes
         self._check_user()
+        disk.demand(self.data_dir)
         programs = find_programs(self._as_user, _root_state)
         cluster = self._cluster()
+        disk.demand(cluster)
         if not (cluster / "PG_VERSION").exists():
             self._initdb(programs, cluster)
         self._check_version(programs, cluster)
-        self._await_leftover(cluster)
         port_path = self.data_dir / "port"
         remembered = port_path.read_text() if port_path.exists() else ""
         self.port = choose_port("PostgreSQL", self._wanted_port, int(remembered) if remembered.isdigit() else None)
-        port_path.write_text(str(self.port))
+        disk.write_whole(port_path, str(self.port))
         self._wanted_port = self.port  # clients know it by now: a restart of this object must keep it
         self.log_path.unlink(missing_ok=True)
         settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
         self._process = spawn(
             [programs / "postgres", "-D", cluster, "-p", str(self.port), *settings],
             self.log_path,
+            environment=foreign_environment,
             # SIGTERM would wait for clients to leave; SIGINT is the fast, still orderly end.
             on_parent_death=signal.SIGINT,
             user=self._as_user,
             cwd=cluster.parent,
         )
         try:
-            self._await_ready(timeout_s)
+            self._await_ready(timeout_s, cluster)
         except BaseException:
             self.stop()
             raise
-        return self
 
     def stop(self, timeout_s: float = 20) -> None:
         """Stop the server at once but in an orderly way. Idempotent."""
@@ -166,7 +189,7 @@ class EmbeddedPostgres:
         if parent.parent != self.data_dir:
             cluster.mkdir(mode=0o700)
             shutil.chown(cluster, SERVER_USER)
-            note.write_text(f"{cluster}\n")
+            disk.write_whole(note, f"{cluster}\n")
         return cluster
 
     def _check_user(self) -> None:
@@ -174,9 +197,7 @@ class EmbeddedPostgres:
         if self._as_user is None:
             return
         try:
-            done = subprocess.run(
-                [*launcher(user=self._as_user), *_ENV, "true"], capture_output=True, text=True, check=False
-            )
+            done = run([*_ENV, "true"], environment=foreign_environment, user=self._as_user)
             problem = done.stderr.strip()
         except LookupError as error:
             problem = str(error)
@@ -189,8 +210,8 @@ class EmbeddedPostgres:
         """Return True if the server's user can reach `path`: found by trying, since groups and ACLs count as well."""
         if self._as_user is None:
             return True
-        test = [*launcher(user=self._as_user), *_ENV, "test", "-x", str(path)]
-        return subprocess.run(test, check=False, cwd="/").returncode == 0
+        test = [*_ENV, "test", "-x", path]
+        return run(test, environment=foreign_environment, user=self._as_user, cwd="/").returncode == 0
 
     def _initdb(self, programs: Path, cluster: Path) -> None:
         """Create the cluster beside its place, then move it there: an interrupted initdb leaves nothing half-made."""
@@ -205,17 +226,15 @@ class EmbeddedPostgres:
         if self._as_user:
             shutil.chown(password_file, self._as_user)
         command = [
-            *launcher(user=self._as_user),
             *(programs / "initdb", "-D", fresh, "-U", USER, "--pwfile", password_file, "--auth=scram-sha-256"),
             *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
         ]
-        done = subprocess.run(
-            list(map(str, command)), capture_output=True, text=True, timeout=180, check=False, cwd=cluster.parent
-        )
+        done = run(command, environment=foreign_environment, user=self._as_user, cwd=cluster.parent, timeout_s=180)
         password_file.unlink()
         if done.returncode != 0:
+            unusable = disk.problem_of(cluster, done.stderr)
             detail = (done.stderr.strip() or done.stdout.strip() or "initdb failed").splitlines()[-1]
-            raise ServerNotReady(server="PostgreSQL", detail=detail, log=self.log_path)
+            raise unusable or ServerNotReady(server="PostgreSQL", detail=detail, log=self.log_path)
         self._keep(password)
         if cluster.exists():
             cluster.rmdir()
@@ -227,7 +246,7 @@ class EmbeddedPostgres:
 
     def _check_version(self, programs: Path, cluster: Path) -> None:
         made_by = (cluster / "PG_VERSION").read_text().strip()
-        done = subprocess.run([programs / "postgres", "-V"], capture_output=True, text=True, timeout=30, check=False)
+        done = run([programs / "postgres", "-V"], environment=foreign_environment, timeout_s=30)
         found = done.stdout.split()[-1].split(".")[0] if done.stdout else "?"
         if made_by != found:
             detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"
@@ -239,19 +258,11 @@ class EmbeddedPostgres:
         if not self._passfile.exists():
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
 
-    def _await_leftover(self, cluster: Path) -> None:
-        """Wait for the server of a killed parent to end; PostgreSQL removes the lock file of a dead one itself."""
-        lock = cluster / "postmaster.pid"
-        if lock.exists():
-            pid = lock.read_text().split("\n", 1)[0].strip()
-            if pid.isdigit() and not wait_gone(int(pid), str(cluster), LEFTOVER_S):
-                raise AlreadyRunning(what="PostgreSQL", path=self.data_dir, pid=pid)
-
-    def _await_ready(self, timeout_s: float) -> None:
+    def _await_ready(self, timeout_s: float, cluster: Path) -> None:
         deadline = time.monotonic() + timeout_s
         while True:
             if self._process is None or self._process.poll() is not None:
-                raise self._startup_error()
+                raise self._startup_error(cluster)
             try:
                 with psycopg.connect(self.database_url("postgres"), connect_timeout=2, autocommit=True) as connection:
                     found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [self.database])
@@ -263,16 +274,20 @@ class EmbeddedPostgres:
                     detail = "its password is not the one in the password file"
                     raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail) from error
                 if time.monotonic() > deadline:
-                    raise ServerNotReady(server="PostgreSQL", detail=str(error), log=self.log_path) from error
+                    unready = ServerNotReady(server="PostgreSQL", detail=str(error), log=self.log_path)
+                    raise disk.problem_of(cluster) or unready from error
             time.sleep(0.05)
 
-    def _startup_error(self) -> Exception:
+    def _startup_error(self, cluster: Path) -> Exception:
+        unusable = disk.problem_of(cluster, self.log_path.read_text(errors="replace"))
+        if unusable is not None:
+            return unusable
         tail = log_tail(self.log_path, 4)
         if "could not create any TCP/IP sockets" in tail or "Address already in use" in tail:
             return PortInUse(server="PostgreSQL", port=self.port)
-        if "lock file" in tail:
+        if "lock file" in tail or "pre-existing shared memory" in tail:  # the second: of a killed one's child
             return AlreadyRunning(what="PostgreSQL", path=self.data_dir, pid="unknown, see its postmaster.pid")
-        if "FATAL" in tail or "PANIC" in tail:
+        if re.search("FATAL|PANIC", tail) and not re.search(_NOT_ITS_DATA, tail):
             return StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=tail)
         return ServerNotReady(server="PostgreSQL", detail=tail, log=self.log_path)
 

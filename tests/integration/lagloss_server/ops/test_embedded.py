@@ -26,6 +26,8 @@ from lagloss_server.errors import AlreadyRunning, PortInUse, StaleDataDirectory
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
+from tests.support.compose import broker_check
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
 
@@ -43,6 +45,21 @@ def test_topics_keep_log_append_time_and_may_be_made_twice(kafka_bootstrap: str)
     found = admin.list_topics(timeout=10).topics
     assert [len(found[name].partitions) for name in (BEACONS, REPORTS)] == [8, 4]
     assert wrong_settings(admin, BEACONS) == wrong_settings(admin, REPORTS) == {}
+
+
+def test_the_composed_brokers_health_check_notices_one_that_does_not_answer(kafka: EmbeddedKafka) -> None:
+    def is_healthy() -> bool:
+        command = broker_check(int(kafka.bootstrap.rsplit(":", 1)[1]))
+        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
+
+    (process,) = kafka.processes
+    assert is_healthy()
+    process.send_signal(signal.SIGSTOP)  # the kernel accepts connections all the same
+    try:
+        assert not is_healthy()
+    finally:
+        process.send_signal(signal.SIGCONT)
+    assert is_healthy()
 
 
 def test_making_topics_that_are_there_leaves_no_client_to_the_garbage_collector(kafka_bootstrap: str) -> None:
@@ -82,7 +99,7 @@ def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: P
 
 
 def test_a_second_kafka_on_the_same_folder_is_refused(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lagloss_server.ops.embedded.kafka.LEFTOVER_S", 0.2)
+    monkeypatch.setattr("lagloss_server.ops.processes.DYING_S", 0.2)
     with pytest.raises(AlreadyRunning, match="--data-dir"):
         EmbeddedKafka(kafka.data_dir).start()
 
@@ -168,6 +185,24 @@ def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, mo
             assert connection.execute("SELECT 1").fetchone() == (1,)
     assert own_dir.stat().st_mode & 0o777 == 0o700
     assert len(list(root_state.glob("cluster-*"))) == 1
+
+
+@pytest.mark.parametrize("earlier", [0o022, OWNER_ONLY])
+def test_a_data_directory_that_is_closed_to_others_lets_the_server_pass(own_dir: Path, earlier: int) -> None:
+    """As `up` closes it; with files of an earlier version, or new ones."""
+    passable = os.geteuid() == 0
+    for mask in (earlier, OWNER_ONLY):
+        with umask(mask):
+            make_folder(own_dir / "data", passable=passable)
+            close_folder(own_dir / "data", passable=passable)
+            with EmbeddedPostgres(own_dir / "data" / "postgres") as server, psycopg.connect(server.url) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+        (own_dir / "data" / "postgres" / "port").chmod(0o666 & ~mask)
+        (own_dir / "data" / "postgres").chmod(0o777 & ~mask | 0o011)
+    close_folder(own_dir / "data", passable=passable)
+    assert (own_dir / "data" / "postgres" / "cluster" / "data").is_dir()  # and no place of root's is needed
+    paths = [own_dir / "data", *(own_dir / "data").iterdir(), *(own_dir / "data" / "postgres").iterdir()]
+    assert [path for path in paths if path.stat().st_mode & 0o066] == []
 
 
 @pytest.fixture

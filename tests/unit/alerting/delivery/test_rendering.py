@@ -98,6 +98,7 @@ def test_html_holds_only_our_own_elements_whatever_the_texts_are(group: list[Not
 def test_slack_takes_any_texts_and_none_is_markup(group: list[Notification]) -> None:
     payload = json.loads(json.dumps(slack.payload(message(group))).encode("utf-8", "replace"))
     assert fake_slack.error_of(payload) is None
+    assert fake_slack.is_literal(payload)
     for text in fake_slack.texts(payload):
         assert not fake_slack.stray_controls(text)
 
@@ -211,6 +212,7 @@ def test_an_example_without_a_known_id_is_shown_by_its_hash() -> None:
 def test_slack_shows_fifteen_incidents_of_a_large_group_and_counts_the_rest() -> None:
     payload = slack.payload(message([notification(number=number, id=str(number)) for number in range(60)]))
     assert fake_slack.error_of(payload) is None
+    assert fake_slack.is_literal(payload)
     assert payload["attachments"][-1]["blocks"][0]["elements"][0]["text"] == "and 45 more"
 
 

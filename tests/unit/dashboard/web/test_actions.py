@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextvars
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -15,6 +17,7 @@ from dashboard.backtesting import backtest
 from dashboard.request.current_user import LOCAL, Person, answer_for
 from dashboard.request.span import Span
 from lagloss.errors import LaglossError
+from lagloss_server.database_url import connection_options
 from lagloss_server.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, NotAllowed, NotEnoughData
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -89,7 +92,7 @@ def test_outside_of_a_request_nobody_may_act() -> None:
 
 def tried(program: str, timeout_s: float = 30, settings: Settings = SETTINGS) -> Any:
     """A backtest by a program that gets the words of the command."""
-    command = ("-c", program)
+    command = (sys.executable, "-c", program)
     return asked_by(LOCAL, lambda: backtest(STORE, settings, "chain", SPAN, command=command, timeout_s=timeout_s))
 
 
@@ -99,6 +102,23 @@ def test_a_backtest_is_given_the_database_and_the_span_and_its_document_is_read(
         "postgresql://nowhere/none", "chain",
         "--from", "1970-01-01T00:00:00Z", "--to", "1970-01-01T01:00:00Z", "--json",
     ]  # fmt: skip
+
+
+def test_a_backtest_reads_the_database_where_its_url_is_in_a_file_and_no_other_secret(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "url").write_text("postgresql://ann@db/lagloss")
+    (tmp_path / "secret").write_text("s3cr3t")
+    monkeypatch.setenv("LAGLOSS_DATABASE_URL_FILE", str(tmp_path / "url"))
+    for name in ("LAGLOSS_DATABASE_PASSWORD_FILE", "LAGLOSS_OIDC_CLIENT_SECRET_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "secret"))
+    told = (
+        "import json; from lagloss_server.settings import Settings; s = Settings();"
+        "print(json.dumps([s.require_database(), s.oidc_client_secret]))"
+    )
+    database, secret = tried(told, settings=Settings())
+    assert connection_options(database) == {"user": "ann", "host": "db", "dbname": "lagloss", "password": "s3cr3t"}
+    assert secret == ""
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from lagloss_server.errors import ServerNotInstalled
-from lagloss_server.ops.embedded import environment
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.embedded.localstack import ENVIRONMENT as LOCALSTACK
 from pipeline_under_test.batch.airflow import ENVIRONMENT as AIRFLOW
@@ -37,7 +36,7 @@ def test_an_environment_of_this_lock_is_taken_as_it_is(
 ) -> None:
     made.folder.mkdir()
     (made.folder / ".complete").write_text(hashlib.sha256(made.lock.read_bytes()).hexdigest())
-    monkeypatch.setattr(environment.sys, "executable", "/nonexistent")
+    monkeypatch.setattr("sys.executable", "/nonexistent")
     assert made.ensure() == made.folder / "bin" / "python"
 
 

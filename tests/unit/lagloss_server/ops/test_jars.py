@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,3 +111,15 @@ def test_a_folder_of_jars_that_another_user_filled_is_used_as_it_is(
     (root / "spark" / "b-2.jar").write_bytes(b"jar")
     with pytest.raises(JarsNotFetched, match="cannot be written"):
         jars.ensure()
+
+
+def test_one_set_may_be_fetched_alone(root: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = jars.LockedJar("broker", "a-1.jar", LOCKED[0].sha256)
+    monkeypatch.setattr(jars, "read_lock", lambda: [*LOCKED, broker])
+    monkeypatch.setattr(sys, "argv", ["jars", "spark"])
+    assert jars.main() == 0
+    assert len(jars.spark_jars()) == len(GOOD)
+    assert not (root / "broker").exists()
+    monkeypatch.setattr(sys, "argv", ["jars"])
+    assert jars.main() == 0
+    assert [path.name for path in jars.broker_jars()] == ["a-1.jar"]

@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -18,16 +19,15 @@ import pytest
 from lagloss.errors import LaglossError
 from lagloss_server import errors
 from lagloss_server.errors import PortInUse
+from lagloss_server.ops._die_with_parent import started
+from lagloss_server.ops.demo.run import make_empty
 from lagloss_server.ops.processes import (
-    PACKAGES,
     choose_port,
-    is_running,
+    end_leftovers,
     log_tail,
-    own_modules_first,
     rotate,
     spawn,
     terminate,
-    wait_gone,
 )
 from lagloss_server.ops.supervisor import Service, start_all, stop_all
 from tests.support.kafka_log import wait_for
@@ -72,11 +72,6 @@ def test_a_file_of_a_services_name_is_not_started_in_its_place(
     assert "somebody else" not in (tmp_path / "log").read_text()
 
 
-def test_a_child_keeps_the_callers_path_after_lagloss_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", f"/first{os.pathsep}{PACKAGES}{os.pathsep}/second")
-    assert own_modules_first()["PYTHONPATH"] == os.pathsep.join([str(PACKAGES), "/first", "/second"])
-
-
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, tmp_path / "log"], stdout=subprocess.PIPE, text=True
@@ -85,15 +80,15 @@ def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         child = int(parent.stdout.readline())
         assert psutil.pid_exists(child)
         parent.send_signal(signal.SIGKILL)
-    assert wait_gone(child, "python", 20)
+    wait_until(lambda: not psutil.pid_exists(child))
 
 
 def test_a_child_writes_to_its_log_and_ends_when_asked(tmp_path: Path) -> None:
     process = spawn(SLEEP, tmp_path / "log")
     wait_until(lambda: (tmp_path / "log").read_text() == "awake\n")
-    assert is_running(process.pid, "time.sleep")
+    assert started(process.pid)
     assert terminate(process) == -signal.SIGTERM
-    assert not is_running(process.pid, "time.sleep")
+    assert not started(process.pid)
     assert terminate(process) == -signal.SIGTERM  # twice does no harm
 
 
@@ -167,3 +162,101 @@ def test_a_log_that_is_too_large_moves_aside_while_its_process_goes_on(tmp_path:
             rotate(log, max_bytes=3)
     assert (moved.read_text(), log.read_text()) == ("0\n1\n", "2\n")
     rotate(tmp_path / "none.log")
+
+
+def write_pids(path: Path, child: int, parent: int, child_started: str = "", parent_started: str = "") -> None:
+    """Write a file as launchers do; a start that is not given is the process's own."""
+    lines = ((child, child_started or started(child)), (parent, parent_started or started(parent)))
+    path.write_text("".join(f"{pid} {start or 'boot:0'}\n" for pid, start in lines))
+
+
+@pytest.fixture
+def leftover(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = spawn(SLEEP, tmp_path / "leftover.log")
+    yield process
+    terminate(process)
+
+
+def test_the_child_of_a_parent_that_lives_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leftover: subprocess.Popen[bytes]
+) -> None:
+    monkeypatch.setattr("lagloss_server.ops.processes.DYING_S", 0.1)
+    wait_until((tmp_path / "leftover.pid").exists)
+    with pytest.raises(errors.AlreadyRunning, match=rf"process {leftover.pid}\)"):
+        end_leftovers("it", tmp_path, [tmp_path / "leftover.pid"])
+    assert leftover.poll() is None
+
+
+@pytest.mark.parametrize("how", [signal.SIGCONT, signal.SIGSTOP])
+def test_what_a_dead_parent_left_is_waited_for_and_then_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leftover: subprocess.Popen[bytes], how: int
+) -> None:
+    monkeypatch.setattr("lagloss_server.ops.processes.LEFTOVER_S", 0.3)
+    leftover.send_signal(how)
+    path = tmp_path / "of-dead.pid"
+    write_pids(path, leftover.pid, 1, parent_started="an-earlier-boot:17")
+    began = time.monotonic()
+    end_leftovers("it", tmp_path, [path])
+    assert time.monotonic() - began >= 0.3
+    assert leftover.wait(5) == -signal.SIGKILL
+
+
+def test_a_process_with_the_number_of_a_leftover_is_neither_waited_for_nor_killed(
+    tmp_path: Path, leftover: subprocess.Popen[bytes]
+) -> None:
+    path = tmp_path / "stale.pid"
+    boot, _, tick = started(leftover.pid).rpartition(":")
+    began = time.monotonic()
+    for start in (f"{boot}:{int(tick) + 1}", f"another-boot:{tick}"):
+        write_pids(path, leftover.pid, 1, child_started=start, parent_started="another-boot:1")
+        end_leftovers("it", tmp_path, [path])
+    for text in ("", "torn", f"{leftover.pid}\n", f"{leftover.pid} \n1 \n", "x y\nz\n"):
+        path.write_text(text)
+        end_leftovers("it", tmp_path, [path, tmp_path / "none.pid"])
+    assert time.monotonic() - began < 5
+    assert leftover.poll() is None
+
+
+@pytest.mark.parametrize(
+    "log", ["logs/taps.log", "kafka/node-1/kafka.log", "postgres/postgres.log", "pipeline/run.log"]
+)
+def test_the_next_demo_waits_for_what_a_killed_one_left_before_it_removes_its_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log: str
+) -> None:
+    monkeypatch.setattr("lagloss_server.ops.processes.LEFTOVER_S", 0.1)
+    process = spawn(SLEEP, tmp_path / log)
+    path = (tmp_path / log).with_suffix(".pid")
+    wait_until(path.exists)
+    write_pids(path, process.pid, 1, parent_started="an-earlier-boot:17")
+    make_empty(tmp_path)
+    assert process.wait(5) == -signal.SIGKILL
+    assert [each.name for each in tmp_path.iterdir()] == ["up.lock"]
+
+
+def test_the_file_of_a_child_says_which_it_is_before_it_becomes_its_program(tmp_path: Path) -> None:
+    process = spawn(["cat", tmp_path / "it.pid"], tmp_path / "it.log")
+    assert process.wait(20) == 0
+    child, parent = (tmp_path / "it.log").read_text().splitlines()
+    assert child.split()[0] == str(process.pid)
+    assert parent == f"{os.getpid()} {started(os.getpid())}"
+
+
+def test_a_full_disk_does_not_keep_a_program_from_its_start(tmp_path: Path) -> None:
+    (tmp_path / "it.pid.new").mkdir()  # stands for a file that cannot be made
+    process = spawn(["echo", "started"], tmp_path / "it.log")
+    assert process.wait(20) == 0
+    assert (tmp_path / "it.log").read_text() == "started\n"
+
+
+def test_a_log_is_not_moved_aside_where_there_is_no_room_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "x.log"
+    log.write_text("a line\n")
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=3))
+    rotate(log, max_bytes=3)
+    assert log.read_text() == "a line\n"
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**9))
+    monkeypatch.setattr("shutil.copyfile", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    rotate(log, max_bytes=3)
+    assert log.read_text() == "a line\n"

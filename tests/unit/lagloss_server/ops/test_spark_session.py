@@ -9,11 +9,13 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pyspark
 import pytest
+from pyspark.find_spark_home import _find_spark_home
 
 from aggregator.kernel.session import AGGREGATOR
 from lagloss_server.ops import code_archive as shipping
-from lagloss_server.ops.spark_session import claim_scratch, defaults_in, is_local, session_conf
+from lagloss_server.ops.spark_session import claim_scratch, defaults_in, is_local, name_programs, session_conf
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +26,20 @@ def connector(monkeypatch: pytest.MonkeyPatch) -> None:
 def conf(master: str = "", driver_host: str = "", **submitted: str) -> dict[str, str]:
     told = {name.replace("_", "."): value for name, value in submitted.items()}
     return session_conf(AGGREGATOR, master, "2g", Path("scratch"), driver_host, told)
+
+
+def test_spark_is_not_taken_from_the_folder_above_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("bin", "jars", "inner"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "bin" / "spark-submit").touch()
+    monkeypatch.chdir(tmp_path / "inner")
+    monkeypatch.setenv("SPARK_HOME", "")  # so that it is as it was after the test
+    monkeypatch.delenv("SPARK_HOME")
+    assert _find_spark_home() == str(tmp_path)  # which is what would run
+    name_programs()
+    assert _find_spark_home() == str(Path(pyspark.__file__).parent)
 
 
 def test_a_given_master_wins_over_that_of_spark_submit() -> None:
