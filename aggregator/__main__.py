@@ -9,8 +9,8 @@ import threading
 from aggregator.service import Aggregator
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.ending import end_in_time
 from lagloss_server.net.health_server import serve_health
-from lagloss_server.ops.ending import end_in_time
 from lagloss_server.settings import Settings
 
 
@@ -35,6 +35,8 @@ def main() -> int:
         aggregator.health_note,
         aggregator.hung,
         aggregator.stands_by,
+        settings.aggregator_url,
+        "LAGLOSS_AGGREGATOR_URL",
     )
     try:
         aggregator.run(stop)

@@ -221,10 +221,12 @@ class AggregatorMetrics:
     def showing(self, read: Callable[[], dict[str, PipelineResult]]) -> Iterator[None]:
         """Show the results that this function reads, while the block lasts: of two aggregators, only one has them."""
         self._read_results = read
+        self.results.forget()
         try:
             yield
         finally:
             self._read_results = dict
+            self.results.forget()
 
     def window(self, result: WindowResult, revision: int) -> None:
         """Count a result that a closing made, a first or a changed one."""

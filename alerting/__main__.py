@@ -12,8 +12,8 @@ import structlog
 from alerting.assembly import AlertingSetup, build
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.ending import end_in_time
 from lagloss_server.net.health_server import serve_health
-from lagloss_server.ops.ending import end_in_time
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 
@@ -37,6 +37,8 @@ def main() -> int:
         settings.bind_address,
         port,
         alerting.alerter.unreadable.health_note,
+        own_url=settings.alerting_url,
+        url_setting="LAGLOSS_ALERTING_URL",
     )
     _log.info(
         "alerting_started", receivers=alerting.receivers or "none: incidents are recorded, no notifications are sent"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from zoneinfo import ZoneInfo
@@ -60,8 +60,7 @@ def build(settings: Settings) -> AlertingSetup:
         Sender(Outbox(store.engine, name, file.fallback), transport, lead, metrics)
         for name, transport in transports.items()
     ]
-    for name in transports:
-        metrics.waiting(name, lambda name=name: _waiting(store.engine, name))  # type: ignore[misc]
+    metrics.waiting(lambda: _waiting(store.engine, transports))
     receivers = [
         {"name": each.name, "kind": each.kind, "is_fallback": each.name == file.fallback} for each in file.receivers
     ]
@@ -99,12 +98,17 @@ def _maintenance(given: MaintenanceSpec) -> Maintenance:
     )
 
 
-def _waiting(engine: Engine, receiver: str) -> float:
+def _waiting(engine: Engine, receivers: Iterable[str]) -> dict[str, int]:
+    """Return how many notifications wait, by receiver."""
     table = table_of(OutboxMessageRow)
+    counts = (
+        select(table.c.receiver, func.count().label("waiting"))
+        .where(table.c.done_at.is_(None))
+        .group_by(table.c.receiver)
+    )
     with engine.connect() as connection:
-        return connection.execute(
-            select(func.count()).where(table.c.receiver == receiver, table.c.done_at.is_(None))
-        ).scalar_one()
+        waiting: dict[str, int] = {row.receiver: row.waiting for row in connection.execute(counts)}
+    return {receiver: waiting.get(receiver, 0) for receiver in receivers}
 
 
 def _dashboard_url(settings: Settings) -> str:

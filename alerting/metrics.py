@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
-from lagloss_server.net.exposition import SetAsideCounts, registry_of
+from lagloss_server.net.exposition import Recent, SetAsideCounts, registry_of
 
 
 class AlertingMetrics:
@@ -59,12 +62,8 @@ class AlertingMetrics:
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3_600),
             registry=self.registry,
         )
-        self._waiting = Gauge(
-            "lagloss_alerting_notifications_waiting",
-            "Notifications not sent yet, by receiver",
-            ["receiver"],
-            registry=self.registry,
-        )
+        self._count_waiting: Callable[[], Mapping[str, int]] = dict
+        self.registry.register(_Waiting(lambda: self._count_waiting()))
 
     def changed(self, changes: list[str]) -> None:
         """Count changes, `RULE CHANGE` each."""
@@ -78,6 +77,26 @@ class AlertingMetrics:
         if outcome == "sent":
             self._delivery.labels(receiver).observe(age_s + took_s)
 
-    def waiting(self, receiver: str, count: Callable[[], float]) -> None:
-        """Set the callback that counts waiting notifications whenever the metrics are read."""
-        self._waiting.labels(receiver).set_function(count)
+    def waiting(self, count: Callable[[], Mapping[str, int]]) -> None:
+        """Set the function that counts waiting notifications by receiver; it may ask PostgreSQL."""
+        self._count_waiting = count
+
+
+class _Waiting(Collector):
+    def __init__(self, count: Callable[[], Mapping[str, int]]) -> None:
+        self._recent: Recent[Mapping[str, int]] = Recent(count, {})
+
+    def describe(self) -> Iterator[Metric]:
+        """Name the metric without counting anything."""
+        yield self._family({})
+
+    def collect(self) -> Iterator[Metric]:
+        yield self._family(self._recent.get())
+
+    def _family(self, counts: Mapping[str, int]) -> Metric:
+        family = GaugeMetricFamily(
+            "lagloss_alerting_notifications_waiting", "Notifications not sent yet, by receiver", labels=["receiver"]
+        )
+        for receiver, count in counts.items():
+            family.add_metric([receiver], count)
+        return family

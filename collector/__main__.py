@@ -10,10 +10,10 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy.exc import OperationalError
 
 from collector.app import create_app
-from collector.http import BoundedHttp
 from lagloss.errors import LaglossError
 from lagloss_server import logs
-from lagloss_server.ops.ending import end_in_time, serve
+from lagloss_server.ending import end_in_time
+from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
@@ -43,17 +43,7 @@ def main() -> int:
         return error.exit_code
     sys.setswitchinterval(SWITCH_S)
     print(f"collector: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
-    serve(
-        app,
-        host=settings.bind_address,
-        port=port,
-        http=BoundedHttp,
-        log_level="warning",
-        log_config=None,  # its lines go the way of all others
-        access_log=False,
-        proxy_headers=False,  # whoever writes X-Forwarded-For would be whom they name
-        timeout_graceful_shutdown=3,
-    )
+    HttpServer(app, settings.bind_address, port, max_body_bytes=None).run()  # each of its routes has a limit
     return 0
 
 

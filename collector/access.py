@@ -18,8 +18,7 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot
-from lagloss_server.net.clients import THIS_MACHINE, is_loopback, peer
-from lagloss_server.net.origins import Origins
+from lagloss_server.net.clients import is_local, is_loopback
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.tokens import Scope, Token, recognise
 
@@ -28,8 +27,6 @@ RATE_WINDOW_S: Final = 10
 
 Need = Scope | Literal["delete"]
 """What a request is for; to delete a pipeline takes a token, whoever asks."""
-_HANDED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
-"""Headers by which a proxy says for whom it asks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +49,17 @@ class Caller:
 class Access:
     """Decides on requests, by the known tokens and definitions."""
 
-    def __init__(self, knowledge: MetadataCache, bind_address: str = "127.0.0.1", own_url: str = "") -> None:
+    def __init__(self, knowledge: MetadataCache, bind_address: str = "127.0.0.1") -> None:
         self.knowledge = knowledge
         self._trusts_local = is_loopback(bind_address)
-        self._origins = Origins(own_url, loopback_only=self._trusts_local, setting="LAGLOSS_COLLECTOR_URL")
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def caller(self, request: Request) -> Caller:
         """Return the caller that the request's token names.
 
         Raises:
-            Problem: 401 without a token that holds, unless the peer is on this machine; 403 and 421 for the page of
-                another site; 503 while nothing is known.
+            Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
         """
-        self._origins.check(request)
         scheme, _, text = request.headers.get("authorization", "").partition(" ")
         if not scheme:
             if not self.is_local(request):
@@ -83,8 +77,7 @@ class Access:
 
     def is_local(self, request: Request) -> bool:
         """Return whether a process of this machine asks, itself."""
-        is_here = peer(request) in THIS_MACHINE
-        return self._trusts_local and is_here and not any(name in request.headers for name in _HANDED_ON)
+        return self._trusts_local and is_local(request)
 
     async def admit(self, caller: Caller, pipeline: str, needs: Need = "intake") -> None:
         """Return True if this caller is allowed to act on the pipeline.

@@ -28,7 +28,10 @@ from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss_server.net import problem_details as problems
+from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.exposition import exposed
+from lagloss_server.net.origins import Origins, OwnOrigins
+from lagloss_server.net.shared_call import SharedCall
 from lagloss_server.store.store import Store
 
 ACK_TIMEOUT_S: Final = 10.0
@@ -56,7 +59,8 @@ def create_app(
             nowhere.
         ack_timeout_s: how long a batch waits for the broker before it is answered 503.
     """
-    services = _services(bootstrap, Access(MetadataCache(store), bind_address, own_url), spool_dir, ack_timeout_s)
+    services = _services(bootstrap, Access(MetadataCache(store), bind_address), spool_dir, ack_timeout_s)
+    origins = Origins(own_url, loopback_only=is_loopback(bind_address), setting="LAGLOSS_COLLECTOR_URL")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -75,21 +79,28 @@ def create_app(
 
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
     problems.install(app, "the collector")
+    app.add_middleware(OwnOrigins, origins=origins)
     for resource in (beacons, intake, definitions, runs):
         resource.add_routes(app, services)
-    answers = _health_of(bootstrap)
+    kafka_problem = SharedCall(_health_of(bootstrap), "health")
 
     @app.get("/readyz", responses={503: {"description": "It takes nothing in"}}, include_in_schema=False)
     async def readyz(request: Request) -> Response:
         """200 while the broker answers, and callers can be let in."""
-        kafka = await asyncio.to_thread(answers)
+        kafka = await ask_kafka()
         return health(request, kafka, 200 if kafka is None and services.knowledge.is_trusted else 503)
 
     @app.get("/healthz", responses={503: {"description": "The broker or PostgreSQL does not answer"}})
     async def healthz(request: Request) -> Response:
         """200 while the broker answers, and what is known of tokens and definitions is some seconds old at most."""
-        kafka = await asyncio.to_thread(answers)
+        kafka = await ask_kafka()
         return health(request, kafka, 200 if kafka is None and not services.knowledge.is_stale else 503)
+
+    async def ask_kafka() -> str | None:
+        try:
+            return await kafka_problem.result_of(2 * HEALTH_TIMEOUT_S)
+        except TimeoutError:
+            return "no answer"
 
     def health(request: Request, kafka: str | None, status: int) -> Response:
         knowledge = services.knowledge

@@ -16,7 +16,8 @@ from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.web.server import create_server
 from lagloss.errors import LaglossError
 from lagloss_server import logs
-from lagloss_server.ops.ending import end_in_time, serve
+from lagloss_server.ending import end_in_time
+from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
@@ -24,6 +25,8 @@ from lagloss_server.store.store import Store
 
 _COLLECT_AFTER: Final = 50_000
 """New objects until garbage is looked for: by Python's own 700, half of the time to read ten thousand pipelines is."""
+_KEEP_ALIVE_S: Final = 75
+"""Pages refresh each few seconds."""
 
 
 def main() -> int:
@@ -43,18 +46,7 @@ def main() -> int:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
-    serve(
-        server,
-        host=settings.bind_address,
-        port=port,
-        log_level="warning",
-        log_config=None,  # its lines go the way of all others
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # the login reads them, of proxies that it trusts
-        timeout_keep_alive=75,  # uvicorn's 5 s end just as a page refreshes
-        timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
-    )
+    HttpServer(server, settings.bind_address, port, keep_alive_s=_KEEP_ALIVE_S, websockets=True).run()
     return 0
 
 

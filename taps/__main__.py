@@ -10,8 +10,8 @@ from typing import Any
 
 from lagloss.errors import LaglossError
 from lagloss_server import logs
+from lagloss_server.ending import end_in_time
 from lagloss_server.net.health_server import serve_health
-from lagloss_server.ops.ending import end_in_time
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from taps.service import TapService
@@ -39,6 +39,8 @@ def main() -> int:
         settings.bind_address,
         port,
         service.unreadable.health_note,
+        own_url=settings.taps_url,
+        url_setting="LAGLOSS_TAPS_URL",
     )
     stop, ended = threading.Event(), threading.Event()
 

@@ -6,23 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import structlog
 from prometheus_client.core import GaugeMetricFamily, StateSetMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from sqlalchemy import Row, select, true
-from sqlalchemy.exc import SQLAlchemyError
 
 from aggregator.results.metrics import RESULTS, PipelineResult, ResultMetric, Sample
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.net.exposition import Recent
 from lagloss_server.queries.budgets import read_budgets
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store, closed_document
 
-log = structlog.get_logger()
-
-KEPT_S: Final = 5.0
-"""Several scrapes within this time are answered by one reading."""
 MAX_SERIES: Final = 50_000
 """About so many series at most: from there on, pipelines have only those without nodes, links and destinations."""
 
@@ -54,10 +49,10 @@ def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, 
 class ResultMetrics(Collector):
     """The families of the table, with what `read` returns; without any while it returns nothing, or fails."""
 
-    def __init__(self, read: Callable[[], dict[str, PipelineResult]]) -> None:
-        self._read = read
-        self._known: dict[str, PipelineResult] = {}
-        self._read_at = float("-inf")
+    def __init__(self, read: Callable[[], Mapping[str, PipelineResult]]) -> None:
+        self._recent: Recent[Mapping[str, PipelineResult]] = Recent(read, {})
+        self.current = self._recent.get
+        self.forget = self._recent.forget
 
     def describe(self) -> Iterator[Metric]:
         """Name the families without reading anything."""
@@ -65,18 +60,6 @@ class ResultMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         return families_of(self.current())
-
-    def current(self) -> Mapping[str, PipelineResult]:
-        """Return the results as of some seconds ago at most."""
-        if time.monotonic() - self._read_at > KEPT_S:
-            try:
-                self._known = self._read()
-            except Exception as error:  # what is old would look as if it were new
-                self._known = {}
-                if not isinstance(error, SQLAlchemyError):  # PostgreSQL is not away: a fault of ours
-                    log.exception("results not read")
-            self._read_at = time.monotonic()
-        return self._known
 
 
 def families_of(results: Mapping[str, PipelineResult]) -> Iterator[Metric]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote
@@ -19,12 +20,16 @@ from dashboard.login.kinds import LOGIN_PATH, LoginKind
 from dashboard.login.next_path import wanted
 from dashboard.login.pages import refusal_page
 from dashboard.request.current_user import Person
+from lagloss_server.net.health_server import READY_S
 from lagloss_server.net.origins import Origins, is_navigation
 from lagloss_server.net.problem_details import Problem, busy
 
-HEALTH_PATHS: Final = frozenset({"/healthz", "/livez", "/readyz"})
+READY_PATHS: Final = frozenset({"/healthz", "/readyz"})
+LIVE_PATH: Final = "/livez"
 METRICS_PATH: Final = "/metrics"
 """Counts of requests and the process: nothing of pipelines or people."""
+_OPEN_PATHS: Final = frozenset({LIVE_PATH, METRICS_PATH})
+"""The same for everybody: to look up who asks might have to wait for PostgreSQL."""
 _POLICY_VIOLATION: Final = 1008
 """RFC 6455, 7.4.1. Before the handshake is answered, the server makes it a 403."""
 _log = structlog.get_logger("lagloss.dashboard")
@@ -60,27 +65,29 @@ class Guard:
                 self._admission.begin(connection)
                 await self._pages(scope, receive, send)
                 return
-            person = await self._person(connection)
+            person = None if scope["path"] in _OPEN_PATHS else await self._person(connection)
         except SQLAlchemyError as error:
             _log.error("login_unavailable", error=type(error).__name__)
             await self._refusal(connection, busy("PostgreSQL cannot be asked who you are"))(scope, receive, send)
         except Problem as problem:
             await self._refusal(connection, problem)(scope, receive, send)
         else:
-            if person is not None or scope["path"] == METRICS_PATH:
+            if person is not None or scope["path"] in _OPEN_PATHS:
                 await self._app(scope, receive, send)
-            elif scope["path"] in HEALTH_PATHS:
+            elif scope["path"] in READY_PATHS:
                 await self._health_for_strangers(scope, receive, send)
             else:
                 await self._to_login(connection)(scope, receive, send)
 
     async def _person(self, connection: HTTPConnection) -> Person | None:
-        """Return the user of a request, and set them as the current one. Health and metrics are public, so errors of
+        """Return the user of a request, and set them as the current one. Readiness is public, so errors of
         identification are ignored there."""
+        is_probe = connection.scope["path"] in READY_PATHS
         try:
-            return await self._recognised(connection)
-        except (Problem, SQLAlchemyError):
-            if connection.scope["path"] in (*HEALTH_PATHS, METRICS_PATH):
+            async with asyncio.timeout(READY_S if is_probe else None):
+                return await self._recognised(connection)
+        except (Problem, SQLAlchemyError, TimeoutError):
+            if is_probe:
                 return None
             raise
 

@@ -9,15 +9,16 @@ from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
 
 import structlog
+from dash.exceptions import DependencyException
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
 from dashboard.login import protect
-from dashboard.login.guard import METRICS_PATH
+from dashboard.login.guard import LIVE_PATH, METRICS_PATH
 from dashboard.pages import shell
 from dashboard.queries.services import Services
 from dashboard.reports.schedule.scheduler import Scheduler
@@ -31,6 +32,8 @@ from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.net.exposition import exposed
+from lagloss_server.net.health_server import READY_S
+from lagloss_server.net.shared_call import SharedCall
 from lagloss_server.store.store import Store
 
 _WARM_S: Final = 5.0
@@ -103,24 +106,34 @@ async def _keep_warm(services: Services) -> None:
 
 
 def _add_plain_routes(server: FastAPI, services: Services, metrics: DashboardMetrics) -> None:
-    @server.get("/livez")
-    def live() -> dict[str, Any]:
+    database_problem = SharedCall(lambda: _database_problem(services.store), "health")
+
+    @server.get(LIVE_PATH)
+    async def live() -> dict[str, Any]:
         return {"status": "ok"}
 
     @server.get(METRICS_PATH)
-    def expose(request: Request) -> Response:
+    async def expose(request: Request) -> Response:
         body, content_type = exposed(metrics.registry, request.headers.get("accept", ""))
         return Response(body, media_type=content_type)
 
     @server.get("/healthz")
     @server.get("/readyz")
-    def ready(response: Response) -> dict[str, Any]:
-        problem = _database_problem(services.store)
+    async def ready(response: Response) -> dict[str, Any]:
+        try:
+            problem = await database_problem.result_of(READY_S)
+        except TimeoutError:
+            problem = "no answer"
         if problem is not None:
             response.status_code = 503
             return {"status": "database unreachable", "detail": problem}
         set_aside = [str(row) for row in services.overviews.unreadable if asking().grants.may_see(row.pipeline)]
         return {"status": "ok", **({"set_aside": set_aside} if set_aside else {})}
+
+    @server.exception_handler(DependencyException)
+    async def on_unknown_script(_: Request, error: Exception) -> Response:
+        """Dash's own answer is 500."""
+        return PlainTextResponse("no such script", 404)
 
     @server.get("/runbooks/{kind:path}")
     def runbook(kind: str) -> HTMLResponse:

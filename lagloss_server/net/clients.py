@@ -12,6 +12,8 @@ Network = IPv4Network | IPv6Network
 UNKNOWN: Final = "unknown"
 THIS_MACHINE: Final = frozenset({"127.0.0.1", "::1"})
 """Not all of 127/8: meshes deliver what comes from elsewhere from 127.0.0.6."""
+_HANDED_ON: Final = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
+"""Headers by which a proxy names the client that it asks for."""
 _IPV6_PREFIX: Final = 64
 """Prefix that one customer of a provider gets: addresses within it are one guesser's."""
 
@@ -32,6 +34,11 @@ def is_loopback(address: str) -> bool:
 def peer(connection: HTTPConnection) -> str:
     """Return the address that the connection comes from."""
     return connection.client.host if connection.client else UNKNOWN
+
+
+def is_local(connection: HTTPConnection) -> bool:
+    """Return whether a process of this machine asks, for itself."""
+    return peer(connection) in THIS_MACHINE and not any(name in connection.headers for name in _HANDED_ON)
 
 
 def is_within(address: str, networks: Iterable[Network]) -> bool:

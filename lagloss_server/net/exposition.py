@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Final, Generic, TypeVar
 
+import structlog
 from prometheus_client import CollectorRegistry, Info
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
@@ -13,6 +18,16 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 import lagloss
+from lagloss_server.net.shared_call import SharedCall
+
+KEPT_S: Final = 5.0
+"""Several scrapes within this time are answered by one reading."""
+WAIT_S: Final = 1.0
+"""Time from the beginning of a reading for which a scrape waits; a scraper waits for 10 s."""
+TRUSTED_S: Final = 60.0
+"""What was read longer ago would look as if it were new."""
+_T = TypeVar("_T")
+log = structlog.get_logger()
 
 
 def registry_of(service: str) -> CollectorRegistry:
@@ -43,3 +58,36 @@ def exposed(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
     """Return the metrics in the format that an Accept header asks for, and its content type."""
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
+
+
+class Recent(Generic[_T]):
+    """What a server said some seconds ago. Metrics are shown without it, rather than late, if it does not answer.
+
+    Args:
+        unknown: what stands for no answer.
+    """
+
+    def __init__(self, read: Callable[[], _T], unknown: _T) -> None:
+        self._read = read
+        self._unknown = self._value = unknown
+        self._read_at = -math.inf
+        self._is_readable = True
+        self._reading = SharedCall(self._read_again, "metrics")
+
+    def get(self) -> _T:
+        if time.monotonic() - self._read_at > KEPT_S:
+            with suppress(TimeoutError):
+                self._reading.result(WAIT_S)
+        return self._value if time.monotonic() - self._read_at <= TRUSTED_S else self._unknown
+
+    def forget(self) -> None:
+        self._read_at = -math.inf
+
+    def _read_again(self) -> None:
+        try:
+            value, self._is_readable = self._read(), True
+        except Exception as error:  # whatever it is, it must not hide the metrics that are in memory
+            if self._is_readable:
+                log.warning("metrics not read", error=type(error).__name__)
+            value, self._is_readable = self._unknown, False
+        self._value, self._read_at = value, time.monotonic()

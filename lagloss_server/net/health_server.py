@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from typing import Final
@@ -9,11 +10,15 @@ from typing import Final
 from prometheus_client import CollectorRegistry
 from starlette.requests import Request
 
-from lagloss_server.net.clients import THIS_MACHINE, peer
+from lagloss_server.net.clients import is_local, is_loopback
 from lagloss_server.net.exposition import exposed
+from lagloss_server.net.origins import Origins, OwnOrigins
+from lagloss_server.net.shared_call import SharedCall
 
 LEASE: Final = "lease"
 """What a stand-by lacks, as `/readyz?exclude=` names it; the Kubernetes API server has the same parameter."""
+READY_S: Final = 3.0
+"""Time after which a service that has not said whether it is ready is not."""
 
 
 def serve_health(
@@ -25,41 +30,51 @@ def serve_health(
     note: Callable[[], str] = lambda: "ok",
     hung: Callable[[], str | None] = lambda: None,
     stands_by: Callable[[], bool] = lambda: False,
+    own_url: str = "",
+    url_setting: str = "",
 ) -> Callable[[], None]:
-    """Serve readiness and liveness; return a function that stops it.
+    """Serve readiness and liveness; return a function that stops it. `own_url`: its address as others reach it, which
+    `url_setting` gives.
 
     /readyz and /healthz: 200 with `note()`, or 503 with the text of `trouble()`, as of a stand-by. With
     `?exclude=lease`, 200 also for a process that `stands_by()`: all that it lacks is the lease. A peer that is not on
     this machine gets that text up to the first ": ": in what follows servers name hosts and users. /livez: 200, or 503
-    with the text of `hung()`: only a restart would help. /metrics: for Prometheus.
+    with the text of `hung()`: only a restart would help. That must not wait for anything, as the others may.
+    /metrics: for Prometheus.
     """
     # Imported here, at the start of the service: importing this module for its name should not wait for them.
-    import uvicorn
     from fastapi import FastAPI, Header, Response
 
+    from lagloss_server.net.http_server import HttpServer
+
     app = FastAPI(title=title, docs_url=None, redoc_url=None, openapi_url=None)
+    origins = Origins(own_url, loopback_only=is_loopback(host), setting=url_setting)
+    app.add_middleware(OwnOrigins, origins=origins)
+    state = SharedCall(lambda: (trouble(), note(), stands_by()), "health")
 
     @app.get("/healthz")
     @app.get("/readyz")
-    def ready(request: Request, exclude: str = "") -> Response:
-        found = trouble()
+    async def ready(request: Request, exclude: str = "") -> Response:
+        try:
+            found, all_is_well, lacks_lease = await state.result_of(READY_S)
+        except TimeoutError:
+            return Response("its state is not known: it does not answer", 503)
         if found is None:
-            return Response(note())
-        text = found if peer(request) in THIS_MACHINE else found.partition(": ")[0]
-        return Response(text, 200 if exclude == LEASE and stands_by() else 503)
+            return Response(all_is_well)
+        text = found if is_local(request) else found.partition(": ")[0]
+        return Response(text, 200 if exclude == LEASE and lacks_lease else 503)
 
     @app.get("/livez")
-    def live() -> Response:
+    async def live() -> Response:
         found = hung()
         return Response(found, 503) if found is not None else Response("ok")
 
     @app.get("/metrics")
-    def metrics(accept: str = Header("")) -> Response:
-        body, content_type = exposed(registry, accept)
+    async def metrics(accept: str = Header("")) -> Response:
+        body, content_type = await asyncio.to_thread(exposed, registry, accept)
         return Response(body, media_type=content_type)
 
-    # in a thread other than the main one, uvicorn leaves signals alone
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning", log_config=None))
+    server = HttpServer(app, host, port)  # in a thread other than the main one, uvicorn leaves signals alone
     thread = threading.Thread(target=server.run, name="http", daemon=True)
     thread.start()
 

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.problem_details import Problem
@@ -97,6 +98,23 @@ class Origins:
             return {self._own}
         scheme = {"ws": "http", "wss": "https"}.get(connection.scope["scheme"], connection.scope["scheme"])
         return {self._own, origin_of(f"{scheme}://{connection.headers['host']}")} - {""}
+
+
+class OwnOrigins:
+    """An ASGI application around another that answers only what these rules allow."""
+
+    def __init__(self, app: ASGIApp, origins: Origins) -> None:
+        self._app = app
+        self._origins = origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._origins.check(HTTPConnection(scope))
+            except Problem as problem:
+                await problem.response()(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
 
 
 def _cross_site(detail: str) -> Problem:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx2
-import uvicorn
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp
@@ -18,6 +17,7 @@ from dashboard.login import protect
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking, require_operator
 from lagloss_server.errors import NotAllowed
+from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -91,15 +91,7 @@ def serving(store: Store, make: Callable[[Services], ASGIApp] = _small, **given:
         name: value.replace("PORT", str(port)) if isinstance(value, str) else value for name, value in given.items()
     }
     services = Services(store, Settings(database_url="", **values))
-    config = uvicorn.Config(
-        make(services),
-        port=port,
-        log_level="critical",
-        proxy_headers=False,
-        ws="websockets-sansio",
-        timeout_graceful_shutdown=1,
-    )
-    server = uvicorn.Server(config)
+    server = HttpServer(make(services), "127.0.0.1", port, websockets=True)
     thread = threading.Thread(target=server.run)
     thread.start()
     deadline = time.monotonic() + 20

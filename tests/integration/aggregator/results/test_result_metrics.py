@@ -44,7 +44,7 @@ def test_the_newest_closed_window_is_shown_and_a_revision_replaces_it(store: Sto
     stored.close(older, messages=50)
     stored.close(newer, messages=100, lost=7, lag_ms=20)
     with metrics.showing(lambda: read_newest(store, store.pipelines())):
-        _read_again(metrics)
+        metrics.results.forget()
         assert value("lagloss_window_start_timestamp_seconds") == newer
         assert value("lagloss_window_lost_messages", bound="min") == 7
         assert value("lagloss_window_loss_ratio", bound="max") == 0.07
@@ -52,16 +52,11 @@ def test_the_newest_closed_window_is_shown_and_a_revision_replaces_it(store: Sto
         assert value("lagloss_window_verdict", lagloss_window_verdict="ok") == 0
         assert value("lagloss_error_budget_left_ratio", objective="loss", bound="max") is not None
         stored.close(newer, messages=100, lost=3, now_ms=NOW_MS + 1)
-        _read_again(metrics)
+        metrics.results.forget()
         assert value("lagloss_window_lost_messages", bound="min") == 3
         assert value("lagloss_window_revision") == 2
-    _read_again(metrics)
+    metrics.results.forget()
     assert value("lagloss_window_messages") is None
-
-
-def _read_again(metrics: AggregatorMetrics) -> None:
-    """Forget what was read some seconds ago."""
-    metrics.results._read_at = float("-inf")
 
 
 def test_every_sample_is_what_the_document_says() -> None:
@@ -92,7 +87,7 @@ def test_promtool_and_a_parser_of_openmetrics_have_no_complaint() -> None:
         text, _ = exposed(metrics.registry)
         assert b"lagloss_link_lost_messages" in text
         assert complaints(text.decode()) == ""
-        _read_again(metrics)
+        metrics.results.forget()
         families = {family.name for family in text_string_to_metric_families(openmetrics(metrics.registry).decode())}
     assert {metric.name for metric in RESULTS} <= families
     assert {"process_cpu_seconds", "python_info", "lagloss_build"} <= families

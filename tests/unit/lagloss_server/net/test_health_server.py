@@ -22,24 +22,29 @@ def trouble() -> list[str | None]:
 
 
 @pytest.fixture
-def url(trouble: list[str | None]) -> Iterator[str]:
+def url(trouble: list[str | None], monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
     port = choose_port("health")
     end = serve_health("test", CollectorRegistry(), lambda: trouble[0], "0.0.0.0", port, lambda: "ok; all of it")
     base = f"http://127.0.0.1:{port}"
-    ends = time.monotonic() + 20
-    while time.monotonic() < ends:
-        try:
-            httpx2.get(f"{base}/livez")
-            break
-        except httpx2.TransportError:
-            time.sleep(0.02)
+    awaited(base)
     yield base
     end()
 
 
-def asked(url: str, path: str, address: str = "127.0.0.1") -> tuple[int, str]:
+def awaited(url: str) -> None:
+    ends = time.monotonic() + 20
+    while time.monotonic() < ends:
+        try:
+            httpx2.get(f"{url}/livez")
+            break
+        except httpx2.TransportError:
+            time.sleep(0.02)
+
+
+def asked(url: str, path: str, address: str = "127.0.0.1", **headers: str) -> tuple[int, str]:
     with httpx2.Client(transport=httpx2.HTTPTransport(local_address=address)) as client:
-        answer = client.get(url + path)
+        answer = client.get(url + path, headers=headers)
     return answer.status_code, answer.text
 
 
@@ -50,6 +55,29 @@ def test_a_stranger_learns_what_is_waited_for_and_no_name_of_a_host_or_user(
     for path in ("/healthz", "/readyz"):
         assert asked(url, path) == (503, trouble[0])
         assert asked(url, path, STRANGER) == (503, "waiting for postgresql since 2026-11-21T08:40:00Z")
+
+
+@pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip", "via"])
+def test_no_header_makes_a_stranger_a_process_of_this_machine(url: str, trouble: list[str | None], header: str) -> None:
+    trouble[0] = "waiting for postgresql: db.corp"
+    claimed = {header: "for=127.0.0.1" if header == "forwarded" else "127.0.0.1"}
+    for address in (STRANGER, "127.0.0.1"):  # the second hands on what another asks
+        assert asked(url, "/readyz", address, **claimed) == (503, "waiting for postgresql")
+
+
+def test_what_listens_on_loopback_answers_to_its_names_alone() -> None:
+    port = choose_port("health")
+    own = {"own_url": "http://lagloss.corp:9000", "url_setting": "LAGLOSS_TAPS_URL"}
+    end = serve_health("test", CollectorRegistry(), lambda: None, "127.0.0.1", port, **own)
+    try:
+        url = f"http://127.0.0.1:{port}"
+        awaited(url)
+        assert asked(url, "/metrics", host="lagloss.corp:9000")[0] == 200
+        code, text = asked(url, "/metrics", host="evil.example")
+        assert code == 421
+        assert "LAGLOSS_TAPS_URL" in text
+    finally:
+        end()
 
 
 def test_what_has_no_details_is_the_same_for_all(url: str, trouble: list[str | None]) -> None:

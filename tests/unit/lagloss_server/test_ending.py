@@ -33,12 +33,13 @@ PROGRAMS = {
 }
 PRELUDE = (
     "import ctypes, signal, socket, subprocess, threading, time\n"
-    "from lagloss_server.ops import ending\n"
+    "from lagloss_server import ending\n"
     f"ending.end_in_time({WITHIN_S})\n"
 )
 SERVED = f"""
 import asyncio, subprocess, time
-from lagloss_server.ops import ending
+from lagloss_server import ending
+from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 child = subprocess.Popen(['sleep', '600'])
 ending.ENDING_S = {WITHIN_S}
@@ -52,7 +53,7 @@ async def app(scope, receive, send):
         time.sleep(600)  # the end of a service whose server does not answer
 
 ending.end_in_time()
-ending.serve(app, port=choose_port("it"), log_level="warning")
+HttpServer(app, "127.0.0.1", choose_port("it")).run()
 """
 
 

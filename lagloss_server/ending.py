@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
-from types import FrameType
-from typing import Any, Final
+from typing import Final
 
 import psutil
 import structlog
-import uvicorn
-
-from lagloss.errors import EXIT_UNREACHABLE
 
 ENDING_S: Final = 12.0
 """From the signal to SIGKILL, so that a service is gone after 15 s."""
@@ -44,21 +39,6 @@ def end_in_time(within_s: float = ENDING_S) -> None:
         start_ending(within_s)
 
     threading.Thread(target=watch, name="ending", daemon=True).start()
-
-
-def serve(app: Any, **options: Any) -> None:
-    """Do what `uvicorn.run(app, **options)` does, and end in time: its loop takes the bytes that tell of signals."""
-    server = _Server(uvicorn.Config(app, **options))
-    with suppress(KeyboardInterrupt):
-        server.run()
-    if not server.started:
-        sys.exit(EXIT_UNREACHABLE)
-
-
-class _Server(uvicorn.Server):
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        start_ending(ENDING_S)
-        super().handle_exit(sig, frame)
 
 
 @cache
