@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import threading
 
@@ -11,6 +10,7 @@ from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.ending import end_in_time
 from lagloss_server.net.health_server import serve_health
+from lagloss_server.ops.signals import run_until_signal
 from lagloss_server.settings import Settings
 
 
@@ -23,9 +23,6 @@ def main() -> int:
     logs.configure(settings)
     end_in_time()
     aggregator, stop = Aggregator(settings), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
-            signal.signal(number, lambda *_: stop.set())
     end = serve_health(
         "lagloss aggregator",
         aggregator.metrics.registry,
@@ -33,13 +30,13 @@ def main() -> int:
         settings.bind_address,
         settings.metrics_port,
         aggregator.health_note,
-        aggregator.hung,
+        aggregator.turns.hung,
         aggregator.stands_by,
         settings.aggregator_url,
         "LAGLOSS_AGGREGATOR_URL",
     )
     try:
-        aggregator.run(stop)
+        run_until_signal("aggregator", lambda: aggregator.run(stop), stop.set)
     except LaglossError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code

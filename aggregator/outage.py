@@ -7,6 +7,7 @@ only itself, and is set aside alone (set_aside.py).
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -19,9 +20,13 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lagloss.broker.errors import kafka_error
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.turns import WatchedLoop
 
 Server = Literal["kafka", "postgresql", "spark", "lease", "aggregator"]
 """What is waited for; the lease is what another aggregator holds, the aggregator a fault of its own."""
+
+_SERVERS: Final[Mapping[str, Server]] = {"Kafka": "kafka", "PostgreSQL": "postgresql", "Spark": "spark"}
+"""By the name of the loop that asks it."""
 
 
 class LeaseHeld(Exception):
@@ -89,6 +94,11 @@ class Outage:
 
     def __str__(self) -> str:
         return f"waiting for {self.server} since {rfc3339(self.since_s)}: {self.text}"
+
+
+def hang(loop: WatchedLoop, problem: str, now_s: float) -> Outage:
+    """Return the outage of a loop that is not well: its server's, or ours."""
+    return Outage(_SERVERS.get(loop.name, "aggregator"), f"{loop.name} {problem}", now_s - loop.age_s)
 
 
 def outage_of(error: BaseException, now_s: float) -> Outage:

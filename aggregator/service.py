@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import structlog
 from pyspark.sql import SparkSession
@@ -26,7 +25,7 @@ from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
-from aggregator.outage import LeaseHeld, Outage, TopicRecreated, is_outage, outage_of
+from aggregator.outage import LeaseHeld, Outage, TopicRecreated, hang, is_outage, outage_of
 from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import ReportFeed
@@ -36,13 +35,15 @@ from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
+from lagloss_server.net import server_watch
 from lagloss_server.ops.disk import LOW_SHARE, free_share
-from lagloss_server.ops.spark_session import check_session
+from lagloss_server.ops.spark_session import check_session, spark_answers
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest, revisions
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import some_of
+from lagloss_server.turns import Turns, WatchedLoop
 
 log = structlog.get_logger()
 
@@ -63,7 +64,11 @@ TRANSACTION_IDLE_S = 120
 successor. Ours compute for some seconds between two statements."""
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
-HUNG_S = 1_800.0
+STATEMENT_S = 600
+"""A statement that takes longer waits for a lock that is not given up. Retention deletes for minutes."""
+TURN_LIMIT_S = 600.0
+"""Longest normal time between two commits: that of one read of Spark's (closer.BEACONS_PER_PARTITION), on a slow
+machine."""
 
 
 class Aggregator:
@@ -76,11 +81,12 @@ class Aggregator:
         self.metrics = AggregatorMetrics()
         self.ready = threading.Event()
         self.trouble: Outage | None = None
-        """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
+        """The outage that the work met and waits for; None when it met none."""
+        self.turns = Turns()
         self._clock = JudgementClock()
-        self._turned_at = time.monotonic()
-        self.metrics.waiting(lambda: self.trouble)
         self.metrics.disk_free_ratio.set_function(lambda: free_share(settings.data_dir))
+        self._work_loop = WatchedLoop("the work", TURN_LIMIT_S)
+        self.metrics.waiting(self.outage)
         self.set_aside: Callable[[], Sequence[str]] = tuple
         """Return the names of what is set aside."""
         self.deferred: Callable[[], Collection[str]] = tuple
@@ -92,18 +98,20 @@ class Aggregator:
         works."""
         if not self.ready.is_set():
             return "starting"
+        outage = self.outage()
+        return "; ".join([str(outage), *self._disk_note()]) if outage else None
+
+    def outage(self) -> Outage | None:
+        """Return why nothing is followed or closed right now: what the work has met, or a loop that is not well."""
         trouble = self.trouble
-        return "; ".join([str(trouble), *self._disk_note()]) if trouble else None
+        if trouble is not None and trouble.server != "lease":
+            return trouble
+        return next((hang(loop, problem, time.time()) for loop, problem in self.turns.unwell()), trouble)
 
     def stands_by(self) -> bool:
         """Return whether it lacks nothing but the lease, which another aggregator holds."""
-        trouble = self.trouble
-        return self.ready.is_set() and trouble is not None and trouble.server == "lease"
-
-    def hung(self) -> str | None:
-        """Return the reason for a failed /livez: no turn of the work, and no wait, has ended for half an hour."""
-        still_s = time.monotonic() - self._turned_at
-        return f"nothing has moved for {still_s:.0f} s" if still_s > HUNG_S else None
+        outage = self.outage()
+        return self.ready.is_set() and outage is not None and outage.server == "lease"
 
     def health_note(self) -> str:
         """Return the text of a /healthz that is well: what is set aside or deferred, and a disk that gets full."""
@@ -130,22 +138,31 @@ class Aggregator:
         )
         push = pushing(self.metrics.results.current)
         try:
-            while not stop.is_set():
-                self._turned_at = time.monotonic()
-                try:
-                    self._work(spark, stop)
-                except LaglossError:  # a setting that is missing, or Spark's end: the operator's
-                    raise
-                except Exception as error:  # an outage, or a fault of ours that concerns more than one window
-                    check_session(spark)
-                    trouble = self._wait_for(error)
-                    pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles
-                    facts = {"server": trouble.server, "trouble": trouble.text, "pause_s": round(pause_s, 1)}
-                    log.warning("waiting", **facts, exc_info=None if is_outage(error) else error)
-                    stop.wait(pause_s)
+            servers = {
+                "PostgreSQL": server_watch.postgresql(self.settings.require_database()),
+                "Kafka": server_watch.kafka(self.settings.require_kafka()),
+                "Spark": spark_answers(spark),
+            }
+            with server_watch.watching(self.turns, servers), self.turns.running(self._work_loop):
+                self._work_on(spark, stop)
         finally:
             push.close()
             spark.stop()
+
+    def _work_on(self, spark: SparkSession, stop: threading.Event) -> None:
+        while not stop.is_set():
+            self._work_loop.finished()
+            try:
+                self._work(spark, stop)
+            except LaglossError:  # a setting that is missing, or Spark's end: the operator's
+                raise
+            except Exception as error:  # an outage, or a fault of ours that concerns more than one window
+                check_session(spark)
+                trouble = self._wait_for(error)
+                pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles
+                facts = {"server": trouble.server, "trouble": trouble.text, "pause_s": round(pause_s, 1)}
+                log.warning("waiting", **facts, exc_info=None if is_outage(error) else error)
+                stop.wait(pause_s)
 
     def _wait_for(self, error: BaseException) -> Outage:
         """Record the outage that an error stands for, as a continuation of the current one."""
@@ -163,12 +180,16 @@ class Aggregator:
         be another one by then (restored from a backup)."""
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
-            store = stack.enter_context(closing(Store(self.settings.require_database())))
-            event.listen(store.engine, "connect", _end_idle_transactions)
+            session = {
+                "idle_in_transaction_session_timeout": f"{TRANSACTION_IDLE_S}s",
+                "statement_timeout": f"{STATEMENT_S}s",
+            }
+            store = stack.enter_context(closing(Store(self.settings.require_database(), **session)))
+            event.listen(store.engine, "commit", self._mark_progress(threading.get_ident()))
             demand_newest(store.engine)
             lease = stack.enter_context(closing(Lease(store)))
             while not lease.is_held():
-                self._turned_at = time.monotonic()
+                self._work_loop.finished()
                 self._wait_for(LeaseHeld("another aggregator holds the lease"))
                 if stop.wait(IDLE_S):
                     return
@@ -196,9 +217,10 @@ class Aggregator:
             lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics, failures)
             stack.enter_context(closing(lag_watch)).start()
             feed = stack.enter_context(ReportFeed(bootstrap, follower, watch.look))
+            stack.enter_context(self.turns.running(lag_watch.loop, feed.loop))
             stack.push(self._note_outage)
             while not stop.is_set():
-                self._turned_at = time.monotonic()
+                self._work_loop.finished()
                 lease.check()
                 if reports.topic_id() != reports_id:
                     raise TopicRecreated(f"{self._reports} was created anew")
@@ -216,18 +238,21 @@ class Aggregator:
                 if not busy:
                     stop.wait(IDLE_S)
 
+    def _mark_progress(self, worker: int) -> Callable[[Connection], None]:
+        """Return what marks a commit of this thread: a turn with much to close takes minutes."""
+
+        def committed(_: Connection) -> None:
+            if threading.get_ident() == worker:
+                self._work_loop.finished()
+
+        return committed
+
     def _observe(self, store: Store, now_ms: int, caught_up_ms: int) -> None:
         self.metrics.caught_up_seconds.set((now_ms - caught_up_ms) / 1000 if caught_up_ms else float("nan"))
         with store.engine.connect() as connection:
             self.metrics.clock_skew_seconds.set(report_state.largest_skew_ms(connection, caught_up_ms) / 1000)
             for (topic, reason), count in quarantine.counts(connection).items():
                 self.metrics.bad_records.labels(topic, reason).set(count)
-
-
-def _end_idle_transactions(connection: Any, _record: object) -> None:
-    """Let the server end transactions of a connection in which nothing is done for long."""
-    connection.execute(f"SET idle_in_transaction_session_timeout = '{TRANSACTION_IDLE_S}s'")
-    connection.commit()
 
 
 class Lease:

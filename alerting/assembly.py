@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import Engine, func, select
@@ -27,6 +28,9 @@ from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 from lagloss_server.trace_links import TraceLinks
 
+STATEMENT_TIMEOUT: Final = "120s"
+"""For a read of all pipelines, the longest statement."""
+
 
 @dataclass(frozen=True, slots=True)
 class AlertingSetup:
@@ -47,7 +51,8 @@ def build(settings: Settings) -> AlertingSetup:
     database_url = settings.require_database()
     file = load_alerting(settings)
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
-    store, metrics, lead = Store(database_url), AlertingMetrics(), HeldLead()
+    store = Store(database_url, statement_timeout=STATEMENT_TIMEOUT)
+    metrics, lead = AlertingMetrics(), HeldLead()
     dashboard = _dashboard_url(settings)
     evaluator = Evaluator(
         store,

@@ -34,7 +34,15 @@ AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalErro
 """Errors raised when the database is down, or has ended our connection; the alerter tries again."""
 _LONGEST_PAUSE_S: Final = 10.0
 
-_IMPATIENCE: Final = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+_IMPATIENCE: Final = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+_STATEMENT_TIMEOUT: Final = "30s"
+"""For a heartbeat, or a try to lead: longer only where a table is locked."""
 _log = structlog.get_logger("lagloss.alerting")
 
 
@@ -86,6 +94,7 @@ def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], Non
     away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
     options = connection_options(database_url) | _IMPATIENCE
     with psycopg.connect(make_conninfo(**options), autocommit=True) as connection:
+        connection.execute(f"SET statement_timeout = '{_STATEMENT_TIMEOUT}'".encode())
         if not _await(connection, stop, stand_by):
             yield None
             return

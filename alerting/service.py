@@ -19,10 +19,12 @@ from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
 from lagloss.errors import LaglossError
 from lagloss_server.incidents.actions import holding_silences
+from lagloss_server.net.server_watch import postgresql, watching
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.unreadable import UnreadableRows
+from lagloss_server.turns import Turns, WatchedLoop
 
 STOP_S: Final = 12.0
 """Time that a sending under way has to end when the alerter stops. After that its claim expires, and the next alerter
@@ -32,6 +34,8 @@ READ_AGAIN_S: Final = 30.0
 """While another alerter leads, each pipeline is read at about this interval, for READ_ALONG_S at a time."""
 TIDY_S: Final = 600.0
 TABLES_PAUSE_S: Final = 10.0
+LEAD_LIMIT_S: Final = 120.0
+"""Longest normal time between two pipelines that are evaluated, or a pre-check of all of them."""
 _SLICE_S: Final = 0.5
 """Time that it waits for notifications before it checks for the next round."""
 
@@ -64,7 +68,13 @@ class Alerter:
         """Definitions and silences that are set aside, as of the last round that this alerter led."""
         metrics.set_aside.counts = self.unreadable.counts
         self.trouble: str | None = "starting"
-        """Why it neither leads nor stands by, for /healthz; None when all is well."""
+        """Why it neither leads nor stands by; None when it does."""
+        self.turns = Turns()
+        self._loop = WatchedLoop("evaluating pipelines", LEAD_LIMIT_S)
+
+    def health_problem(self) -> str | None:
+        """Return the reason for a failed /healthz: it neither leads nor stands by, or something hangs."""
+        return self.trouble or self.turns.problem()
 
     def stop(self) -> None:
         self._stop.set()
@@ -72,8 +82,10 @@ class Alerter:
     def run(self) -> None:
         for sender in self._senders:
             sender.start()
+        loops = [self._loop, *(sender.loop for sender in self._senders)]
         try:
-            self._lead_again_and_again()
+            with watching(self.turns, {"PostgreSQL": postgresql(self._database_url)}), self.turns.running(*loops):
+                self._lead_again_and_again()
         finally:
             for sender in self._senders:
                 sender.stop()
@@ -84,6 +96,7 @@ class Alerter:
     def _lead_again_and_again(self) -> None:
         failures = 0
         while not self._stop.is_set():
+            self._loop.finished()
             try:
                 with leading(self._database_url, self._stop, self._stand_by) as lead:
                     failures = 0
@@ -110,6 +123,7 @@ class Alerter:
         """Note that the database answers, and fill the caches a little at a time, so that a takeover has less to read.
         Raise when the database goes away."""
         self.trouble = None
+        self._loop.finished()
         until_s = time.monotonic() + READ_ALONG_S
         for name in sorted(self._catalogue.versions(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
             now_s = time.monotonic()
@@ -138,6 +152,7 @@ class Alerter:
         self._evaluator.unsettle()
         rounds = Rounds()
         while not self._stop.is_set():
+            self._loop.finished()
             lead.heartbeat()
             if rounds.is_due(time.monotonic()):
                 rounds.begin(self._find_due(), time.monotonic())

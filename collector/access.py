@@ -25,6 +25,9 @@ from lagloss_server.store.tokens import Scope, Token, recognise
 RATE_WINDOW_S: Final = 10
 """A token's rate holds over this many seconds, so that a batch may be larger than a second's share."""
 
+DEFINITIONS_RATE: Final = 16
+"""KiB of definitions per second and pipeline, over as long. Reading one of 64 KiB can take 0.7 s."""
+
 Need = Scope | Literal["delete"]
 """What a request is for; to delete a pipeline takes a token, whoever asks."""
 
@@ -147,23 +150,52 @@ class Access:
                     found.setdefault(dag, []).append(name)
         return found
 
-    async def spend(self, caller: Caller, beacons: int) -> None:
-        """Charge beacons, or the parts of a report, to the token's rate.
+    async def spend(self, caller: Caller, beacons: int, paid: int = 0) -> None:
+        """Charge beacons, or the parts of a report, to the token's rate: those of a request, less what it has paid.
 
         Raises:
             Problem: 429 when they come too fast, 413 for more than may come at all.
         """
-        if caller.token is None or caller.token.rate is None:
-            return
-        allowed = caller.token.rate * RATE_WINDOW_S
-        if beacons > allowed:
-            raise Problem(413, "Batch too large", f"this token may send {allowed} beacons in {RATE_WINDOW_S} s")
+        if caller.token is not None and caller.token.rate is not None:
+            await self._hit("beacons", caller.token.id, caller.token.rate, beacons, paid)
+
+    async def charge(self, caller: Caller, units: int) -> None:
+        """Charge units of work to the token's rate, which allows as many of them as of beacons: what a request takes,
+        whatever comes of it. A unit is a KiB of a body, or what is as much to do.
+
+        Raises:
+            Problem: 429 when they come too fast, 413 for more than may come at all.
+        """
+        if caller.token is not None and caller.token.rate is not None:
+            await self._hit("KiB of bodies", caller.token.id, caller.token.rate, units)
+
+    async def charge_question(self, caller: Caller, units: int) -> None:
+        """Charge a question's work as `charge` does, but never more than may come at all: it has no smaller parts.
+
+        Raises:
+            Problem: 429 when they come too fast.
+        """
+        if caller.token is not None and caller.token.rate is not None:
+            await self.charge(caller, max(1, min(units, caller.token.rate * RATE_WINDOW_S)))
+
+    async def charge_definition(self, pipeline: str, units: int) -> None:
+        """Charge units of work to a pipeline's definitions, whoever sends them.
+
+        Raises:
+            Problem: 429 when they come too fast.
+        """
+        await self._hit("KiB of definitions", pipeline, DEFINITIONS_RATE, units)
+
+    async def _hit(self, what: str, whose: str, rate: int, amount: int, paid: int = 0) -> None:
+        allowed = rate * RATE_WINDOW_S
+        if amount > allowed:
+            raise Problem(413, "Too much at once", f"expected at most {allowed} {what} in {RATE_WINDOW_S} s")
         item = RateLimitItemPerSecond(allowed, RATE_WINDOW_S)
-        if not await self._limiter.hit(item, caller.token.id, cost=beacons):
-            resets_at = (await self._limiter.get_window_stats(item, caller.token.id)).reset_time
+        if not await self._limiter.hit(item, what, whose, cost=amount - paid):
+            resets_at = (await self._limiter.get_window_stats(item, what, whose)).reset_time
             wait_s = max(1, math.ceil(resets_at - time.time()))
-            detail = f"this token may send {caller.token.rate} beacons/s, over {RATE_WINDOW_S} s"
-            raise Problem(429, "Too many beacons", detail, headers={"Retry-After": str(wait_s)})
+            detail = f"expected at most {rate} {what} a second, over {RATE_WINDOW_S} s"
+            raise Problem(429, "Too fast", detail, headers={"Retry-After": str(wait_s)})
 
     async def _snapshot(self) -> Snapshot:
         snapshot = self.knowledge.snapshot()

@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from collector import beacons, definitions, intake, runs
 from collector.access import Access
 from collector.bodies import Bodies
-from collector.emitters import MAX_WAITING_BEACONS, Emitters
+from collector.emitters import MAX_BUFFERED, Emitters
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.services import CollectorServices, json_answer
-from lagloss.broker.connection import KafkaConnection
+from collector.workers import Workers
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
@@ -31,11 +29,13 @@ from lagloss_server.net import problem_details as problems
 from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.exposition import exposed
 from lagloss_server.net.origins import Origins, OwnOrigins
-from lagloss_server.net.shared_call import SharedCall
+from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.store import Store
+from lagloss_server.turns import Turns
 
 ACK_TIMEOUT_S: Final = 10.0
-HEALTH_TIMEOUT_S: Final = 2.0
+KAFKA: Final = "Kafka"
+POSTGRESQL: Final = "PostgreSQL"
 CLOSE_S: Final = 2.0
 
 
@@ -45,6 +45,7 @@ def create_app(
     *,
     bind_address: str = "127.0.0.1",
     own_url: str = "",
+    database_url: str = "",
     spool_dir: str = "",
     ack_timeout_s: float = ACK_TIMEOUT_S,
 ) -> FastAPI:
@@ -55,10 +56,14 @@ def create_app(
             pipeline they name.
         bind_address: where it listens; on anything but loopback, clients without a token are refused.
         own_url: its address as clients reach it.
+        database_url: of the database of `store`, to see that it answers.
         spool_dir: where batches of clients without an account of their own are synced, and then answered 202; empty:
             nowhere.
         ack_timeout_s: how long a batch waits for the broker before it is answered 503.
     """
+    turns, servers = Turns(), {KAFKA: kafka(bootstrap)}
+    if store is not None:
+        servers[POSTGRESQL] = postgresql(database_url)
     services = _services(bootstrap, Access(MetadataCache(store), bind_address), spool_dir, ack_timeout_s)
     origins = Origins(own_url, loopback_only=is_loopback(bind_address), setting="LAGLOSS_COLLECTOR_URL")
 
@@ -69,53 +74,47 @@ def create_app(
         recovery = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
         if recovery is not None:
             recovery.start()  # of all nodes: acknowledged beacons arrive even if their node never sends again
-        yield
+        with watching(turns, servers):
+            yield
         if recovery is not None:
             recovery.stop()
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping
         await asyncio.gather(services.emitters.close(), asyncio.to_thread(services.writer.close, CLOSE_S))
+        services.workers.close()
 
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
     problems.install(app, "the collector")
     app.add_middleware(OwnOrigins, origins=origins)
     for resource in (beacons, intake, definitions, runs):
         resource.add_routes(app, services)
-    kafka_problem = SharedCall(_health_of(bootstrap), "health")
 
-    @app.get("/readyz", responses={503: {"description": "It takes nothing in"}}, include_in_schema=False)
-    async def readyz(request: Request) -> Response:
-        """200 while the broker answers, and callers can be let in."""
-        kafka = await ask_kafka()
-        return health(request, kafka, 200 if kafka is None and services.knowledge.is_trusted else 503)
-
-    @app.get("/healthz", responses={503: {"description": "The broker or PostgreSQL does not answer"}})
-    async def healthz(request: Request) -> Response:
-        """200 while the broker answers, and what is known of tokens and definitions is some seconds old at most."""
-        kafka = await ask_kafka()
-        return health(request, kafka, 200 if kafka is None and not services.knowledge.is_stale else 503)
-
-    async def ask_kafka() -> str | None:
-        try:
-            return await kafka_problem.result_of(2 * HEALTH_TIMEOUT_S)
-        except TimeoutError:
-            return "no answer"
-
-    def health(request: Request, kafka: str | None, status: int) -> Response:
+    @app.get("/readyz", responses={503: {"description": "A server does not answer"}}, include_in_schema=False)
+    @app.get("/healthz", responses={503: {"description": "A server does not answer"}})
+    async def healthz(request: Request, exclude: str = "") -> Response:
+        """200 while the broker and PostgreSQL answer, and what is known of tokens and definitions is some seconds old
+        at most; with `exclude=postgresql`, while the broker does, and callers can be let in."""
         knowledge = services.knowledge
+        of_kafka = turns.problem_of(KAFKA)
+        of_postgresql = turns.problem_of(POSTGRESQL) or knowledge.error
+        if exclude == "postgresql":
+            is_well = of_kafka is None and knowledge.is_trusted
+        else:
+            is_well = of_kafka is None and of_postgresql is None and not knowledge.is_stale
+        is_local = services.access.is_local(request)
+        if not is_local:  # what servers say names hosts and users
+            of_kafka, of_postgresql = of_kafka and "away", of_postgresql and "away"
         found: dict[str, object] = {
-            "kafka": kafka or "ok",
-            "postgresql": "not given" if knowledge.is_open else knowledge.error or "ok",
+            "kafka": of_kafka or "ok",
+            "postgresql": "not given" if knowledge.is_open else of_postgresql or "ok",
         }
-        if not services.access.is_local(request):  # what servers say names hosts and users
-            found = {name: text if text in ("ok", "not given") else "away" for name, text in found.items()}
-        elif set_aside := [str(row) for row in knowledge.unreadable]:
+        if is_local and (set_aside := [str(row) for row in knowledge.unreadable]):
             found["set_aside"] = set_aside
         if knowledge.is_stale:
             age_s = knowledge.age_s
             found["knowledge_age_s"] = round(age_s, 1) if math.isfinite(age_s) else None
-        return json_answer(found, status)
+        return json_answer(found, 200 if is_well else 503)
 
     @app.get("/livez")
     async def live() -> Response:
@@ -141,19 +140,21 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
             bootstrap,
             first=first,
             final=False,
-            max_buffered=MAX_WAITING_BEACONS,
+            max_buffered=MAX_BUFFERED,
             spool=spool_dir or None,
             close_on_sigterm=False,
         )
 
+    workers = Workers()
     services = CollectorServices(
         knowledge,
         access,
         Bodies(),
         Writer(lambda: KafkaOutlet(bootstrap, {"client.id": "lagloss-collector"}), ack_timeout_s),
-        Emitters(make_emitter, ack_timeout_s),
+        Emitters(make_emitter, ack_timeout_s, workers),
         Repeats(),
         metrics,
+        workers,
     )
     metrics.emitters.set_function(lambda: len(services.emitters))
     metrics.waiting_bytes.set_function(lambda: services.writer.waiting_bytes)
@@ -161,17 +162,3 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
     metrics.set_aside.counts = knowledge.unreadable.counts
     metrics.knowledge_age.set_function(lambda: 0.0 if knowledge.is_open else knowledge.age_s)
     return services
-
-
-def _health_of(bootstrap: str) -> Callable[[], str | None]:
-    """Ask the broker; return the error, or None."""
-    admin = AdminClient(KafkaConnection.of(bootstrap).client({"log_level": 0}))
-
-    def ask() -> str | None:
-        try:
-            admin.list_topics(timeout=HEALTH_TIMEOUT_S)
-        except KafkaException as error:
-            return str(error.args[0])
-        return None
-
-    return ask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -12,10 +13,13 @@ from collector import otlp as spans
 from collector.access import Caller
 from collector.batches import BeaconBatch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
-from collector.log_writer import RecordToWrite
-from collector.models import BATCH, Accepted, as_batch, read_batch
+from collector.log_writer import LogPosition, RecordToWrite
+from collector.metadata_cache import KnownPipeline
+from collector.models import BATCH, Accepted, BatchJson, as_batch, read_batch
 from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
+from collector.workers import ITEM_BYTES
 from lagloss.broker.topics import BEACONS
+from lagloss.sdk.packing import PackedBlock
 from lagloss.wire.format import tally_record
 from lagloss_server.net.problem_details import Problem, documented
 
@@ -56,24 +60,18 @@ class Beacons:
         services = self._services
         caller = await services.access.caller(request)
         kind = media_type(request, JSON, cloud_events.SINGLE, cloud_events.BATCHED)
-        key = request.headers.get("idempotency-key")
-        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
-            if kind == JSON:
-                raw = read_batch(body)
-            else:
-                raw, events_key = cloud_events.read_events(body, kind)
-                key = key or events_key
+        async with services.body(request, caller, MAX_BATCH_BYTES) as body:
+            raw, events_key = await services.work(caller, body, lambda: _read(body, kind))
+            # answers to numbered batches are exact without being kept, and large
+            key = None if "seq" in raw else request.headers.get("idempotency-key") or events_key
 
             async def put() -> Response:
-                checkpoints = {f"{raw['node']}.{beacon['checkpoint']}" for beacon in raw["beacons"]}
+                places = {beacon["checkpoint"] for beacon in raw["beacons"]}
+                checkpoints = {f"{raw['node']}.{place}" for place in places}
                 known = await services.access.pipeline(caller, raw["pipeline"], checkpoints)
-                try:
-                    batch = as_batch(raw, known)
-                    check(batch, known)
-                except Problem as problem:
-                    raise problem if kind == JSON else cloud_events.renamed(problem) from None
-                await services.access.spend(caller, len(batch.seen))
-                return json_answer(await self._put(batch), 202)
+                await services.access.spend(caller, len(raw["beacons"]))
+                batch = await services.work(caller, body, lambda: _checked(raw, known, kind))
+                return await self._put(caller, batch, body)
 
             return await services.repeats.answer(caller.scope, key, _same(request, kind, body), put)
 
@@ -82,41 +80,74 @@ class Beacons:
         caller = await services.access.caller(request)
         kind = media_type(request, spans.PROTOBUF, spans.JSON)
         key = request.headers.get("idempotency-key")
-        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
-            traces = spans.read_request(body, kind)
+        async with services.body(request, caller, MAX_BATCH_BYTES) as body:
+            sent = await services.work(caller, body, lambda: spans.open_request(body, kind))
 
             async def put() -> Response:
-                rejected = spans.Rejected()
-                for batch in await self._batches(caller, spans.beacons_of(traces, rejected), rejected):
-                    await self._put(batch)
+                await services.access.spend(caller, sent.number)
+                rejected, size = spans.Rejected(), sent.number * ITEM_BYTES
+                nodes = await services.work(caller, body, lambda: spans.beacons_of(sent.read(), rejected), size)
+                known = await self._known(caller, nodes)
+                batches = await services.work(caller, body, lambda: _batches(nodes, known, rejected), size)
+                for batch in batches:
+                    await self._put(caller, batch, body)
                 return Response(spans.write_response(rejected, kind), media_type=kind)
 
             return await services.repeats.answer(caller.scope, key, _same(request, kind, body), put)
 
-    async def _batches(
-        self, caller: Caller, found: list[spans.NodeSpans], rejected: spans.Rejected
-    ) -> list[BeaconBatch]:
-        """Turn the acceptable spans into batches; nothing is put before all pipelines are known to be the caller's."""
-        access = self._services.access
-        known = [await access.pipeline(caller, place.pipeline, place.checkpoints) for place in found]
-        batches = [place.batch(each, rejected) for place, each in zip(found, known, strict=True)]
-        good = [batch for batch in batches if batch is not None]
-        await self._services.access.spend(caller, sum(len(batch.seen) for batch in good))
-        return good
+    async def _known(self, caller: Caller, nodes: list[spans.NodeSpans]) -> dict[str, KnownPipeline | None]:
+        """Return the pipelines of these nodes; nothing is put before all of them are known to be the caller's."""
+        checkpoints: dict[str, set[str]] = {}
+        for node in nodes:
+            checkpoints.setdefault(node.pipeline, set()).update(node.checkpoints)
+        # One lookup for each pipeline: one for each node would be a look into the database for each unknown name.
+        return {name: await self._services.access.pipeline(caller, name, those) for name, those in checkpoints.items()}
 
-    async def _put(self, batch: BeaconBatch) -> dict[str, Any]:
+    async def _put(self, caller: Caller, batch: BeaconBatch, body: bytes) -> Response:
         services, started = self._services, time.perf_counter()
         answer: dict[str, Any] = {"accepted": len(batch.seen)}
         if batch.numbered is None:
             await services.emitters.put(batch)
+            response = json_answer(answer, 202)
         else:
-            blocks = pack(batch, services.partitions())
+            partitions = services.partitions()
+            blocks = await services.work(caller, body, lambda: pack(batch, partitions))
             records = [RecordToWrite(BEACONS, block.key, block.value, block.partition) for block in blocks]
             positions = await services.writer.put(batch.pipeline, records)
-            answer["tallies"] = [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]
+            response = await services.work(
+                caller, body, lambda: json_answer(answer | _tallies(batch, blocks, positions), 202)
+            )
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(len(batch.seen))
-        return answer
+        return response
+
+
+def _read(body: bytes, kind: str) -> tuple[BatchJson, str | None]:
+    """Return the batch in a body, and of CloudEvents their key."""
+    return (read_batch(body), None) if kind == JSON else cloud_events.read_events(body, kind)
+
+
+def _checked(raw: BatchJson, known: KnownPipeline | None, kind: str) -> BeaconBatch:
+    """Return the batch, if all of it can be taken; raise a Problem (422) if not."""
+    try:
+        batch = as_batch(raw, known)
+        check(batch, known)
+    except Problem as problem:
+        raise problem if kind == JSON else cloud_events.renamed(problem) from None
+    return batch
+
+
+def _batches(
+    nodes: list[spans.NodeSpans], known: dict[str, KnownPipeline | None], rejected: spans.Rejected
+) -> list[BeaconBatch]:
+    """Turn the acceptable spans into batches."""
+    batches = (node.batch(known[node.pipeline], rejected) for node in nodes)
+    return [batch for batch in batches if batch is not None]
+
+
+def _tallies(batch: BeaconBatch, blocks: Sequence[PackedBlock], positions: Sequence[LogPosition]) -> dict[str, Any]:
+    """Return what a numbered batch adds to the tallies of its emitter."""
+    return {"tallies": [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]}
 
 
 def _same(request: Request, kind: str, body: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,8 @@ from lagloss.wire.format import (
 )
 from lagloss_server.net.problem_details import Problem
 
+MAX_BLOCKS: Final = 4_096
+"""Blocks of a request; the SDK sends 256 at most."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -46,31 +48,36 @@ class Block:
         return RecordToWrite(BEACONS, block_key(content.pipeline, content.window_start), self.value, partition)
 
 
-def read_blocks(body: bytes) -> list[Block]:
-    """Return the blocks of a body, each after its length; a Problem that names the first that is none.
+def split_blocks(body: bytes) -> list[bytes]:
+    """Return the blocks of a body, each of which follows its length; none is decoded.
 
     Raises:
-        Problem: 400 for a body that ends in the middle of a block, 422 for a block that no part of lagloss could use.
+        Problem: 400 for a body that ends in the middle of a block, 413 for more than `MAX_BLOCKS`, 422 for none.
     """
-    blocks = [Block(value, _decoded(at, value)) for at, value in enumerate(_split(body))]
-    if not blocks:
-        raise Problem(422, "Bad body", "expected at least one block")
-    for at, block in enumerate(blocks):
-        _check(at, block.content)
-        if block.content.pipeline != blocks[0].content.pipeline:
-            raise _bad(at, "pipeline", f"expected {blocks[0].content.pipeline}, as the first block's")
-    return blocks
-
-
-def _split(body: bytes) -> Iterator[bytes]:
+    values: list[bytes] = []
     at = 0
     while at < len(body):
         start = at + _LENGTH.size
         end = start + _LENGTH.unpack_from(body, at)[0] if start <= len(body) else len(body) + 1
         if end > len(body):
             raise Problem(400, "Broken body", f"expected blocks with their lengths; the one at byte {at} is cut short")
-        yield body[start:end]
+        if len(values) == MAX_BLOCKS:
+            raise Problem(413, "Too many blocks", f"expected at most {MAX_BLOCKS} blocks; send fewer at a time")
+        values.append(body[start:end])
         at = end
+    if not values:
+        raise Problem(422, "Bad body", "expected at least one block")
+    return values
+
+
+def read_blocks(values: Sequence[bytes]) -> list[Block]:
+    """Return these blocks, decoded; raise a Problem (422) that names the first that no part of lagloss could use."""
+    blocks = [Block(value, _decoded(at, value)) for at, value in enumerate(values)]
+    for at, block in enumerate(blocks):
+        _check(at, block.content)
+        if block.content.pipeline != blocks[0].content.pipeline:
+            raise _bad(at, "pipeline", f"expected {blocks[0].content.pipeline}, as the first block's")
+    return blocks
 
 
 def _decoded(position: int, value: bytes) -> BeaconBlock:

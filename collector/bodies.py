@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -23,6 +23,17 @@ MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 """Bodies of all requests under way, as they came and unpacked; a caller gets half of it at most."""
 MAX_ZSTD_WINDOW: Final = 8 * 1024 * 1024
 """Limit of RFC 9659 for zstd in HTTP."""
+PIECE_BYTES: Final = 64 * 1024
+"""A body is unpacked by so much at a time, each of which is charged before the next."""
+UNIT_BYTES: Final = 1024
+"""Bytes of a body that cost one unit of work."""
+
+Charge = Callable[[int], Awaitable[None]]
+"""Charges units of work; raises a Problem (429 or 413) where the caller has none left."""
+
+
+async def free_of_charge(units: int) -> None:
+    """Charge nothing."""
 
 
 class Bodies:
@@ -32,29 +43,41 @@ class Bodies:
         self._room = SharedRoom(max_held_bytes)
 
     @asynccontextmanager
-    async def read(self, request: Request, max_bytes: int, caller: str) -> AsyncIterator[bytes]:
+    async def read(
+        self, request: Request, max_bytes: int, caller: str, charge: Charge = free_of_charge
+    ) -> AsyncIterator[bytes]:
         """Return the body, unpacked as its Content-Encoding says; it counts as held by the caller until the block ends.
+
+        Each KiB is charged once it is known of, and before anything else is done with it: also of a body that is then
+        refused. A body of any size costs at least one unit.
 
         Raises:
             Problem: 413 for one that is too large, as sent or unpacked, 415 for an unknown encoding, 400 for one that
-                is cut short or cannot be unpacked, 503 while too much is held.
+                is cut short or cannot be unpacked, 503 while too much is held; and those of `charge`.
         """
-        unpack = _UNPACK.get(request.headers.get("content-encoding", "identity").strip().lower())
-        if unpack is None:
+        tab = _Tab(charge)
+        await tab.reach(1)
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in _UNPACK:
             detail = f"expected Content-Encoding {', '.join(_UNPACK)}"
             raise Problem(415, "Unknown encoding", detail, headers={"Accept-Encoding": "gzip, zstd, identity"})
-        held = 0
+        unpack, held = _UNPACK[encoding], 0
         try:
             packed = bytearray()
-            _refuse_announced(request, max_bytes)
+            await tab.reach(_announced(request, max_bytes))
             async for chunk in _chunks(request):
                 if len(packed) + len(chunk) > max_bytes:
                     raise too_large(max_bytes)
+                await tab.reach(len(packed) + len(chunk))
                 held += self._take(caller, len(chunk))
                 packed += chunk
-            body = unpack(packed, max_bytes)
-            if body is not packed:
-                held += self._take(caller, len(body))
+            body = packed if unpack is None else bytearray()
+            for piece in unpack(packed) if unpack else ():
+                if len(body) + len(piece) > max_bytes:
+                    raise too_large(max_bytes)
+                await tab.reach(len(body) + len(piece))
+                held += self._take(caller, len(piece))
+                body += piece
             yield bytes(body).removeprefix(codecs.BOM_UTF8)  # no block, report or protobuf begins like it
         finally:
             self._room.give_back(caller, held)
@@ -65,6 +88,21 @@ class Bodies:
         return size
 
 
+class _Tab:
+    """What a body has cost so far."""
+
+    def __init__(self, charge: Charge) -> None:
+        self._charge = charge
+        self._units = 0
+
+    async def reach(self, size: int) -> None:
+        """Charge what so many bytes cost more than was charged before."""
+        units = -(-size // UNIT_BYTES)
+        if units > self._units:
+            await self._charge(units - self._units)
+            self._units = units
+
+
 async def _chunks(request: Request) -> AsyncIterator[bytes]:
     try:
         async for chunk in request.stream():
@@ -73,46 +111,47 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
         raise Problem(400, "Incomplete body", "the client went away before its end") from None
 
 
-def _refuse_announced(request: Request, max_bytes: int) -> None:
-    """Refuse a body that is too long by its Content-Length, without reading it."""
+def _announced(request: Request, max_bytes: int) -> int:
+    """Return the body's Content-Length, 0 without one; refuse one that is too long, without reading the body."""
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdecimal() and int(length) > max_bytes:
+    size = int(length) if length.isascii() and length.isdecimal() else 0
+    if size > max_bytes:
         raise too_large(max_bytes)
+    return size
 
 
-def _as_it_is(packed: bytearray, max_bytes: int) -> bytes | bytearray:
-    return packed
-
-
-def _gunzip(packed: bytearray, max_bytes: int) -> bytes:
-    unpacker = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+def _gunzip(packed: bytearray) -> Iterator[bytes]:
+    unpacker, rest = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS), bytes(packed)
     try:
-        body = unpacker.decompress(packed, max_bytes + 1)
+        while piece := unpacker.decompress(rest, PIECE_BYTES):
+            yield piece
+            rest = unpacker.unconsumed_tail
     except zlib.error as error:
         raise _broken("gzip", error) from None
-    if len(body) > max_bytes:
-        raise too_large(max_bytes)
     if not unpacker.eof or unpacker.unused_data:
         raise _broken("gzip", "expected one whole member")
-    return body
 
 
-def _unzstd(packed: bytearray, max_bytes: int) -> bytes:
+def _unzstd(packed: bytearray) -> Iterator[bytes]:
     unpacker = zstandard.ZstdDecompressor(max_window_size=MAX_ZSTD_WINDOW)
     try:
-        if len(unpacker.stream_reader(bytes(packed)).read(max_bytes + 1)) > max_bytes:
-            raise too_large(max_bytes)
+        reader = unpacker.stream_reader(bytes(packed))
+        while piece := reader.read(PIECE_BYTES):
+            yield piece
         whole = unpacker.decompressobj()  # it alone detects a truncated frame, but it has no limit of its own
-        body: bytes = whole.decompress(bytes(packed))
+        whole.decompress(bytes(packed))
     except zstandard.ZstdError as error:
         raise _broken("zstd", error) from None
     if not whole.eof or whole.unused_data:
         raise _broken("zstd", "expected one whole frame")
-    return body
 
 
 def _broken(encoding: str, detail: object) -> Problem:
     return Problem(400, "Broken body", f"not {encoding}: {detail}")
 
 
-_UNPACK: Final = {"identity": _as_it_is, "gzip": _gunzip, "zstd": _unzstd}
+_UNPACK: Final[dict[str, Callable[[bytearray], Iterator[bytes]] | None]] = {
+    "identity": None,
+    "gzip": _gunzip,
+    "zstd": _unzstd,
+}

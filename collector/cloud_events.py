@@ -70,7 +70,7 @@ def _event(position: int, raw: object) -> CloudEventJson:
     try:
         event = _EVENT.validate_python(raw)
     except ValidationError as error:
-        found = explain(error, raw)[0]
+        found = next(explain(error, raw))
         raise _bad(position, write_path(found.path) if found.path else None, found.problem) from None
     for name in event:
         if not _ATTRIBUTE.fullmatch(name):

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
-from sqlalchemy.exc import SQLAlchemyError
 
 from collector.access import Caller, Need
 from collector.bodies import MAX_DEFINITION_BYTES
-from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
-from lagloss_server.errors import BadDefinition, UnknownPipeline
+from collector.services import JSON, CollectorServices, ask, body_document, json_answer, media_type
+from lagloss_server.errors import BadDefinition, TooManyVersions, UnknownPipeline
 from lagloss_server.fields import Name
+from lagloss_server.invalid import Invalid, write_path
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.net.problem_details import Problem, busy, documented
@@ -22,6 +22,8 @@ from lagloss_server.store import audit
 from lagloss_server.store.store import Store
 
 YAML: Final = "application/yaml"
+MAX_VERSIONS_A_DAY: Final = 100
+"""New versions of a pipeline within 24 hours. All of them are kept, and read by every service at its start."""
 T = TypeVar("T")
 
 
@@ -57,7 +59,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     @app.put(
         "/v1/pipelines/{name}",
         response_model=PipelineJson,
-        responses=documented(400, 401, 403, 413, 415, 422, 503)
+        responses=documented(400, 401, 403, 413, 415, 422, 429, 503)
         | {201: {"model": PipelineJson, "description": "A new version"}},
         openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema()}),
     )
@@ -83,31 +85,39 @@ class Definitions:
         self._services = services
 
     async def list_all(self, request: Request) -> Response:
-        caller = await self._services.access.caller(request)
+        access = self._services.access
+        caller = await access.caller(request)
+        await access.charge_question(caller, 1)
+        names = None if caller.token is None else [caller.token.pipeline]
         visible = []
-        for stored in await self._ask(lambda store: store.pipelines()):
+        for stored in await self._ask(lambda store: store.pipelines(names)):
             if await self._sees(caller, stored.name):
                 visible.append(_document(stored))
         return json_answer(visible)
 
     async def get(self, request: Request, name: str) -> Response:
-        await self._admit(request, name)
+        caller = await self._admit(request, name)
+        await self._services.access.charge_question(caller, 1)
         return json_answer(_document(await self._ask(lambda store: store.pipeline(name))))
 
     async def versions(self, request: Request, name: str) -> Response:
-        await self._admit(request, name)
+        access = self._services.access
+        caller = await self._admit(request, name)
+        known = await access.pipeline(caller, name)
+        await access.charge_question(caller, 1 if known is None else known.version)
         found = await self._ask(lambda store: store.versions_of(name))
         return json_answer([_document(stored) for stored in found])
 
     async def put(self, request: Request, name: str) -> Response:
         caller = await self._admit(request, name)
         media_type(request, YAML, JSON, "application/x-yaml", "text/yaml")
-        async with self._services.bodies.read(request, MAX_DEFINITION_BYTES, caller.tenant) as body:
-            definition = await asyncio.to_thread(parsed, body)
+        charge = partial(self._services.access.charge_definition, name)
+        async with self._services.bodies.read(request, MAX_DEFINITION_BYTES, caller.tenant, charge) as body:
+            definition = await self._services.workers.run(caller.tenant, None, lambda: parsed(body))
         if definition.name != name:
             raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
         before = await self._ask(lambda store: store.newest_versions().get(name))
-        version = await self._ask(lambda store: store.apply(definition))
+        version = await self._ask(lambda store: store.apply(definition, max_per_day=MAX_VERSIONS_A_DAY))
         await self._services.knowledge.refresh()
         stored = await self._ask(lambda store: store.pipeline(name))
         return json_answer(_document(stored), 200 if version == before else 201)
@@ -132,16 +142,19 @@ class Definitions:
         return True
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
-        """Return the database's answer; a Problem (503) without one, or 404."""
+        """Return the database's answer; a Problem (503) without one, 404 or 429."""
         store = self._services.knowledge.store
         if store is None:
             raise busy("definitions are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+        if self._services.knowledge.hangs:  # another question would hang, and a thread with it
+            raise busy("PostgreSQL does not answer")
         try:
-            return await asyncio.to_thread(question, store)
-        except SQLAlchemyError:
-            raise busy("PostgreSQL is away") from None
+            return await ask(lambda: question(store))
         except UnknownPipeline as error:
             raise Problem(404, "Unknown pipeline", str(error)) from None
+        except TooManyVersions as error:
+            headers = {"Retry-After": str(error.facts["wait_s"])}
+            raise Problem(429, "Too many versions", str(error), headers=headers) from None
 
 
 def _actor(caller: Caller, request: Request) -> audit.Actor:
@@ -158,8 +171,14 @@ def parsed(body: bytes) -> Definition:
     except UnicodeDecodeError:
         raise Problem(422, "Bad definition", "body:1: expected UTF-8", line=1) from None
     except BadDefinition as error:
-        line = error.facts["line"]
-        raise Problem(422, "Bad definition", str(error), line=line if isinstance(line, int) else None) from None
+        line, problem = error.facts["line"], error.facts["problem"]
+        raise Problem(
+            422,
+            "Bad definition",
+            str(error),
+            line=line if isinstance(line, int) else None,
+            field=write_path(problem.path) if isinstance(problem, Invalid) and problem.path else None,
+        ) from None
 
 
 def _document(stored: StoredPipeline) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Idempotency-Key: a request that comes again within an hour is answered as it was the first time, and puts nothing.
 
-Kept in this process's memory: another collector, or this one started anew, knows nothing of it. What is exact over all
-that is a batch with emitter and seq.
+Kept in this process's memory, of bounded size: another collector, or this one after a restart, knows nothing of it.
+What is exact over all that is a batch with emitter and seq, whose answers are therefore not kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from fastapi import Response
@@ -19,8 +19,10 @@ from fastapi import Response
 from lagloss_server.net.problem_details import Problem, busy
 
 KEPT_S: Final = 3_600.0
-MAX_KEPT: Final = 20_000
-"""Answers kept; some 20 MB. The oldest go first, of the caller that has the most."""
+MAX_KEPT_BYTES: Final = 20 * 1024 * 1024
+"""Memory of the answers kept: some 16,000. The oldest go first, of the caller that has the most bytes."""
+ANSWER_BYTES: Final = 1_200
+"""Memory of an answer besides its key and its body."""
 MAX_KEY_CHARS: Final = 255
 
 
@@ -29,18 +31,36 @@ class _Answer:
     digest: bytes
     response: asyncio.Future[Response | None]
     asked_at: float
+    size: int
+
+
+@dataclass(slots=True)
+class _Caller:
+    """Answers to one caller, oldest first, and their size in bytes."""
+
+    answers: OrderedDict[str, _Answer] = field(default_factory=OrderedDict)
+    size: int = 0
+
+    def oldest(self) -> str | None:
+        """Return the key of the oldest answer that is not in progress, if there is one."""
+        return next((key for key, answer in self.answers.items() if answer.response.done()), None)
 
 
 class Repeats:
     """Remembers answers of 2xx by caller and key."""
 
-    def __init__(self, max_kept: int = MAX_KEPT, kept_s: float = KEPT_S) -> None:
-        self._max_kept = max_kept
+    def __init__(self, max_bytes: int = MAX_KEPT_BYTES, kept_s: float = KEPT_S) -> None:
+        self._max_bytes = max_bytes
         self._kept_s = kept_s
-        self._answers: dict[str, OrderedDict[str, _Answer]] = {}
+        self._callers: dict[str, _Caller] = {}
 
     def __len__(self) -> int:
-        return sum(map(len, self._answers.values()))
+        return sum(len(each.answers) for each in self._callers.values())
+
+    @property
+    def size(self) -> int:
+        """Memory of all that is kept, in bytes."""
+        return sum(each.size for each in self._callers.values())
 
     async def answer(
         self, caller: str, key: str | None, request: bytes, respond: Callable[[], Awaitable[Response]]
@@ -52,7 +72,7 @@ class Repeats:
             request: all that makes it the same: route, type and body.
 
         Raises:
-            Problem: 422 for the key of another request, 400 for one that is none; and those of `respond`.
+            Problem: 422 for the key of another request, 400 for an invalid one; and those of `respond`.
         """
         if key is None:
             return await respond()
@@ -60,7 +80,7 @@ class Repeats:
             raise Problem(400, "Bad key", f"expected 1 to {MAX_KEY_CHARS} characters", field="Idempotency-Key")
         digest = hashlib.sha256(request).digest()
         self._forget_old(caller)
-        kept = self._answers[caller].get(key) if caller in self._answers else None
+        kept = self._callers[caller].answers.get(key) if caller in self._callers else None
         if kept is not None and kept.digest != digest:
             raise Problem(422, "Key used before", "this key came with another request before", field="Idempotency-Key")
         if kept is not None:
@@ -68,46 +88,51 @@ class Repeats:
             if response is None:
                 raise busy("the first request with this key failed; send it again later")
             return response
-        self._make_room()
         return await self._first(caller, key, digest, respond)
 
     async def _first(
         self, caller: str, key: str, digest: bytes, respond: Callable[[], Awaitable[Response]]
     ) -> Response:
-        kept = _Answer(digest, asyncio.get_running_loop().create_future(), time.monotonic())
-        self._answers.setdefault(caller, OrderedDict())[key] = kept
+        answer = _Answer(digest, asyncio.get_running_loop().create_future(), time.monotonic(), 0)
+        self._callers.setdefault(caller, _Caller()).answers[key] = answer
+        self._grow(caller, answer, ANSWER_BYTES + len(key))
         response: Response | None = None
         try:
             response = await respond()
             return response
         finally:
-            kept.response.set_result(response)
+            answer.response.set_result(response)
             if response is None:
                 self._drop(caller, key)
+            else:
+                self._grow(caller, answer, len(response.body))
+            self._make_room()
+
+    def _grow(self, caller: str, answer: _Answer, size: int) -> None:
+        answer.size += size
+        self._callers[caller].size += size
 
     def _forget_old(self, caller: str) -> None:
         """Forget what this caller asked too long ago; requests in progress stay."""
         horizon = time.monotonic() - self._kept_s
-        while caller in self._answers:
-            key, oldest = next(iter(self._answers[caller].items()))
-            if oldest.asked_at > horizon or not oldest.response.done():
+        while caller in self._callers:
+            key = self._callers[caller].oldest()
+            if key is None or self._callers[caller].answers[key].asked_at > horizon:
                 return
             self._drop(caller, key)
 
     def _make_room(self) -> None:
-        """Forget the oldest answer of the caller that has the most, if there are too many; a request in progress stays.
-
-        Raises:
-            Problem: 503 if that is one.
-        """
-        while len(self) >= self._max_kept:
-            caller = max(self._answers, key=lambda each: len(self._answers[each]))
-            key, oldest = next(iter(self._answers[caller].items()))
-            if not oldest.response.done():
-                raise busy("too many requests with keys are being answered")
-            self._drop(caller, key)
+        """Forget the oldest answers of the callers that have the most, while there is too much of them. Requests in
+        progress stay: what bounds those is the room for their bodies."""
+        while self.size > self._max_bytes:
+            oldest = {name: key for name, each in self._callers.items() if (key := each.oldest()) is not None}
+            if not oldest:
+                return
+            caller = max(oldest, key=lambda name: self._callers[name].size)
+            self._drop(caller, oldest[caller])
 
     def _drop(self, caller: str, key: str) -> None:
-        del self._answers[caller][key]
-        if not self._answers[caller]:
-            del self._answers[caller]
+        kept = self._callers[caller]
+        kept.size -= kept.answers.pop(key).size
+        if not kept.answers:
+            del self._callers[caller]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 
 from fastapi import FastAPI, Request, Response
-from pydantic import ValidationError
 
-from collector.blocks import accept_report, read_blocks, read_report, report_record
+from collector.blocks import accept_report, read_blocks, read_report, report_record, split_blocks
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
-from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
+from collector.models import REPORT, Accepted, IntakeJson, ReportJson, Written, validated
 from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 from lagloss_server.fields import Name
@@ -69,14 +68,17 @@ class BeaconIntake:
         services = self._services
         caller = await services.access.caller(request)
         media_type(request, BLOCKS_TYPE)
-        async with services.bodies.read(request, MAX_BLOCKS_BYTES, caller.tenant) as body:
-            blocks = read_blocks(body)
+        async with services.body(request, caller, MAX_BLOCKS_BYTES) as body:
+            values = await services.work(caller, body, lambda: split_blocks(body))
+            await services.access.spend(caller, len(values))  # each has a beacon at least
+            blocks = await services.work(caller, body, lambda: read_blocks(values))
             pipeline = blocks[0].content.pipeline
             await services.access.pipeline(caller, pipeline, may_wait=True)
             beacons = sum(block.content.count for block in blocks)
-            await services.access.spend(caller, beacons)
+            await services.access.spend(caller, beacons, paid=len(values))
             partitions, started = services.partitions(), time.perf_counter()
-            positions = await services.writer.put(pipeline, [block.record(partitions) for block in blocks])
+            records = await services.work(caller, body, lambda: [block.record(partitions) for block in blocks])
+            positions = await services.writer.put(pipeline, records)
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(beacons)
         return json_answer({"positions": [{"partition": at.partition, "offset": at.offset} for at in positions]}, 202)
@@ -85,18 +87,22 @@ class BeaconIntake:
         services = self._services
         caller = await services.access.caller(request)
         kind = media_type(request, REPORT_TYPE, JSON)
-        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
-            report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
-            accept_report(report)
+        async with services.body(request, caller, MAX_BATCH_BYTES) as body:
+            report = await services.work(caller, body, lambda: _accepted(body, kind))
             await services.access.pipeline(caller, report.pipeline, may_wait=True)
             await services.access.spend(caller, 1 + len(report.progress) + len(report.tallies))
-            await services.writer.put(report.pipeline, [report_record(report)])
+            record = await services.work(caller, body, lambda: report_record(report))
+            await services.writer.put(report.pipeline, [record])
         return json_answer({"accepted": 0}, 202)
+
+
+def _accepted(body: bytes, kind: str) -> EmitterReport:
+    """Return the report in a body; raise a Problem (422) if it is malformed, or would be set aside."""
+    report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
+    accept_report(report)
+    return report
 
 
 def report_of_json(body: bytes) -> EmitterReport:
     """Return the report in a JSON body; raise a Problem (422) if it is malformed."""
-    try:
-        return ReportJson.model_validate_json(body).report()
-    except ValidationError as error:
-        raise invalid(error, body, "report", "tally", "tallies") from None
+    return validated(REPORT, body, "report", "tally", "tallies").report()

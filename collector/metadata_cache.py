@@ -24,6 +24,8 @@ log = structlog.get_logger()
 REFRESH_S: Final = 2.0
 ASK_AGAIN_S: Final = 0.25
 """An unknown token or pipeline is looked up at once, but all of them together not more often than this."""
+ANSWER_S: Final = 10.0
+"""How long a request waits for the database."""
 TRUSTED_S: Final = 600.0
 """While PostgreSQL is away, the cached content is valid for this long, in seconds."""
 STALE_S: Final = 10.0
@@ -65,11 +67,14 @@ class MetadataCache:
         self.store = store
         self.error: str | None = None
         """Why the database could not be read the last time; None if it could."""
+        self.hangs = False
+        """The database has not answered in time, and is still waited for."""
         self.unreadable = UnreadableRows()
         """Tokens and definitions that are set aside."""
         self._trusted_s = trusted_s
         self._snapshot: Snapshot | None = None
         self._asking = asyncio.Lock()
+        self._reading: asyncio.Future[Snapshot] | None = None
         self._asked_at = float("-inf")
         self._definitions = None if store is None else DefinitionFeed(store, _known)
 
@@ -105,8 +110,16 @@ class MetadataCache:
                 return
             await asyncio.sleep(max(0.0, self._asked_at + pause_s - time.monotonic()))
             self._asked_at = time.monotonic()
+            if self._reading is None:
+                self._reading = asyncio.ensure_future(asyncio.to_thread(self._read, self.store))
+            await asyncio.wait([self._reading], timeout=0 if self.hangs else ANSWER_S)
+            self.hangs = not self._reading.done()
+            if self.hangs:  # asked once, however often this is called meanwhile
+                self.error = f"no answer within {ANSWER_S:.0f} s"
+                return
+            reading, self._reading = self._reading, None
             try:
-                self._snapshot = await asyncio.to_thread(self._read, self.store)
+                self._snapshot = reading.result()
             except Exception as error:  # whatever it is: what is known grows old, and is read again
                 is_new = self.error is None
                 self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or repr(error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from typing import Annotated, Final, NotRequired
+from typing import Annotated, Final, NotRequired, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    FailFast,
     Field,
     PlainValidator,
     TypeAdapter,
@@ -38,6 +39,12 @@ from lagloss_server.fields import Name
 from lagloss_server.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
+T = TypeVar("T")
+
+MAX_ERRORS: Final = 1_000
+"""Errors of a body that are looked at. Lists end with their first bad item, but names of members can all be bad."""
+MAX_MEMBERS: Final = 10_000
+"""Members of an object in a body; of a batch or report it has a dozen, of a DAG's run one a task."""
 MAX_SEQ: Final = (1 << 31) - 1
 PLACE: Final = r"^(in|out(:[A-Za-z0-9][A-Za-z0-9_-]{0,99})?|filtered|dead)$"
 
@@ -92,7 +99,7 @@ class BatchJson(TypedDict):
     first: NotRequired[bool]
     emitter: NotRequired[uuid.UUID]
     seq: NotRequired[Annotated[int, Field(ge=1, le=MAX_SEQ, strict=True)]]
-    beacons: Annotated[list[BeaconJson], Field(min_length=1)]
+    beacons: Annotated[list[BeaconJson], Field(min_length=1), FailFast()]
 
 
 BATCH: Final = TypeAdapter(BatchJson)
@@ -100,10 +107,7 @@ BATCH: Final = TypeAdapter(BatchJson)
 
 def read_batch(body: bytes) -> BatchJson:
     """Return the batch in a body; raise a Problem (422) that names position and field if it is malformed."""
-    try:
-        return BATCH.validate_json(body)
-    except ValidationError as error:
-        raise invalid(error, body, "batch", "beacon", "beacons") from None
+    return validated(BATCH, body, "batch", "beacon", "beacons")
 
 
 def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
@@ -144,10 +148,42 @@ def _id_fits(message_id: str) -> bool:
         return False
 
 
+def validated(adapter: TypeAdapter[T], body: bytes, whole: str, part: str, parts: str) -> T:
+    """Return what a body in JSON holds; raise a Problem (422) as `invalid` does if it is malformed."""
+    document: object = None
+    try:
+        try:
+            document = from_json(body)
+        except ValueError:
+            return adapter.validate_json(body)  # which says where it ends to be JSON
+        if body.count(b":") > MAX_MEMBERS:  # else no object in it can have so many
+            _demand_few_members(document, whole)
+        # Pydantic validates bytes, too, but then makes an object of all that a missing key was missing in, for each.
+        return adapter.validate_python(document)
+    except ValidationError as error:
+        problem = invalid(error, document, whole, part, parts)
+    # Raised here, and without the document: errors can take 40 MB, and what an exception holds stays for a while.
+    del document
+    raise problem
+
+
+def _demand_few_members(document: object, whole: str) -> None:
+    """Raise a Problem (422) if an object has so many members that an error of each would take up the memory."""
+    parts = [document]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, dict) and len(part) > MAX_MEMBERS:
+            raise Problem(422, f"Bad {whole}", f"expected at most {MAX_MEMBERS} members in an object")
+        inner = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        parts.extend(each for each in inner if isinstance(each, dict | list))
+
+
 def invalid(error: ValidationError, document: object, whole: str, part: str, parts: str) -> Problem:
-    """Names the first thing that is wrong with a document, or the JSON of a body; if that is a `part` in the list
-    called `parts`, its position, too."""
-    found = explain(error, _read_json(document) if isinstance(document, bytes) else document)[0]
+    """Name the first thing that is wrong with a document; if that is a `part` in the list called `parts`, also its
+    position."""
+    if error.error_count() > MAX_ERRORS:  # each takes 1 KB to look at
+        return Problem(422, f"Bad {whole}", f"expected a {whole}, found over {MAX_ERRORS} errors in it")
+    found = next(explain(error, document))
     path, detail = found.path, found.problem
     is_part = path[:1] == (parts,) and len(path) > 1 and isinstance(path[1], int)
     if not is_part:
@@ -159,13 +195,6 @@ def invalid(error: ValidationError, document: object, whole: str, part: str, par
         detail = f"{write_path(inner[1:])}: {detail}"
     field = write_path(inner[:1]) if inner else None
     return Problem(422, f"Bad {part}", detail, position=int(path[1]), field=field)
-
-
-def _read_json(body: bytes) -> object:
-    try:
-        return from_json(body)
-    except ValueError:
-        return None
 
 
 class _Strict(BaseModel):
@@ -200,8 +229,8 @@ class TallyJson(_Strict):
     payload_bytes: Count = 0
     id_sum: Int64
     dropped: Count = 0
-    lag_sketch: list[BinJson] = []
-    ranges: list[RangeJson] = []
+    lag_sketch: Annotated[list[BinJson], FailFast()] = []
+    ranges: Annotated[list[RangeJson], FailFast()] = []
 
     def tally(self) -> Tally:
         return Tally(
@@ -230,8 +259,8 @@ class ReportJson(_Strict):
     sent_at: Count
     closed: bool = False
     final_through: Count = 0
-    progress: list[ProgressJson] = []
-    tallies: list[TallyJson] = []
+    progress: Annotated[list[ProgressJson], FailFast()] = []
+    tallies: Annotated[list[TallyJson], FailFast()] = []
     resumes: bool = False
     labels: dict[str, Text] = {}
 
@@ -251,6 +280,9 @@ class ReportJson(_Strict):
             self.resumes,
             self.labels,
         )
+
+
+REPORT: Final = TypeAdapter(ReportJson)
 
 
 class Accepted(BaseModel):

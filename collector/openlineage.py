@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from collector.models import invalid
+from collector.models import invalid, validated
 from collector.task_runs import RunId, RunJson, TaskJson, TaskRunJson, as_report
 from lagloss_server.model.jobs import DagId
 from lagloss_server.rules.runs import RunState
@@ -86,17 +86,20 @@ class _Event(_Part):
     run: _Run | None = None
 
 
+_EVENT: Final = TypeAdapter(_Event)
+
+
 def read_event(body: bytes) -> list[RunReport]:
     """Return what an event reports, of the run first; nothing of an event without Airflow's facets.
 
     Raises:
         Problem: 422 for one that is malformed.
     """
+    event = validated(_EVENT, body, "event", "event", "events")
     try:
-        event = _Event.model_validate_json(body)
         return [as_report(report) for report in _reports(event)]
     except ValidationError as error:
-        raise invalid(error, body, "event", "event", "events") from None
+        raise invalid(error, None, "event", "event", "events") from None
 
 
 def _reports(event: _Event) -> Iterator[TaskRunJson]:

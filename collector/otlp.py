@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import partial
+from itertools import chain
+from typing import Any, Final, TypeVar
 
 from google.protobuf import json_format
-from google.protobuf.empty_pb2 import Empty
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf.message_factory import GetMessageClass
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -43,12 +46,21 @@ JSON: Final = "application/json"
 OPERATION: Final = ("messaging.operation.type", "messaging.operation")
 TAKEN_IN: Final = frozenset({"receive", "process", "deliver"})
 SENT_OUT: Final = frozenset({"send", "publish"})
+MAX_SPANS: Final = 10_000
+"""Of a request, and of the lists that hold them. OpenTelemetry's own collector sends 8,192 at a time."""
+MAX_SHOWN: Final = 100
+"""Characters of a span's name, and of a reason, in an answer."""
 _NAME: Final = TypeAdapter(Name)
 _BEACON: Final = TypeAdapter(BeaconJson)
 
+T = TypeVar("T")
 Value = str | int | float | bool | None
 _PLAIN: Final[Mapping[str, type[Any]]] = {"stringValue": str, "intValue": int, "doubleValue": float, "boolValue": bool}
 """Kinds of attribute values that can be a part of a beacon."""
+_LISTS: Final = ("resourceSpans", "scopeSpans", "spans")
+"""The lists of an ExportTraceServiceRequest, each in the parts of the one before."""
+_LIST_FIELDS: Final = (1, 2, 2)
+"""Their numbers in the .proto files."""
 _CAPITAL: Final = re.compile(r"(?=[A-Z])")
 
 
@@ -81,7 +93,7 @@ class Rejected:
 
     def add(self, span: SentSpan, why: str) -> None:
         self.spans += 1
-        self.first = self.first or f"span {span.name!r}: {why}"
+        self.first = self.first or f"span {span.name[:MAX_SHOWN]!r}: {why[: MAX_SHOWN * 5]}"
 
 
 @dataclass(slots=True)
@@ -111,12 +123,53 @@ class NodeSpans:
         return BeaconBatch(self.pipeline, self.node, first, good) if good else None
 
 
-def read_request(body: bytes, media_type: str) -> list[SentSpan]:
-    """Return the spans in a body; raise a Problem (400) if it is malformed."""
+@dataclass(frozen=True, slots=True)
+class SpanRequest:
+    """A request whose spans are counted, and not read yet.
+
+    Attributes:
+        number: of its spans, whatever they are.
+        read: returns them; raises a Problem (400) if they are malformed.
+    """
+
+    number: int
+    read: Callable[[], list[SentSpan]]
+
+
+def open_request(body: bytes, media_type: str) -> SpanRequest:
+    """Count the spans in a body, before any of them is decoded.
+
+    Raises:
+        Problem: 400 if it is malformed, 413 for more than `MAX_SPANS`.
+    """
+    if media_type == JSON:
+        document = _well_formed(lambda: json.loads(body))
+        number = _well_formed(lambda: _count(document, lambda depth, part: _members(part, _LISTS[depth])))
+        return SpanRequest(number, lambda: _well_formed(lambda: list(_json_spans(document))))
+    number = _well_formed(lambda: _count(body, lambda depth, part: _parts(part, _LIST_FIELDS[depth])))
+    return SpanRequest(number, lambda: _well_formed(lambda: list(_protobuf_spans(body))))
+
+
+def _well_formed(read: Callable[[], T]) -> T:
     try:
-        return list((_json_spans if media_type == JSON else _protobuf_spans)(body))
+        return read()
     except (ValueError, TypeError, DecodeError, RecursionError) as error:
         raise Problem(400, "Bad body", f"expected an ExportTraceServiceRequest: {error}") from None
+
+
+def _count(request: T, parts: Callable[[int, T], Iterable[T]]) -> int:
+    """Return the number of spans in a request; `parts` returns those of a list in it, at depths 0 to 2."""
+    found: Iterator[T] = iter((request,))
+    for depth in range(len(_LISTS)):
+        found = _limited(chain.from_iterable(map(partial(parts, depth), found)))
+    return sum(1 for _ in found)
+
+
+def _limited(parts: Iterable[T]) -> Iterator[T]:
+    for number, part in enumerate(parts):
+        if number == MAX_SPANS:
+            raise Problem(413, "Too many spans", f"expected at most {MAX_SPANS} spans; send fewer at a time")
+        yield part
 
 
 def write_response(rejected: Rejected, media_type: str) -> bytes:
@@ -175,7 +228,7 @@ def _seen(span: SentSpan, *, taken_in: bool) -> Seen:
 
 
 def _why(error: ValidationError) -> str:
-    found = explain(error, keys_given(error))[0]
+    found = next(explain(error, keys_given(error)))
     field = write_path(found.path) if found.path else "lagloss.pipeline and lagloss.node or service.name"
     names = {"message_id": "messaging.message.id", "event_time": "lagloss.event_time", "checkpoint": "lagloss.to"}
     return f"{names.get(field, field)}: {found.problem}"
@@ -213,10 +266,26 @@ def _decodable_spans(body: bytes) -> Iterator[SentSpan]:
                 yield SentSpan(resource, problem=str(error))
 
 
-def _parts(message: bytes, number: int) -> list[bytes]:
+def _parts_class() -> type[Any]:
+    """Return a message class that leaves the messages in fields 1 and 2 encoded: 16 bytes for each, not some 150."""
+    file = FileDescriptorProto(name="lagloss/parts.proto", package="lagloss", syntax="proto3")
+    message = file.message_type.add(name="Parts")
+    for number in sorted({*_LIST_FIELDS}):
+        kind = FieldDescriptorProto.TYPE_BYTES
+        message.field.add(name=f"in_{number}", number=number, type=kind, label=FieldDescriptorProto.LABEL_REPEATED)
+    pool = DescriptorPool()
+    pool.Add(file)
+    parts: type[Any] = GetMessageClass(pool.FindMessageTypeByName("lagloss.Parts"))
+    return parts
+
+
+_Parts: Final = _parts_class()
+
+
+def _parts(message: bytes, number: int) -> Iterable[bytes]:
     """Return the encoded messages in one field of an encoded message, whatever is in them."""
-    fields = UnknownFieldSet(Empty.FromString(message))
-    return [part.data for part in fields if part.field_number == number and isinstance(part.data, bytes)]
+    found: Iterable[bytes] = getattr(_Parts.FromString(message), f"in_{number}")
+    return found
 
 
 def _of_protobuf(span: Span, resource: Mapping[str, Value]) -> SentSpan:
@@ -242,8 +311,8 @@ def _plain(pairs: Iterable[KeyValue]) -> Iterator[tuple[str, Value]]:
 # -- JSON -------------------------------------------------------------------------------------------------------------
 
 
-def _json_spans(body: bytes) -> Iterator[SentSpan]:
-    for resource_spans in _members(json.loads(body), "resourceSpans"):
+def _json_spans(document: object) -> Iterator[SentSpan]:
+    for resource_spans in _members(document, "resourceSpans"):
         resource = dict(_json_attributes(_member(resource_spans, "resource")))
         for scope_spans in _members(resource_spans, "scopeSpans"):
             for span in _members(scope_spans, "spans"):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import FastAPI, Query, Request, Response
-from sqlalchemy.exc import SQLAlchemyError
 
 from collector import openlineage
 from collector.access import Caller
 from collector.bodies import MAX_BATCH_BYTES
-from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
+from collector.services import JSON, CollectorServices, ask, body_document, json_answer, media_type
 from collector.task_runs import Recorded, TaskRunsJson, read_reports
 from lagloss.errors import UsageError
 from lagloss.wire.format import WINDOW_S
@@ -27,6 +25,8 @@ from lagloss_server.times import parse_time_s
 
 MAX_SPAN_S: Final = 2 * 86_400
 """Of one question whether a span is whole: each of its windows is read."""
+UNIT_S: Final = 3_600
+"""Of a span, whose windows are as much to read as a unit of work."""
 Moment = Annotated[str, Query(description="RFC 3339, or relative (-2h)", max_length=100)]
 
 
@@ -79,13 +79,13 @@ class TaskRuns:
         services = self._services
         caller = await services.access.caller(request)
         media_type(request, JSON)
-        async with services.bodies.read(request, MAX_BATCH_BYTES, caller.tenant) as body:
-            reports = await asyncio.to_thread(read, body)
+        async with services.body(request, caller, MAX_BATCH_BYTES) as body:
+            reports = await services.workers.run(caller.tenant, None, lambda: read(body))
         store = self._store()
         owned = await self._owned(caller, reports)
         await services.access.spend(caller, len(owned))
         if owned:
-            await _ask(lambda: _record(store, owned))
+            await ask(lambda: _record(store, owned))
         known = len({id(report) for _, report in owned})
         return json_answer({"accepted": known, "ignored": len(reports) - known}, 202)
 
@@ -97,7 +97,8 @@ class TaskRuns:
             from_s, to_s = (int(parse_time_s(text)) // WINDOW_S * WINDOW_S for text in (from_, to))
             if not from_s < to_s <= from_s + MAX_SPAN_S:
                 raise Problem(422, "Bad span", f"expected from < to, {MAX_SPAN_S // 3600} hours apart at most")
-            found = await _ask(lambda: read_wholeness(store, name, from_s, to_s, node))
+            await self._services.access.charge_question(caller, (to_s - from_s) // UNIT_S)
+            found = await ask(lambda: read_wholeness(store, name, from_s, to_s, node))
         except UnknownPipeline as error:
             raise Problem(404, "Unknown pipeline", str(error)) from None
         except UsageError as error:
@@ -114,17 +115,11 @@ class TaskRuns:
         store = self._services.knowledge.store
         if store is None:
             raise busy("task runs are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+        if self._services.knowledge.hangs:  # another question would hang, and a thread with it
+            raise busy("PostgreSQL does not answer")
         return store
 
 
 def _record(store: Store, owned: list[tuple[str, RunReport]]) -> None:
     with store.engine.begin() as connection:
         task_runs.record(connection, owned)
-
-
-async def _ask(question: Callable[[], Any]) -> Any:
-    """Return the database's answer; a Problem (503) without one."""
-    try:
-        return await asyncio.to_thread(question)
-    except SQLAlchemyError:
-        raise busy("PostgreSQL is away") from None

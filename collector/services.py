@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse
+from sqlalchemy.exc import DataError
 
-from collector.access import Access
+from collector.access import Access, Caller
 from collector.bodies import Bodies
 from collector.emitters import Emitters
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
+from collector.workers import Workers
 from lagloss.broker.topics import BEACONS
 from lagloss_server.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy
+from lagloss_server.store.engine import AWAY
 
 JSON: Final = "application/json"
 BINARY: Final = {"type": "string", "format": "binary"}
 """The OpenAPI schema of a body that is no text."""
+T = TypeVar("T")
 Handler = Callable[[Request], Awaitable[Response]]
 
 
@@ -37,6 +44,15 @@ class CollectorServices:
     emitters: Emitters
     repeats: Repeats
     metrics: CollectorMetrics
+    workers: Workers
+
+    def body(self, request: Request, caller: Caller, max_bytes: int) -> AbstractAsyncContextManager[bytes]:
+        """Return the request's body as `Bodies.read` does, charged to its sender."""
+        return self.bodies.read(request, max_bytes, caller.tenant, partial(self.access.charge, caller))
+
+    async def work(self, caller: Caller, body: bytes, work: Callable[[], T], size: int = 0) -> T:
+        """Return what `work` on a body returns, as `Workers.run` does. `size`: of what is in it, if that is more."""
+        return await self.workers.run(caller.tenant, max(len(body), size), work)
 
     def partitions(self) -> int:
         """Return the number of partitions of the beacons topic; a Problem (503) while it is unknown."""
@@ -54,6 +70,21 @@ class CollectorServices:
             response = busy(str(error)).response()
         self.metrics.requests.labels(route, response.status_code).inc()
         return response
+
+
+async def ask(question: Callable[[], T]) -> T:
+    """Return the answer to a question that PostgreSQL is asked in a thread.
+
+    Raises:
+        Problem: 503 while it is away, 422 for a value that it cannot hold.
+    """
+    try:
+        return await asyncio.to_thread(question)
+    except AWAY:
+        raise busy("PostgreSQL is away") from None
+    except DataError as error:
+        detail = str(error.orig).partition("\n")[0]
+        raise Problem(422, "Bad value", f"expected values that PostgreSQL can hold: {detail}") from None
 
 
 def media_type(request: Request, *expected: str) -> str:

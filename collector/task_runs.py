@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StrictInt, TypeAdapter, model_validator
 
-from collector.models import Time, invalid
+from collector.models import Time, validated
 from lagloss.wire.format import name_fits
 from lagloss_server.model.jobs import DagId
 from lagloss_server.rules.runs import UNMAPPED, RunState, TryState
@@ -72,7 +72,10 @@ class TaskRunJson(_Strict):
 class TaskRunsJson(_Strict):
     """Reports of any DAGs; those of DAGs that no definition names are counted and dropped."""
 
-    reports: Annotated[list[TaskRunJson], Field(min_length=1, max_length=MAX_REPORTS)]
+    reports: Annotated[list[TaskRunJson], Field(min_length=1, max_length=MAX_REPORTS), FailFast()]
+
+
+_REPORTS: Final = TypeAdapter(TaskRunsJson)
 
 
 class Recorded(BaseModel):
@@ -84,10 +87,7 @@ class Recorded(BaseModel):
 
 def read_reports(body: bytes) -> list[RunReport]:
     """Return the reports in a body; raise a Problem (422) that names position and field if it is malformed."""
-    try:
-        found = TaskRunsJson.model_validate_json(body)
-    except ValidationError as error:
-        raise invalid(error, body, "reports", "report", "reports") from None
+    found = validated(_REPORTS, body, "reports", "report", "reports")
     return [as_report(report) for report in found.reports]
 
 

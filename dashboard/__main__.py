@@ -23,6 +23,8 @@ from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 
+STATEMENT_TIMEOUT: Final = "300s"
+"""Reports read months in one statement."""
 _COLLECT_AFTER: Final = 50_000
 """New objects until garbage is looked for: by Python's own 700, half of the time to read ten thousand pipelines is."""
 _KEEP_ALIVE_S: Final = 75
@@ -36,7 +38,8 @@ def main() -> int:
         logs.configure(settings)
         end_in_time()
         check_binding(settings)
-        services = Services(Store(settings.require_database()), settings)
+        store = Store(settings.require_database(), statement_timeout=STATEMENT_TIMEOUT)
+        services = Services(store, settings)
         with suppress(OperationalError):  # it starts without PostgreSQL, too
             demand_newest(services.store.engine)
         file = load_reports(settings)

@@ -101,5 +101,5 @@ def doer(typed: str | None) -> str:
 def _short(what: str, text: str, most: int = MAX_TEXT) -> str:
     stripped = text.strip()
     if len(stripped) > most:
-        raise BadText(what=what, found=len(stripped), most=most)
-    return stripped
+        raise BadText(what=what, found=f"{len(stripped)} characters long", expected=f"at most {most}")
+    return incident_actions.storable(what, stripped)

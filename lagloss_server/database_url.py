@@ -11,6 +11,14 @@ from psycopg.conninfo import conninfo_to_dict
 
 from lagloss.errors import BadSetting
 
+PATIENCE: Final = {
+    "connect_timeout": 10,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
+"""libpq's options by which a vanished host is noticed within half a minute, whether or not something was sent to it."""
 SECRET_OPTIONS: Final = frozenset({"password", "sslpassword", "oauth_client_secret"})
 _EXPECTED: Final = "is neither a postgresql:// URL nor key=value pairs of libpq (is a / or @ in it not encoded?)"
 _PLAIN_HOST: Final = re.compile(r"[A-Za-z0-9._-]*")

@@ -8,6 +8,7 @@ LaglossError
 ├── UsageError                exit 2
 │   ├── BadDefinition
 │   ├── UnknownPipeline
+│   ├── TooManyVersions
 │   ├── UnknownToken
 │   ├── BadTime
 │   ├── BadSpan
@@ -45,6 +46,7 @@ LaglossError
 │   ├── DiskUnusable
 │   │   ├── DiskFull
 │   │   └── DiskUnwritable
+│   ├── PasswordFileOpen
 │   ├── UnreachableDirectory
 │   ├── ServerNotReady
 │   ├── KafkaUnreachable
@@ -74,6 +76,11 @@ class BadDefinition(UsageError):
 
 class UnknownPipeline(UsageError):
     """No pipeline is called {pipeline}; there {known}. Add one with `lagloss apply FILE`."""
+
+
+class TooManyVersions(UsageError):
+    """{pipeline} got {number} new versions within 24 hours, which is the limit; send the definition again in
+    {wait_s} s. One that changes nothing needs no version."""
 
 
 class UnknownToken(UsageError):
@@ -161,7 +168,7 @@ class UnusableReceiver(UsageError):
 
 
 class BadText(UsageError):
-    """{what} is {found} characters long: expected at most {most}."""
+    """{what} is {found}: expected {expected}."""
 
 
 class NotAllowed(UsageError):
@@ -270,6 +277,11 @@ class DiskFull(DiskUnusable):
 class DiskUnwritable(DiskUnusable):
     """{path} cannot be written to: {detail}. Mount its disk writable, and correct the rights and owner of its files;
     the data in it is not damaged, and is needed."""
+
+
+class PasswordFileOpen(ServerUnreachable):
+    """{path} has mode {mode}: other users can read the password of PostgreSQL, whose client ignores such a file. Run
+    `chmod 600 {path}`."""
 
 
 class UnreachableDirectory(ServerUnreachable):

@@ -114,6 +114,28 @@ Name = Annotated[
 """Letters, digits, `-` and `_`: no dot or slash, which separate the parts of checkpoints and keys."""
 
 
+NOT_STORABLE: Final = "expected text without NUL and halves of surrogate pairs"
+
+
+def is_storable(text: str) -> bool:
+    """Return whether PostgreSQL can hold this text: JSON and YAML can spell NUL and half of a surrogate pair, and
+    neither text nor jsonb can hold them."""
+    try:
+        return "\0" not in text and text.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
+def _storable(text: str) -> str:
+    if not is_storable(text):
+        raise PydanticCustomError("text", NOT_STORABLE)
+    return text
+
+
+Text = Annotated[str, AfterValidator(_storable)]
+"""Text that PostgreSQL can hold."""
+
+
 def _zone(name: str) -> str:
     try:
         ZoneInfo(name)

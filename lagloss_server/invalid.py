@@ -66,8 +66,8 @@ class Invalid:
 
 def explain(
     error: ValidationError | Sequence[Any], document: object, model: type[BaseModel] | None = None
-) -> list[Invalid]:
-    """Return what is wrong with a document, one of each place; at least one.
+) -> Iterator[Invalid]:
+    """Yield what is wrong with a document, one of each place; at least one.
 
     Args:
         error: pydantic's, or its list of errors.
@@ -75,14 +75,15 @@ def explain(
         model: what it was to become, to name the keys that it may have.
     """
     errors = error.errors(include_url=False) if isinstance(error, ValidationError) else error
-    places = [(_path(document, each), each) for each in errors]
-    found: list[Invalid] = []
+    places: list[tuple[Path, ErrorDetails]] = [(_path(document, each), each) for each in errors]
     while places:
         first = places[0][0]
-        related = [(path, each) for path, each in places if path[: len(first)] == first or first[: len(path)] == path]
-        places = [place for place in places if place not in related]
-        found.append(_most_telling(related, model))
-    return found
+        related, others = places[:0], places[:0]
+        for path, each in places:
+            is_related = path[: len(first)] == first or first[: len(path)] == path
+            (related if is_related else others).append((path, each))
+        yield _most_telling(related, model)
+        places = others
 
 
 def keys_given(error: ValidationError) -> dict[int | str, object]:

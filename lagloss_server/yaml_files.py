@@ -4,7 +4,7 @@ be read again."""
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +13,8 @@ from pydantic import BaseModel, ValidationError
 from yaml.composer import ComposerError
 
 from lagloss_server.errors import BadDefinition
-from lagloss_server.invalid import explain
+from lagloss_server.fields import NOT_STORABLE, is_storable
+from lagloss_server.invalid import Invalid, explain
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -34,10 +35,12 @@ def parse_yaml(model: type[Model], text: str, source: str, folder: Path | None =
         mark = getattr(error, "problem_mark", None)
         problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
         raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error
+    for path in _unstorable(data):
+        raise BadDefinition(source=source, line=_line_of(tree, path), problem=Invalid(path, NOT_STORABLE))
     try:
         return model.model_validate(data, context={"folder": folder})
     except ValidationError as error:
-        first = explain(error, data, model)[0]
+        first = next(explain(error, data, model))
         raise BadDefinition(source=source, line=_line_of(tree, first.path), problem=first) from error
 
 
@@ -59,6 +62,26 @@ class _Loader(yaml.SafeLoader):
                 raise ComposerError(None, None, f"the key {key.value} twice", key.start_mark)
             seen.add(key.value if isinstance(key, yaml.ScalarNode) else "")
         return found
+
+
+def _joined(loader: _Loader, node: yaml.ScalarNode) -> str:
+    """Return a text in which escapes of both halves of a surrogate pair, as JSON has them, are one character."""
+    text = loader.construct_scalar(node)
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
+_Loader.add_constructor("tag:yaml.org,2002:str", _joined)
+
+
+def _unstorable(part: object, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the places of a document whose texts PostgreSQL cannot hold."""
+    if isinstance(part, str) and not is_storable(part):
+        yield path
+    items = part.items() if isinstance(part, dict) else enumerate(part) if isinstance(part, list) else ()
+    for step, inner in items:
+        if isinstance(step, str) and not is_storable(step):
+            yield path
+        yield from _unstorable(inner, (*path, step))
 
 
 def _read(text: str) -> tuple[yaml.Node | None, Any]:

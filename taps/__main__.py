@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 from typing import Any
@@ -13,6 +11,7 @@ from lagloss_server import logs
 from lagloss_server.ending import end_in_time
 from lagloss_server.net.health_server import serve_health
 from lagloss_server.ops.processes import choose_port
+from lagloss_server.ops.signals import run_until_signal
 from lagloss_server.settings import Settings
 from taps.service import TapService
 
@@ -28,36 +27,25 @@ def main() -> int:
     except LaglossError as error:
         print(f"taps: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
-    # The handler writes a byte and no more: setting an Event there can interrupt a wait on it, and lock up.
-    wake_read, wake_write = os.pipe()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: os.write(wake_write, b"."))
+    stop = threading.Event()
     end_health = serve_health(
         "lagloss taps",
         service.metrics.registry,
-        lambda: service.trouble,
+        service.health_problem,
         settings.bind_address,
         port,
         service.unreadable.health_note,
+        hung=service.turns.hung,
         own_url=settings.taps_url,
         url_setting="LAGLOSS_TAPS_URL",
     )
-    stop, ended = threading.Event(), threading.Event()
-
-    def work() -> None:
-        try:
-            service.run(stop)
-        finally:
-            ended.set()
-            os.write(wake_write, b".")
-
-    worker = threading.Thread(target=work, name="taps")
-    worker.start()
-    os.read(wake_read, 1)
-    ended_by_itself = ended.is_set()
-    stop.set()
-    worker.join()
-    end_health()
+    try:
+        ended_by_itself = run_until_signal("taps", lambda: service.run(stop), stop.set)
+    except LaglossError as error:
+        print(f"taps: {error}", file=sys.stderr)  # noqa: T201
+        return error.exit_code
+    finally:
+        end_health()
     return 1 if ended_by_itself else 0
 
 

@@ -17,10 +17,12 @@ from sqlalchemy.exc import DBAPIError
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRows
+from lagloss_server.turns import Turns, WatchedLoop
 from taps.clusters import TapCluster, registry_of
 from taps.commit_log import GroupCommits
 from taps.extraction import Extractor
@@ -39,6 +41,9 @@ log = structlog.get_logger()
 
 LOOK_S: Final = 1.0
 """Between two looks for changed definitions."""
+LOOK_LIMIT_S: Final = 300.0
+"""Longest normal look: at its start, it begins all taps."""
+STATEMENT_TIMEOUT: Final = "120s"
 END_S: Final = 15.0
 MAX_PAUSE_S: Final = 30.0
 
@@ -56,15 +61,21 @@ class TapService:
     def __init__(self, bootstrap: str, database_url: str, spark: SparkSession | None = None) -> None:
         self.metrics = TapMetrics()
         self.trouble: str | None = "starting"
-        """Why no tap is looked after right now, for /healthz."""
+        """Why no tap is looked after right now; None when they are."""
         self.unreadable = UnreadableRows()
         """Definitions and taps that are set aside."""
         self.metrics.set_aside.counts = self.unreadable.counts
+        self.turns = Turns()
+        self._loop = WatchedLoop("looking after taps", LOOK_LIMIT_S)
         self._bootstrap = bootstrap
         self._database_url = database_url
         self._spark = spark
         self._clusters: dict[str, TapCluster] = {}
         self._threads: dict[bytes, _Thread] = {}
+
+    def health_problem(self) -> str | None:
+        """Return the reason for a failed /healthz: no tap is looked after, or something hangs."""
+        return self.trouble or self.turns.problem()
 
     def run(self, stop: threading.Event) -> None:
         """Look after taps until `stop`; wait with growing pauses while PostgreSQL is away.
@@ -72,13 +83,23 @@ class TapService:
         Raises:
             SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
         """
-        store = Store(self._database_url)
+        servers = {"PostgreSQL": postgresql(self._database_url), "Kafka": kafka(self._bootstrap)}
+        if self._spark is not None:
+            from lagloss_server.ops.spark_session import spark_answers
+
+            servers["Spark"] = spark_answers(self._spark)
+        with watching(self.turns, servers), self.turns.running(self._loop):
+            self._look_after_taps(stop)
+
+    def _look_after_taps(self, stop: threading.Event) -> None:
+        store = Store(self._database_url, statement_timeout=STATEMENT_TIMEOUT)
         taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
         definitions = DefinitionFeed(store, lambda before, versions, _unreadable: taps_after(before, versions))
         pause_s = LOOK_S
         is_checked, is_changed = False, True
         try:
             while not stop.is_set():
+                self._loop.finished()
                 if self._spark is not None:
                     from lagloss_server.ops.spark_session import check_session
 

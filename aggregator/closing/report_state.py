@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Table, func, select, t
 from lagloss.wire.format import OffsetRange, unpack_each_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.queries.emitters import is_heard, read_emitters
+from lagloss_server.queries.offset_ranges import is_doubtful
 from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import at_places, is_any
@@ -28,7 +30,7 @@ def of_windows(table: Table, windows: Windows) -> tuple[ColumnElement[bool], ...
 @dataclass(frozen=True)
 class ReportState:
     """State of reports for some windows, all as of one position (`basis`). `changed`: the basis of the last change
-    of any tally of a window."""
+    of any tally of a window; `doubtful`: windows with a tally that names more of the log than its beacons explain."""
 
     basis: int
     emitters: Mapping[str, Sequence[EmitterState]]
@@ -36,6 +38,7 @@ class ReportState:
     tallies: Mapping[tuple[str, int], Sequence[TallyState]]
     ranges: Mapping[tuple[str, int], Sequence[OffsetRange]]
     changed: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    doubtful: AbstractSet[tuple[str, int]] = frozenset()
 
 
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:
@@ -51,12 +54,15 @@ def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> 
     tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
     ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
     changed: dict[tuple[str, int], int] = {}
+    doubtful: set[tuple[str, int]] = set()
     tally = tables.table_of(tables.TallyRow)
     rows = list(_tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]))
     for row, places in zip(rows, unpack_each_ranges([row.ranges for row in rows]), strict=True):
         window = (row.pipeline, row.window_start)
         tallies[window].append(_tally_state(row))
         ranges[window].extend(places)
+        if is_doubtful(places, row.beacons):
+            doubtful.add(window)
         changed[window] = max(row.changed_basis, changed.get(window, 0))
     return ReportState(
         basis=read_basis(connection),
@@ -65,6 +71,7 @@ def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> 
         tallies=tallies,
         ranges=ranges,
         changed=changed,
+        doubtful=doubtful,
     )
 
 

@@ -26,10 +26,13 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.errors import BadSetting
 from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.store.partitions import make_days_ahead
+from lagloss_server.turns import WatchedLoop
 
 log = structlog.get_logger()
 
 EVERY_S: Final = 10.0
+ROUND_LIMIT_S: Final = 1_800.0
+"""Longest normal round: each cluster that is away costs its time-outs."""
 Lags = ConsumerLags | QueueLags
 CLOSE_S: Final = 1.0
 """How long an end waits for a round under way: what that writes is right whenever it comes."""
@@ -58,6 +61,7 @@ class ConsumerLagWatch:
         metrics: AggregatorMetrics,
         failures: SetAside,
     ) -> None:
+        self.loop = WatchedLoop("reading consumer lags", ROUND_LIMIT_S)
         self._bootstrap = bootstrap
         self._engine = engine
         self._groups = groups
@@ -153,6 +157,7 @@ class ConsumerLagWatch:
                 except Exception as error:  # whatever it is costs a round, and not the watch
                     if not is_outage(error):
                         log.exception("consumer lag failed")
+                self.loop.finished()
                 self._stop.wait(max(0.0, began + EVERY_S - time.monotonic()))
         finally:
             for lags in opened.values():

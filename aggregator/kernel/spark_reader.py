@@ -21,6 +21,7 @@ from lagloss.wire.checks import is_in_reach
 from lagloss.wire.format import BadReason, OffsetRange
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import FETCHING
+from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.offset_ranges import rounds
 from lagloss_server.rules.facts import WindowFacts
 
@@ -46,29 +47,34 @@ class BlockReader:
     partitions: int
     """How many ranges of the id space a window that lies scattered is shuffled into."""
 
-    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
-        """Count the planned windows in these ranges (merged, and clamped to what the broker holds)."""
-        parts = self._collect(self._kernel(self.blocks(ranges, plan), plan, together=len(rounds(ranges)) > 1))
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> Reading:
+        """Count the planned windows in these ranges (merged, and clamped to what the broker holds), and in records that
+        were read before."""
+        together = len(rounds(ranges)) > 1 or bool(kept)
+        parts = self._collect(self._kernel(self.blocks(ranges, plan, kept), plan, together=together))
         reading = gather(parts, plan)
         again = to_read_again(reading, plan)
         if not again:
             return reading
         retry = ReadPlan(again, plan.pipelines)
-        blocks = self.blocks(ranges, retry)
+        blocks = self.blocks(ranges, retry, kept)
         spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
         found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
         # bad blocks are counted by the first read: this one has split those whose fault is not in their columns
         facts = {key: replace(facts, scattered=False, bad=reading.facts[key].bad) for key, facts in found.facts.items()}
         return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
 
-    def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+    def records(self, ranges: Sequence[OffsetRange], kept: Sequence[LogRecord] = ()) -> DataFrame:
         """Read the records of these ranges, columns as in INPUT."""
         frames = [self._range(layer) for layer in rounds(ranges)]
-        return functools.reduce(DataFrame.unionByName, frames) if frames else self.spark.createDataFrame([], INPUT)
+        if kept or not frames:
+            rows = [(at.partition, at.offset, at.appended_ms, at.key, at.value) for at in kept]
+            frames.append(self.spark.createDataFrame(rows, INPUT))
+        return functools.reduce(DataFrame.unionByName, frames)
 
-    def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> DataFrame:
+    def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> DataFrame:
         """Keep the blocks that the plan wants, and those with a key that no good block has."""
-        return self.records(ranges).where(is_wanted(plan))
+        return self.records(ranges, kept).where(is_wanted(plan))
 
     def _range(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         starts = {str(item.partition): item.first for item in ranges}

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 import structlog
@@ -89,7 +90,7 @@ class MaintenanceLoop:
             self._chores.append(PeriodicTask("announce", ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
-        """Run one round; return whether a request was answered."""
+        """Run one round; return whether there is more to do of a request."""
         asked = self.answer_recompute(caught_up_ms)
         for chore in self._chores:
             chore.do_if_due(caught_up_ms)
@@ -109,7 +110,7 @@ class MaintenanceLoop:
 
     def answer_recompute(self, now_ms: int) -> bool:
         """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
-        answer after the last. Return whether there was a request.
+        answer after the last. Return whether it came any further.
 
         The request's row has its progress, so that the next closer continues there.
         """
@@ -125,26 +126,31 @@ class MaintenanceLoop:
             return False
         begun = Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
         done = Recomputed.read(row.progress) or begun
+        before = done.next_s
         done = self._recompute(done, row.pipeline, row.to_s, now_ms)
         values: dict[str, Any] = {"progress": asdict(done)}
         if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
             values["answer"] = done.answer()
         with self._engine.begin() as connection:
             connection.execute(update(request).where(request.c.id == row.id).values(**values))
-        return True
+        return done.is_complete or done.next_s > before
 
     def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
         started = time.monotonic()
         self._closer.seal_gone()
         with self._engine.connect() as connection:
             left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
-            round_ = left[:WINDOWS_PER_ROUND]
+            round_ = list(takewhile(lambda window: not self._closer.waits(window), left[:WINDOWS_PER_ROUND]))
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
         beacons = self._closer.close_windows(held, now_ms, from_log=True)
+        if self._closer.left:  # the next round begins with the first of them
+            round_ = round_[: min(map(round_.index, self._closer.left))]
+            held = [window for window in held if window in round_]
         self._failures.retry_now("rollup", pipeline)
+        next_s = to_s if not left else round_[-1][1] + WINDOW_S if round_ else done.next_s
         return Recomputed(
-            next_s=round_[-1][1] + WINDOW_S if round_ else to_s,
+            next_s=next_s,
             done=done.done + len(round_),
             of=done.done + len(left),
             sealed=done.sealed + len(round_) - len(held),

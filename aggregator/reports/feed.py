@@ -19,6 +19,7 @@ from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
+from lagloss_server.turns import WatchedLoop
 
 BATCH_S: Final = 2.0
 """From one batch to the next, at least: of an emitter's reports in a batch the newest is written, so the longer the
@@ -31,6 +32,8 @@ POLL_S: Final = 0.2
 PARTITIONS_S: Final = 10.0
 """How often partitions that were added are looked for."""
 ANSWER_S: Final = 10.0
+BATCH_LIMIT_S: Final = 600.0
+"""Longest normal time to read and follow one batch, of BATCH_BYTES."""
 CLIENT: Final = {
     "group.id": "lagloss-reports",  # required by the client; nothing is ever committed or subscribed to
     "enable.auto.commit": False,
@@ -46,6 +49,7 @@ class ReportFeed:
     now."""
 
     def __init__(self, bootstrap: str, follower: ReportConsumer, look: Callable[[], Checkpoints]) -> None:
+        self.loop = WatchedLoop("following reports", BATCH_LIMIT_S)
         self._follower = follower
         self._look = look
         self._kafka = Consumer(KafkaConnection.of(bootstrap).client(CLIENT))
@@ -78,6 +82,7 @@ class ReportFeed:
     def _follow(self) -> None:
         looked_at = ends_at = float("-inf")
         while not self._stopped.is_set():
+            self.loop.finished()
             if time.monotonic() - looked_at >= PARTITIONS_S:
                 self._assign_new()
                 looked_at = time.monotonic()

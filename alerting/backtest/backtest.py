@@ -135,7 +135,7 @@ def with_rules(stored: Definition, given: Definition, source: Path | None) -> De
     try:
         return Definition.model_validate(document)
     except ValidationError as error:
-        raise BadDefinition(source=source, line=1, problem=explain(error, document, Definition)[0]) from error
+        raise BadDefinition(source=source, line=1, problem=next(explain(error, document, Definition))) from error
 
 
 def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, to_s: int) -> Tried:

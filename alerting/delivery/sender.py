@@ -14,9 +14,12 @@ from alerting.incidents.outbox import GROUP_AT_MOST, ClaimedMessages, Outbox
 from alerting.leader_election import AWAY, pause_s
 from alerting.metrics import AlertingMetrics
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.turns import WatchedLoop
 
 LEASE_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""
+TURN_MARGIN_S: Final = 120.0
+"""How much longer than its sending a turn may take until it counts as hung."""
 IDLE_S: Final = 2.0
 """Interval at which the outbox is read even without a wake-up."""
 MISTAKE_S: Final = 10.0
@@ -38,6 +41,7 @@ class Sender:
 
     def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: AlertingMetrics) -> None:
         self.receiver = outbox.receiver
+        self.loop = WatchedLoop(f"sending to {outbox.receiver}", transport.timeout_s + TURN_MARGIN_S)
         self._outbox = outbox
         self._transport = transport
         self._lead = lead
@@ -70,10 +74,11 @@ class Sender:
     def _run(self) -> None:
         failures = 0
         while not self._stopping:
+            self.loop.finished()
             self._woken.clear()
             try:
                 while self._send_some():
-                    pass
+                    self.loop.finished()
                 wait_s = self._until_due_s()
                 failures = 0
             except AWAY as error:

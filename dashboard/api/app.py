@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DataError
 
 from dashboard.api import (
     audit,
@@ -39,8 +39,10 @@ from lagloss_server.errors import (
     UnknownWindow,
     WindowTooLarge,
 )
+from lagloss_server.fields import NOT_STORABLE, is_storable
 from lagloss_server.net import problem_details as problems
 from lagloss_server.net.problem_details import Problem
+from lagloss_server.store.engine import AWAY
 
 _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
@@ -89,10 +91,20 @@ def create_api(services: Services) -> FastAPI:
         status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
         return Problem(status, title, str(error)).response()
 
-    @api.exception_handler(SQLAlchemyError)
-    async def on_database(_: Request, error: SQLAlchemyError) -> Response:
+    async def on_away(_: Request, error: Exception) -> Response:
         _log.error("query_failed", error=type(error).__name__)
         return problems.busy("PostgreSQL did not answer").response()
+
+    for kind in AWAY:
+        api.add_exception_handler(kind, on_away)
+
+    @api.exception_handler(DataError)
+    async def on_bad_value(request: Request, error: DataError) -> Response:
+        """Bodies are checked before; parameters of any text are not."""
+        given = {**request.query_params, **request.path_params}
+        name = next((name for name, value in given.items() if not is_storable(str(value))), None)
+        detail = NOT_STORABLE if name else f"expected values that PostgreSQL can hold: {type(error.orig).__name__}"
+        return Problem(422, "Bad parameter", detail, field=name).response()
 
     for router in ROUTERS:
         api.include_router(router(services))

@@ -18,7 +18,7 @@ from dashboard.queries import deliveries as sent
 from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.span import Span
-from lagloss_server.fields import DurationMs
+from lagloss_server.fields import DurationMs, Text
 from lagloss_server.incidents.receiver_check import WAIT_S
 from lagloss_server.net.problem_details import documented
 
@@ -30,7 +30,7 @@ Kind = Annotated[str | None, Query(description="of this kind of rule only: loss,
 Severity = Annotated[Literal["critical", "warning"] | None, Query()]
 PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="counted from 1")]
 Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="how many a page")]
-Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, without a login")]
+Author = Annotated[Text | None, Field(max_length=acts.MAX_NAME, description="who does it, without a login")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +71,18 @@ class _Body(BaseModel):
 class Acknowledgement(_Body):
     """An acknowledgement."""
 
-    note: str | None = Field(None, max_length=acts.MAX_TEXT, description="what they know or are going to do")
+    note: Text | None = Field(None, max_length=acts.MAX_TEXT, description="what they know or are going to do")
     author: Author = None
 
 
 class NewSilence(_Body):
     """A silence of what matches all of these."""
 
-    matchers: list[Annotated[str, Field(max_length=acts.MAX_TEXT)]] = Field(
+    matchers: list[Annotated[Text, Field(max_length=acts.MAX_TEXT)]] = Field(
         min_length=1, max_length=acts.MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
     )
     duration: DurationMs = Field(description="such as 30m or 2h, 24h at most", examples=["2h"])
-    reason: str = Field(max_length=acts.MAX_TEXT)
+    reason: Text = Field(max_length=acts.MAX_TEXT)
     author: Author = None
 
 

@@ -23,6 +23,7 @@ from dashboard.request.current_user import Person
 from lagloss_server.net.health_server import READY_S
 from lagloss_server.net.origins import Origins, is_navigation
 from lagloss_server.net.problem_details import Problem, busy
+from lagloss_server.store.engine import AWAY
 
 READY_PATHS: Final = frozenset({"/healthz", "/readyz"})
 LIVE_PATH: Final = "/livez"
@@ -68,7 +69,9 @@ class Guard:
             person = None if scope["path"] in _OPEN_PATHS else await self._person(connection)
         except SQLAlchemyError as error:
             _log.error("login_unavailable", error=type(error).__name__)
-            await self._refusal(connection, busy("PostgreSQL cannot be asked who you are"))(scope, receive, send)
+            fault = Problem(500, "A fault of the dashboard", f"{type(error).__name__}; see its log")
+            problem = busy("PostgreSQL cannot be asked who you are") if isinstance(error, AWAY) else fault
+            await self._refusal(connection, problem)(scope, receive, send)
         except Problem as problem:
             await self._refusal(connection, problem)(scope, receive, send)
         else:

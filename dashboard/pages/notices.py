@@ -20,6 +20,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.errors import IdsHidden, UnreadableDefinition
 from lagloss_server.model.definition import Definition
+from lagloss_server.store.engine import AWAY
 from lagloss_server.store.unreadable import UnreadableRow, some_of
 
 _T = TypeVar("_T")
@@ -31,7 +32,7 @@ from lagloss import Emitter                   # and beacons from each node: docs
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A read that PostgreSQL did not answer, or that came to a row that is set aside."""
+    """A read that PostgreSQL did not answer, or refused, or that came to a row that is set aside."""
 
     detail: str
 
@@ -42,7 +43,8 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
         return read(*args)
     except SQLAlchemyError as error:
         detail = str(getattr(error, "orig", None) or error).strip().splitlines()
-        return Failed(f"PostgreSQL did not answer: {detail[0] if detail else type(error).__name__}.")
+        what = "did not answer" if isinstance(error, AWAY) else "refused it"
+        return Failed(f"PostgreSQL {what}: {detail[0] if detail else type(error).__name__}.")
     except UnreadableDefinition as error:
         return Failed(str(error))
 

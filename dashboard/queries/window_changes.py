@@ -13,9 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from lagloss_server.store.engine import ALERTS_CHANNEL, WINDOWS_CHANNEL
 from lagloss_server.store.store import Store
+from lagloss_server.turns import WatchedLoop
 
 _WAIT_S: Final = 1.0
 """Time until a call to stop is noticed, and between attempts to listen."""
+TURN_LIMIT_S: Final = 60.0
+"""Longest normal time to connect, or to wait for a notification."""
 _log = structlog.get_logger("lagloss.dashboard")
 
 
@@ -23,6 +26,7 @@ class WindowChanges:
     """Counts the changes of each pipeline's windows, and of incidents by people, from `start` to `stop`."""
 
     def __init__(self) -> None:
+        self.loop = WatchedLoop("listening for changes", TURN_LIMIT_S)
         self._changes: Counter[str] = Counter()
         self._session: object | None = None
         self._stopped = threading.Event()
@@ -50,6 +54,7 @@ class WindowChanges:
 
     def _run(self, store: Store) -> None:
         while not self._stopped.is_set():
+            self.loop.finished()
             try:
                 self._listen(store)
             except Exception as error:  # whatever it is: nothing counts as known to hold, and it listens again
@@ -68,6 +73,7 @@ class WindowChanges:
             self._session = object()
             try:
                 while not self._stopped.is_set():
+                    self.loop.finished()
                     for notice in driver.notifies(timeout=_WAIT_S, stop_after=1_000):
                         name = notice.payload.rpartition("/")[0] if notice.channel == WINDOWS_CHANNEL else ""
                         self._changes[name] += 1

@@ -12,8 +12,6 @@ import structlog
 from dash.exceptions import DependencyException
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
-from sqlalchemy import text
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
@@ -32,9 +30,8 @@ from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.net.exposition import exposed
-from lagloss_server.net.health_server import READY_S
-from lagloss_server.net.shared_call import SharedCall
-from lagloss_server.store.store import Store
+from lagloss_server.net.server_watch import postgresql, watching
+from lagloss_server.turns import Turns
 
 _WARM_S: Final = 5.0
 """Time between reads of the overview where no reader asks for it."""
@@ -51,6 +48,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     Raises:
         BadDefinition: the access file cannot be used.
     """
+    turns = Turns()
     scoped = services.scoped()  # what answers people reads from this alone
 
     @asynccontextmanager
@@ -60,7 +58,9 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
             scheduler.start()
         services.changes.start(services.store)
         warming = asyncio.create_task(_keep_warm(services))
-        yield
+        servers = {"PostgreSQL": postgresql(services.settings.require_database())}
+        with watching(turns, servers), turns.running(services.changes.loop):
+            yield
         warming.cancel()
         await asyncio.to_thread(services.changes.stop)
         if scheduler is not None:
@@ -71,7 +71,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     metrics = DashboardMetrics()
     metrics.set_aside.counts = services.overviews.unreadable.counts
     server.mount(links.API, create_api(scoped))
-    _add_plain_routes(server, services, metrics)
+    _add_plain_routes(server, services, turns, metrics)
     app = Index(
         "dashboard",
         server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
@@ -105,9 +105,7 @@ async def _keep_warm(services: Services) -> None:
         await asyncio.sleep(_WARM_S if services.changes.is_listening else _LISTENING_S)
 
 
-def _add_plain_routes(server: FastAPI, services: Services, metrics: DashboardMetrics) -> None:
-    database_problem = SharedCall(lambda: _database_problem(services.store), "health")
-
+def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics: DashboardMetrics) -> None:
     @server.get(LIVE_PATH)
     async def live() -> dict[str, Any]:
         return {"status": "ok"}
@@ -120,13 +118,11 @@ def _add_plain_routes(server: FastAPI, services: Services, metrics: DashboardMet
     @server.get("/healthz")
     @server.get("/readyz")
     async def ready(response: Response) -> dict[str, Any]:
-        try:
-            problem = await database_problem.result_of(READY_S)
-        except TimeoutError:
-            problem = "no answer"
+        problem = turns.problem()
         if problem is not None:
             response.status_code = 503
-            return {"status": "database unreachable", "detail": problem}
+            status = "unavailable" if turns.problem_of("PostgreSQL") is None else "database unreachable"
+            return {"status": status, "detail": problem}
         set_aside = [str(row) for row in services.overviews.unreadable if asking().grants.may_see(row.pipeline)]
         return {"status": "ok", **({"set_aside": set_aside} if set_aside else {})}
 
@@ -149,15 +145,6 @@ def _add_plain_routes(server: FastAPI, services: Services, metrics: DashboardMet
             here = links.Address(links.pipeline(asked.pop("pipeline")), asked)
             return RedirectResponse(here.href, 308)
         return await call_next(request)
-
-
-def _database_problem(store: Store) -> str | None:
-    try:
-        with store.engine.connect() as connection:
-            connection.execute(text("SELECT 1"))
-    except SQLAlchemyError as error:
-        return type(error).__name__
-    return None
 
 
 def _log_and_raise(error: Exception) -> NoReturn:

@@ -568,6 +568,11 @@ class Emitter:
     ) -> None:
         self.close()
 
+    @property
+    def tallies(self) -> int:
+        """Number of tallies that the account keeps, in memory, of 2 KB each at most."""
+        return len(self._flusher.account) if self._flusher is not None else 0
+
     def stats(self) -> EmitterStats:
         """Return the counts so far."""
         beacons, flusher = self._beacons, self._flusher

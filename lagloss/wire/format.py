@@ -81,6 +81,7 @@ BadReason = Literal[
     "window_ahead",
     "window_too_old",
     "too_many_names",
+    "range_invalid",
     "failed",
 ]
 """Reasons for setting a record aside; the same names in the quarantine table, /metrics and `doctor`."""

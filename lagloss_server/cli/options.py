@@ -49,7 +49,7 @@ def demand(kind: Any, option: str, text: str) -> None:
     try:
         TypeAdapter(kind).validate_python(text)
     except ValidationError as error:
-        raise UsageError(detail=f"{option}: {explain(error, text)[0].problem}") from error
+        raise UsageError(detail=f"{option}: {next(explain(error, text)).problem}") from error
 
 
 @contextmanager

@@ -17,7 +17,8 @@ from sqlalchemy import Connection, Row, Text, cast, func, insert, literal, selec
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from lagloss_server import format as fmt
-from lagloss_server.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
+from lagloss_server.errors import AlreadyAcknowledged, BadSilence, BadText, IncidentIsResolved, UnknownSilence
+from lagloss_server.fields import is_storable
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
 from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all, reach
@@ -68,7 +69,10 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
         AmbiguousIncident: several do.
         AlreadyAcknowledged: another user was faster.
         IncidentIsResolved: it is over.
+        BadText: the name or the note cannot be stored.
     """
+    storable("a name", by)
+    storable("a note", note or "")
     with store.engine.begin() as connection:
         found = find(connection, prefix, lock=True)
         if not found.is_open:
@@ -92,9 +96,10 @@ def silence(
 
     Raises:
         BadSilence: no matcher or one that is none, no reason, no author, or not within (0, 24 h].
+        BadText: one of them cannot be stored.
     """
-    parsed = _parsed(matchers)
-    for name, text in (("a reason", reason), ("an author", author)):
+    parsed = _parsed([storable("a matcher", matcher) for matcher in matchers])
+    for name, text in (("a reason", storable("a reason", reason)), ("an author", storable("an author", author))):
         if not text.strip():
             raise BadSilence(expected=name, found="none")
     if not 0 < for_s <= MAX_SILENCE_S:
@@ -168,6 +173,13 @@ def _silence(row: Row[Any]) -> Silence:
 def notify(connection: Connection, what: str) -> None:
     """Wakes the leading alerter once this transaction is committed."""
     connection.execute(select(func.pg_notify(ALERTS_CHANNEL, what)))
+
+
+def storable(what: str, text: str) -> str:
+    """Return this text; raise BadText if PostgreSQL cannot hold it."""
+    if not is_storable(text):
+        raise BadText(what=what, found="text with NUL or half of a surrogate pair", expected="text without")
+    return text
 
 
 def _parsed(matchers: Sequence[str]) -> list[Matcher]:

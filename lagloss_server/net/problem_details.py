@@ -105,7 +105,7 @@ def install(app: FastAPI, service: str) -> None:
             source, *names = each["loc"]
             if each["type"] != "missing":
                 sent.setdefault(source, {}).update(dict.fromkeys(names[:1], each["input"]))
-        first = explain(errors, sent)[0]
+        first = next(explain(errors, sent))
         return Problem(422, "Bad parameter", first.problem, field=write_path(first.path[1:])).response()
 
     @app.exception_handler(Exception)

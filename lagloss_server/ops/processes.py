@@ -29,6 +29,7 @@ LEFTOVER_S: Final = 12
 """Time that a start leaves to what a killed parent left, before it kills that itself."""
 DYING_S: Final = 2
 """A parent that was killed is gone after so long; one that lives on has its children."""
+MAX_PORT: Final = 65_535
 MAX_LOG_BYTES: Final = 20_000_000
 Environment = Callable[[Mapping[str, str]], dict[str, str]]
 """Makes the environment of a child from the variables that it is given: `own_environment`, `foreign_environment`."""
@@ -217,8 +218,10 @@ def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int 
     return process.wait()
 
 
-def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:
+def choose_port(server: str, wanted: int = 0, remembered: object = None) -> int:
     """Choose a loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
+
+    `remembered`: what was read from a file, which may be damaged.
 
     Raises PortInUse if a port was asked for by number and another process has it.
     """
@@ -226,7 +229,7 @@ def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> 
         if not port_is_free(wanted):
             raise PortInUse(server=server, port=wanted)
         return wanted
-    if remembered and port_is_free(remembered):
+    if type(remembered) is int and 0 < remembered <= MAX_PORT and port_is_free(remembered):
         return remembered
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))

@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from lagloss.broker.connection import KafkaConnection
 from lagloss_server.errors import SparkEnded
+from lagloss_server.net.server_watch import Answers
 from lagloss_server.ops import code_archive as shipping
 from lagloss_server.ops import jars
 from lagloss_server.ops.java import find_java
@@ -112,6 +113,17 @@ def check_session(spark: SparkSession) -> None:
         raise SparkEnded(detail=str(error) or type(error).__name__) from error
     if stopped:
         raise SparkEnded(detail="its context was stopped")
+
+
+def spark_answers(spark: SparkSession) -> Answers:
+    """Return the question to Spark's own process, for a watch."""
+
+    def answers() -> Generator[None]:
+        while True:
+            check_session(spark)
+            yield
+
+    return answers
 
 
 def session_conf(

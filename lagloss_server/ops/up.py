@@ -129,7 +129,7 @@ class ServiceStack:
             time.sleep(WATCH_EVERY_S)
 
     def tend(self) -> None:
-        """Check all servers and services once; restart those that died."""
+        """Check all servers and services once; restart those that died or hang."""
         servers = [server for server in (self._kafka, self._postgres) if server]
         for server in servers:
             self._tend_server(server)
@@ -309,9 +309,10 @@ def _lock_directory(data_dir: Path, *, passable: bool) -> IO[str]:
 def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
     """Choose a port for each service; the last ones if they are free, so that bookmarks stay valid."""
     try:
-        remembered = json.loads(path.read_text())
-    except (OSError, ValueError):
-        remembered = {}
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        found = None
+    remembered = found if isinstance(found, dict) else {}
     wanted = {
         "dashboard": settings.dashboard_port,
         "collector": settings.collector_port,
@@ -351,18 +352,25 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_OIDC_CLIENT_SECRET": "",
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }
-    health = {
-        "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
-        "alerting": f"{settings.alerting_url}/healthz",
-        "taps": f"{settings.taps_url}/healthz",
-        "dashboard": f"{settings.dashboard_health_url}/healthz",
-        "collector": f"{settings.collector_url}/healthz",
+    urls = {
+        "aggregator": settings.aggregator_url,  # first: it is the slowest to start
+        "alerting": settings.alerting_url,
+        "taps": settings.taps_url,
+        "dashboard": settings.dashboard_health_url,
+        "collector": settings.collector_url,
     }
     alone = {  # secrets of one service
         "alerting": {"LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url},
         "dashboard": {"LAGLOSS_OIDC_CLIENT_SECRET": settings.oidc_client_secret},
     }
     return [
-        Service(name, name, data_dir / "logs" / f"{name}.log", {**env, **alone.get(name, {})}, url)
-        for name, url in health.items()
+        Service(
+            name,
+            name,
+            data_dir / "logs" / f"{name}.log",
+            {**env, **alone.get(name, {})},
+            f"{url}/healthz",
+            live_url=f"{url}/livez",
+        )
+        for name, url in urls.items()
     ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
@@ -54,6 +54,9 @@ class BeaconLog:
                     "enable.auto.commit": False,
                     # A fetch at the log's end is held back so long, and the next range's waits behind it; else 500.
                     "fetch.wait.max.ms": 10,
+                    # Spark reads so, too: a transaction that stays open must hold up no read of what lies behind it.
+                    "isolation.level": "read_uncommitted",
+                    "enable.partition.eof": True,  # a range may end in a transaction's marker, which no poll returns
                     **common,
                 }
             )
@@ -76,11 +79,12 @@ class BeaconLog:
 
     def ends(self) -> dict[int, int]:
         """Return the end offset of each partition."""
-        return self._offsets(OffsetSpec.latest())
+        return self._offsets(OffsetSpec.latest(), self.partitions())
 
     def watermarks(self) -> dict[int, Watermarks]:
         """Return the low and high watermark of each partition."""
-        low, high = self._offsets(OffsetSpec.earliest()), self._offsets(OffsetSpec.latest())
+        partitions = self.partitions()
+        low, high = (self._offsets(spec, partitions) for spec in (OffsetSpec.earliest(), OffsetSpec.latest()))
         return {partition: Watermarks(low[partition], high[partition]) for partition in high}
 
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
@@ -88,36 +92,41 @@ class BeaconLog:
         is none."""
         asked = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
         found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
-        ends: Mapping[int, int] = self.ends()
+        ends: Mapping[int, int] = self.ends() if any(place.offset < 0 for place in found) else {}
         return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
 
-    def records(self, ranges: Sequence[OffsetRange]) -> Iterator[LogRecord]:
+    def records(self, ranges: Sequence[OffsetRange]) -> Generator[LogRecord]:
         """Read the records in these ranges, which must be merged and held by the broker (see `clamp`)."""
-        for item in ranges:
-            place = TopicPartition(self.topic, item.partition, item.first)
-            self._consumer.assign([place])
-            next_offset = item.first
-            while next_offset <= item.last:
-                message = self._consumer.poll(self._timeout_s)
-                if message is None:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-                if (trouble := message.error()) is not None:
-                    if is_of_group(trouble):
-                        continue
-                    raise KafkaException(needs(trouble, "READ", f"topic {self.topic}"))
-                offset = message.offset() or 0
-                next_offset = offset + 1
-                if offset <= item.last:
-                    appended_ms = message.timestamp()[1]
-                    yield LogRecord(message.key(), message.value() or b"", appended_ms, item.partition, offset)
-        self._consumer.unassign()
+        try:
+            for item in ranges:
+                place = TopicPartition(self.topic, item.partition, item.first)
+                self._consumer.assign([place])
+                next_offset = item.first
+                while next_offset <= item.last:
+                    message = self._consumer.poll(self._timeout_s)
+                    if message is None:
+                        raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                    if (trouble := message.error()) is not None:
+                        if is_of_group(trouble):
+                            continue
+                        if trouble.code() == KafkaError._PARTITION_EOF:
+                            next_offset = max(next_offset, message.offset() or 0)
+                            continue
+                        raise KafkaException(needs(trouble, "READ", f"topic {self.topic}"))
+                    offset = message.offset() or 0
+                    next_offset = offset + 1
+                    if offset <= item.last:
+                        appended_ms = message.timestamp()[1]
+                        yield LogRecord(message.key(), message.value() or b"", appended_ms, item.partition, offset)
+        finally:  # whoever reads no further needs no fetches
+            self._consumer.unassign()
 
     def close(self) -> None:
         self._consumer.close()
 
     @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
-    def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
-        asked = {TopicPartition(self.topic, partition): spec for partition in self.partitions()}
+    def _offsets(self, spec: OffsetSpec, partitions: Iterable[int]) -> dict[int, int]:
+        asked = {TopicPartition(self.topic, partition): spec for partition in partitions}
         found: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
             asked,
             isolation_level=IsolationLevel.READ_UNCOMMITTED,

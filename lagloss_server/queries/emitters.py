@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from lagloss.wire.format import OffsetRange
-from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.queries.offset_ranges import Watermarks
+from lagloss_server.queries.offset_ranges import Watermarks, widest_gaps
 from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.rules.evidence import EmitterState
 from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
@@ -19,6 +20,10 @@ DISTURBED_MS = 60_000
 """Windows whose tally an emitter changed this long before its last report are in doubt once it falls silent."""
 DYING_MS = 10_000
 """A dead emitter's blocks may lie in the log up to this long after its last report."""
+BUCKET_MS: Final = 10_000
+"""The broker is asked where full tens of seconds lie, so that emitters that died together share an answer."""
+MOST_SPANS: Final = 50
+"""Times around last reports that the broker is asked for, at most: of more, the nearest are joined."""
 
 
 def is_heard(now_ms: int) -> ColumnElement[bool]:
@@ -78,11 +83,29 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
     return found
 
 
-def last_words(log: BeaconLog, silent: Iterable[EmitterState], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-    """Around the last report of each silent emitter, in every partition. The broker is asked once a report, however
-    many windows it matters to."""
+def last_words(
+    offsets_at: Callable[[int], Mapping[int, int]], silent: Iterable[EmitterState], held: Mapping[int, Watermarks]
+) -> list[OffsetRange]:
+    """Return the ranges around the last report of each silent emitter, in every partition.
+
+    `offsets_at`: as `BeaconLog.offsets_at`. It is asked at full tens of seconds, `MOST_SPANS` times two at most.
+    """
     ranges = []
-    for end_ms in sorted({state.appended_at for state in silent}):
-        first, last = log.offsets_at(end_ms - DYING_MS), log.offsets_at(end_ms + DYING_MS)
+    for begin_ms, end_ms in _merged_spans({state.appended_at for state in silent}):
+        first, last = offsets_at(begin_ms), offsets_at(end_ms)
         ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
     return ranges
+
+
+def _merged_spans(ends_ms: Collection[int]) -> list[tuple[int, int]]:
+    """Return the times (epoch ms) that begin `DYING_MS` before one of these and end as long after it, rounded to full
+    buckets and merged; the nearest of them, too, so that there are `MOST_SPANS` at most."""
+    spans = [_span_around(end_ms) for end_ms in sorted(ends_ms)]
+    splits = widest_gaps([after - before for (_, before), (after, _) in pairwise(spans)], MOST_SPANS)
+    begins = [begin_ms for at, (begin_ms, _) in enumerate(spans) if at == 0 or at - 1 in splits]
+    ends = [end_ms for at, (_, end_ms) in enumerate(spans) if at == len(spans) - 1 or at in splits]
+    return list(zip(begins, ends, strict=True))
+
+
+def _span_around(end_ms: int) -> tuple[int, int]:
+    return (end_ms - DYING_MS) // BUCKET_MS * BUCKET_MS, -(-(end_ms + DYING_MS) // BUCKET_MS) * BUCKET_MS

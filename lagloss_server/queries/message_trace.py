@@ -23,6 +23,7 @@ from lagloss_server.model.graph import node_of
 from lagloss_server.model.message_ids import readable_id, unescape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.named_ranges import believed
 from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges
 from lagloss_server.queries.window_blocks import good_block, good_blocks, window_ranges
 from lagloss_server.store.schema import core as tables
@@ -152,7 +153,7 @@ def search(
         read += beacons
         if seen and (time.monotonic() - begun > limit.seconds or read > limit.beacons):
             return Search(None, min(seen), max(seen) + WINDOW_S, oldest_s, is_cut=True)
-        ranges = clamp(_ranges_of(store, pipeline, batch, partitions), held)
+        ranges = clamp(_ranges_of(store, log, pipeline, batch, partitions), held)
         found = _best_hit(log, ranges, pipeline, ids, batch)
         seen += batch
         if found is not None:
@@ -279,19 +280,26 @@ def _tallied_windows(store: Store, pipeline: str) -> dict[int, int]:
 
 
 def _ranges_of(
-    store: Store, pipeline: str, starts: Sequence[int], partitions: frozenset[int] | None = None
+    store: Store,
+    log: BeaconLog,
+    pipeline: str,
+    starts: Sequence[int],
+    partitions: frozenset[int] | None = None,
 ) -> list[OffsetRange]:
     tally = tables.TallyRow
+    named: dict[int, list[tuple[list[OffsetRange], int]]] = {}
     with store.engine.connect() as connection:
         rows = connection.execute(
-            select(tally.ranges).where(
+            select(tally.window_start, tally.ranges, tally.beacons).where(
                 tally.pipeline == pipeline,
                 tally.window_start.between(min(starts), max(starts)),
                 tally.window_start.in_(starts),
             )
-        ).scalars()
-        places = [place for ranges in rows for place in unpack_ranges(ranges)]
-    return merge_ranges(place for place in places if partitions is None or place.partition in partitions)
+        )
+        for start, ranges, beacons in rows:
+            places = [at for at in unpack_ranges(ranges) if partitions is None or at.partition in partitions]
+            named.setdefault(start, []).append((places, beacons))
+    return merge_ranges(place for start, of_it in named.items() for place in believed(log, pipeline, start, of_it))
 
 
 def _partition_counts(
@@ -302,7 +310,7 @@ def _partition_counts(
     if oldest_s is None:
         return range(len(held), len(held) + 1)
     first: dict[int, OffsetRange] = {}
-    for item in clamp(_ranges_of(store, pipeline, [oldest_s]), held):
+    for item in clamp(_ranges_of(store, log, pipeline, [oldest_s]), held):
         first.setdefault(item.partition, replace(item, last=item.first))
     blocks = (good_block(record, pipeline) for record in log.records(list(first.values())))
     least = min((block.partitions for block in blocks if block is not None), default=len(held))

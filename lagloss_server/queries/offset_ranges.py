@@ -1,14 +1,22 @@
-"""Offset ranges: those of tallies, converted to the ranges of single Spark reads."""
+"""Offset ranges: those of tallies, checked, and converted to the ranges of single Spark reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Final
 
 from lagloss.wire.format import OffsetRange
 
 SMALL_GAP = 2_000
 """Ranges with a gap of at most this many records between them are read as one: skipping costs a read of its own."""
+MERGED_RANGES: Final = 4
+"""A tally with fewer ranges of a partition has merged none there (docs/wire-format.md): they hold its blocks only."""
+MANY_RECORDS: Final = 500_000
+"""More records than are read for one window, whatever its tallies name, without a look at where they lie."""
+MANY_BLOCKS: Final = 10_000
+"""More blocks of one partition than an emitter sends for one window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,25 @@ class Watermarks:
 
     low: int
     high: int
+
+
+def records_in(ranges: Iterable[OffsetRange]) -> int:
+    """Return how many records these ranges span; they do not overlap."""
+    return sum(item.last - item.first + 1 for item in ranges)
+
+
+def is_doubtful(ranges: Sequence[OffsetRange], beacons: int) -> bool:
+    """Return whether a tally of so many beacons, so of at most as many blocks, names far more records of a partition
+    than it can have blocks there, though too few ranges to have merged any.
+
+    Rarely true of an honest one: if acknowledgements came out of order, a gap between merged ranges may have closed.
+    """
+    explained = min(beacons, MANY_BLOCKS) + SMALL_GAP
+    if sum(item.last - item.first for item in ranges) <= explained:
+        return False
+    ordered = sorted(ranges, key=lambda item: item.partition)
+    of_each = (list(group) for _, group in groupby(ordered, key=lambda item: item.partition))
+    return any(len(group) < MERGED_RANGES and records_in(group) > explained for group in of_each)
 
 
 def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[OffsetRange]:
@@ -29,6 +56,47 @@ def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[Of
         else:
             merged.append(item)
     return merged
+
+
+def fewer_ranges(ranges: Sequence[OffsetRange], most: int) -> list[OffsetRange]:
+    """Return merged ranges as at most so many of each partition: the nearest are joined."""
+    found: list[OffsetRange] = []
+    for _, group in groupby(ranges, key=lambda item: item.partition):
+        of_it = list(group)
+        splits = widest_gaps([after.first - before.last for before, after in pairwise(of_it)], most)
+        for at, item in enumerate(of_it):
+            if at == 0 or at - 1 in splits:
+                found.append(item)
+            else:
+                found[-1] = OffsetRange(item.partition, found[-1].first, item.last)
+    return found
+
+
+def widest_gaps(gaps: Sequence[int], parts: int) -> set[int]:
+    """Return the positions of the gaps that are left where what lies between them is joined to so many parts at most;
+    a gap below 1 is none."""
+    by_size = sorted((at for at, gap in enumerate(gaps) if gap > 0), key=lambda at: gaps[at], reverse=True)
+    return set(by_size[: parts - 1])
+
+
+def without(ranges: Iterable[OffsetRange], others: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return what of these ranges lies in none of the others."""
+    left = list(ranges)
+    for other in others:
+        left = [
+            part
+            for item in left
+            for part in (
+                (
+                    OffsetRange(item.partition, item.first, min(item.last, other.first - 1)),
+                    OffsetRange(item.partition, max(item.first, other.last + 1), item.last),
+                )
+                if item.partition == other.partition and item.first <= other.last and other.first <= item.last
+                else (item,)
+            )
+            if part.first <= part.last
+        ]
+    return left
 
 
 def clamp(ranges: Iterable[OffsetRange], held: Mapping[int, Watermarks]) -> list[OffsetRange]:

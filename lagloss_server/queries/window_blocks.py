@@ -23,7 +23,8 @@ from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
 from lagloss_server.queries.emitters import last_words, read_emitters
-from lagloss_server.queries.offset_ranges import clamp, merge_ranges
+from lagloss_server.queries.named_ranges import believed
+from lagloss_server.queries.offset_ranges import clamp, merge_ranges, records_in
 from lagloss_server.store.store import Store
 
 
@@ -147,22 +148,18 @@ def window_ranges(
     Raises:
         NotEnoughData, KafkaException: as `read_window`.
     """
-    ranges, sample = store.tallied(pipeline, window_start_s)
-    if not ranges:
+    named, sample = store.tallied(pipeline, window_start_s)
+    if not any(ranges for ranges, _ in named):
         raise NotEnoughData(detail=f"no tally of {pipeline} covers the window {rfc3339(window_start_s)}.")
     held = log.watermarks()
-    ranges = merge_ranges(ranges)
-    if store.is_sealed(pipeline, window_start_s) or _records(clamp(ranges, held)) < _records(ranges):
+    ranges = merge_ranges(believed(log, pipeline, window_start_s, named))
+    if store.is_sealed(pipeline, window_start_s) or records_in(clamp(ranges, held)) < records_in(ranges):
         raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
     now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
     silent = [state for state in emitters if state.is_silent_in(window_start_s, now_ms)]
-    return clamp(merge_ranges([*ranges, *last_words(log, silent, held)]), held), sample
-
-
-def _records(ranges: Sequence[OffsetRange]) -> int:
-    return sum(item.last - item.first + 1 for item in ranges)
+    return clamp(merge_ranges([*ranges, *last_words(log.offsets_at, silent, held)]), held), sample
 
 
 def good_blocks(

@@ -35,7 +35,7 @@ from sqlalchemy.orm import aliased
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import DatabaseUnreachable, UnknownPipeline, UnreadableDefinition
+from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
@@ -50,6 +50,7 @@ from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each, 
 MAX_MOMENT_MS: Final = 253_370_764_800_000
 """The start of the year 9999: a later one is a moment of no calendar."""
 _STAMP: Final[ColumnElement[int]] = literal_column("CAST(CAST(pipeline.xmin AS text) AS bigint)", BigInteger)
+_DAY_MS: Final = 86_400_000
 MISSING_KINDS: Final = ("lost", "perhaps", "overdue", "pending")
 """Kinds of missing messages, the surest loss first."""
 
@@ -87,10 +88,10 @@ class MissingMessage:
 
 
 class Store:
-    """Reads of one database, and `apply`."""
+    """Reads of one database, and `apply`. `session`: settings of its connections, as of `engine_for`."""
 
-    def __init__(self, database_url: str) -> None:
-        self._engine = engine_for(database_url)
+    def __init__(self, database_url: str, **session: str) -> None:
+        self._engine = engine_for(database_url, **session)
 
     @property
     def engine(self) -> Engine:
@@ -131,14 +132,20 @@ class Store:
             detail = str(error.orig).strip().splitlines()[-1]
             raise DatabaseUnreachable(url=self.engine.url, detail=detail) from error
 
-    def apply(self, definition: Definition, now_ms: int | None = None) -> int:
-        """Store a definition and return its version number. An unchanged one keeps its version."""
+    def apply(self, definition: Definition, now_ms: int | None = None, *, max_per_day: int | None = None) -> int:
+        """Store a definition and return its version number. An unchanged one keeps its version.
+
+        Raises:
+            TooManyVersions: there are `max_per_day` of this pipeline from the last 24 hours.
+        """
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
             newest = _newest_version(connection, definition.name)
             if newest is not None and newest.deleted_at is None and _is_same(newest, definition):
                 return int(newest.version)
+            if max_per_day is not None:
+                _demand_room(connection, definition.name, now_ms, max_per_day)
             version = 1 if newest is None else newest.version + 1
             connection.execute(
                 insert(tables.PipelineRow).values(
@@ -370,17 +377,17 @@ class Store:
         """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         return Graph(self.definition_at(name, window_start_s))
 
-    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
-        """Return the offset ranges of a window's blocks, by its tallies, and the lowest sample in them."""
+    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[tuple[list[OffsetRange], int]], int]:
+        """Return the offset ranges and the beacons of each of a window's tallies, and the lowest sample in them."""
         tally = tables.TallyRow
         with self.engine.connect() as connection:
             rows = connection.execute(
-                select(tally.ranges, tally.sample).where(
+                select(tally.ranges, tally.beacons, tally.sample).where(
                     tally.pipeline == pipeline, tally.window_start == window_start_s
                 )
             ).all()
-        ranges = [place for row in rows for place in unpack_ranges(row.ranges)]
-        return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
+        named = [(unpack_ranges(row.ranges), row.beacons) for row in rows]
+        return named, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
         """Return True if the window's result is final, since the log no longer holds its blocks."""
@@ -462,6 +469,16 @@ def _versions(table: Table) -> Select[Any]:
     """Select versions with the definition's text: what is not readable as JSON must not spoil the rows around it."""
     columns = (table.c.name, table.c.version, table.c.applied_at, table.c.deleted_at)
     return select(*columns, cast(table.c.definition, Text).label("definition"))
+
+
+def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: int) -> None:
+    row = tables.PipelineRow
+    recent = select(row.applied_at).where(row.name == name, row.applied_at > now_ms - _DAY_MS)
+    # the one that must leave the last 24 hours before there is room for another
+    oldest_ms = connection.execute(recent.order_by(row.version.desc()).offset(max_per_day - 1).limit(1)).scalar()
+    if oldest_ms is not None:
+        wait_s = (oldest_ms + _DAY_MS - now_ms) // 1000 + 1
+        raise TooManyVersions(pipeline=name, number=max_per_day, wait_s=wait_s)
 
 
 def _stored(row: Row[Any]) -> StoredPipeline:

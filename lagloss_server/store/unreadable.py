@@ -83,7 +83,7 @@ def reason(error: Exception) -> str:
         if unknown is not None and is_whole:
             return _short(f"{NEWER}: unknown key {'.'.join(map(str, unknown['loc']))}")
         place = ".".join(map(str, errors[0]["loc"])) or "document"
-        return _short(f"cannot be read: {place}: {explain(error, None)[0].problem}")
+        return _short(f"cannot be read: {place}: {next(explain(error, None)).problem}")
     return _short(f"cannot be read: {error}" if isinstance(error, ValueError) else f"cannot be read: {error!r}")
 
 

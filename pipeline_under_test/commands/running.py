@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -94,8 +94,9 @@ def brokers(
     from pipeline_under_test.running.brokers import own_brokers
 
     with own_brokers(ReferenceSettings(data_dir=data_dir.absolute()), count) as (settings, faults):
-        ended = threading.Event()
-        on_end(ended.set)
+        ends: list[bool] = []  # an Event has a lock, which the interrupted thread may hold
+        on_end(lambda: ends.append(True))
         say({"kafka": settings.bootstrap})
-        while not ended.wait(LOOK_EVERY_S):
+        while not ends:
+            time.sleep(LOOK_EVERY_S)
             faults.step()

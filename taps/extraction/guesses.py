@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lagloss_server.fields import is_storable
 from lagloss_server.format import datetime_of
 from lagloss_server.model.expressions import MAX_LENGTH, Path, RecordPart, write_part
 from lagloss_server.model.message_ids import readable_id
@@ -90,7 +91,11 @@ def guess(
     for name, _ in names.most_common(MAX_HEADERS):
         parts.update([_plain_or_quoted(RecordPart("header", name=name), header_column(records.headers, name))])
     written = {write_part(part): column for part, column in parts.items()}
-    written = {expression: column for expression, column in written.items() if 0 < len(expression) <= MAX_LENGTH}
+    written = {
+        expression: column
+        for expression, column in written.items()
+        if 0 < len(expression) <= MAX_LENGTH and is_storable(expression)
+    }
     times = _times(written, np.asarray(records.timestamp_ms, np.int64))
     return Guesses(_ids(written, {each.expression for each in times}), times)
 

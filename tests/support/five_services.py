@@ -46,7 +46,9 @@ def five_services() -> Iterator[dict[str, int]]:
         stack.callback(services.threads.close)
         page = HttpServer(create_server(services), HOST, ports["dashboard"], keep_alive_s=75, websockets=True)
         stack.callback(in_thread(page))
-        collector = HttpServer(create_app(kafka, stores[2]), HOST, ports["collector"], max_body_bytes=None)
+        collector = HttpServer(
+            create_app(kafka, stores[2], database_url=url), HOST, ports["collector"], max_body_bytes=None
+        )
         stack.callback(in_thread(collector))
         for port in ports.values():
             _await_port(port)
@@ -58,7 +60,14 @@ def _aggregator(settings: Settings, store: Store, port: int) -> Callable[[], Non
     aggregator = Aggregator(settings)
     showing = aggregator.metrics.showing(lambda: read_newest(store, store.pipelines()))
     showing.__enter__()
-    health = (aggregator.health_problem, HOST, port, aggregator.health_note, aggregator.hung, aggregator.stands_by)
+    health = (
+        aggregator.health_problem,
+        HOST,
+        port,
+        aggregator.health_note,
+        aggregator.turns.hung,
+        aggregator.stands_by,
+    )
     return serve_health("lagloss aggregator", aggregator.metrics.registry, *health)
 
 

@@ -268,6 +268,6 @@ class EmbeddedKafka:
 
 def _read_ports(path: Path) -> dict[int, tuple[int, int]]:
     try:
-        return {int(number): (int(a), int(b)) for number, (a, b) in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
+        return {int(number): (int(a), int(b)) for number, (a, b) in json.loads(path.read_bytes()).items()}
+    except (OSError, ValueError, AttributeError, TypeError, OverflowError, RecursionError):
         return {}  # never started, or the file is damaged: other ports will do

@@ -12,6 +12,7 @@ import re
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import time
 import uuid
@@ -22,7 +23,14 @@ from urllib.parse import quote
 
 import psycopg
 
-from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.errors import (
+    AlreadyRunning,
+    PasswordFileOpen,
+    PortInUse,
+    ServerNotReady,
+    StaleDataDirectory,
+    UnreachableDirectory,
+)
 from lagloss_server.ops import disk
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.postgres_programs import find_programs
@@ -114,8 +122,7 @@ class EmbeddedPostgres:
             self._initdb(programs, cluster)
         self._check_version(programs, cluster)
         port_path = self.data_dir / "port"
-        remembered = port_path.read_text() if port_path.exists() else ""
-        self.port = choose_port("PostgreSQL", self._wanted_port, int(remembered) if remembered.isdigit() else None)
+        self.port = choose_port("PostgreSQL", self._wanted_port, _read_port(port_path))
         disk.write_whole(port_path, str(self.port))
         self._wanted_port = self.port  # clients know it by now: a restart of this object must keep it
         self.log_path.unlink(missing_ok=True)
@@ -257,6 +264,9 @@ class EmbeddedPostgres:
             of_0_1.unlink()
         if not self._passfile.exists():
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
+        mode = stat.S_IMODE(self._passfile.stat().st_mode)
+        if mode & (stat.S_IRWXG | stat.S_IRWXO):  # libpq would go on without the password, and say no more than that
+            raise PasswordFileOpen(path=self._passfile, mode=f"{mode:o}")
 
     def _await_ready(self, timeout_s: float, cluster: Path) -> None:
         deadline = time.monotonic() + timeout_s
@@ -290,6 +300,13 @@ class EmbeddedPostgres:
         if re.search("FATAL|PANIC", tail) and not re.search(_NOT_ITS_DATA, tail):
             return StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=tail)
         return ServerNotReady(server="PostgreSQL", detail=tail, log=self.log_path)
+
+
+def _read_port(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):
+        return None  # never started, or the file is damaged: another port will do
 
 
 def _root_state() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import yaml
 from sqlalchemy import select
 
+from collector.definitions import MAX_VERSIONS_A_DAY
 from lagloss_server.errors import UnknownPipeline, UnknownToken
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -27,6 +29,8 @@ from tests.integration.conftest import DEFINITION, YAML, Collector
 from tests.support.kafka_log import wait_for
 
 LagLoss = Callable[..., Any]
+DEFINITION_JSON = """{"apiVersion": "lagloss/v1", "kind": "Pipeline",
+"metadata": {"name": "NAME", "description": "TEXT"}, "spec": {"nodes": [{"name": "src"}]}}"""
 
 
 @pytest.fixture
@@ -82,6 +86,50 @@ def test_a_definition_is_stored_changed_shown_and_deleted(collector: Collector, 
         ("definition.delete", token, "token", "127.0.0.1", {}),
         ("definition.apply", token, "token", "127.0.0.1", {"version": 3}),
     ]
+
+
+def test_a_pipeline_gets_so_many_versions_a_day_and_those_that_change_nothing_cost_none(
+    collector: Collector, pipeline: str
+) -> None:
+    client, path = collector.client, f"/v1/pipelines/{pipeline}"
+
+    def text(of: str, number: int) -> str:
+        return DEFINITION.replace("{name: NAME}", f"{{name: {of}, description: version {number}}}")
+
+    def put(number: int, of: str = pipeline) -> httpx2.Response:
+        return client.put(f"/v1/pipelines/{of}", content=text(of, number), headers=YAML)
+
+    now_ms = int(time.time() * 1000)
+    for number in range(MAX_VERSIONS_A_DAY - 2):  # the first is the fixture's
+        collector.store.apply(parse_definition(text(pipeline, number)), now_ms - 3_600_000 + number)
+    assert put(1_000).status_code == 201
+    refused = put(1_001)
+    assert (refused.status_code, put(1_000).status_code) == (429, 200)
+    assert 0 < int(refused.headers["retry-after"]) <= 86_400
+    assert len(client.get(f"{path}/versions").json()) == MAX_VERSIONS_A_DAY
+    assert put(0, f"{pipeline}-other").status_code == 201
+
+
+@pytest.mark.parametrize("text", [r"\u0000", r"\ud800"])
+def test_text_that_postgresql_cannot_hold_is_422_and_names_its_field(
+    collector: Collector, pipeline: str, text: str
+) -> None:
+    for kind, body in (
+        ("application/yaml", DEFINITION.replace("{name: NAME}", f'{{name: {pipeline}, description: "{text}"}}')),
+        ("application/json", DEFINITION_JSON.replace("NAME", pipeline).replace("TEXT", text)),
+    ):
+        answer = collector.client.put(f"/v1/pipelines/{pipeline}", content=body, headers={"Content-Type": kind})
+        assert (answer.status_code, answer.json()["field"]) == (422, "metadata.description"), answer.text
+
+
+def test_both_halves_of_a_surrogate_pair_in_json_are_one_character(collector: Collector, pipeline: str) -> None:
+    body = DEFINITION_JSON.replace("NAME", pipeline).replace("TEXT", r"\ud83d\ude00")
+    answers = [
+        collector.client.put(f"/v1/pipelines/{pipeline}", content=body, headers={"Content-Type": "application/json"})
+        for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 200]
+    assert answers[0].json()["definition"]["metadata"]["description"] == "\U0001f600"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from collector import emitters
 from collector.batches import BeaconBatch, Seen
 from collector.emitters import Emitters
 from collector.shared_room import SharedRoom
+from collector.workers import Workers
 from lagloss import Emitter, MemoryOutlet
 from lagloss_server.net.problem_details import Problem
 
@@ -54,7 +55,7 @@ def served(pipelines: list[tuple[str, str]], max_emitters: int) -> Counter[str]:
         return Emitter(pipeline, node, outlet=lambda: log, first=first, final=False)
 
     async def go() -> None:
-        all_of_them = Emitters(make, timeout_s=10, max_emitters=max_emitters)
+        all_of_them = Emitters(make, 10, Workers(), max_emitters=max_emitters)
         for pipeline, node in pipelines:
             try:
                 await all_of_them.put(batch(pipeline, node))

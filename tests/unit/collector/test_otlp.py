@@ -69,7 +69,8 @@ def request_of(*spans: object) -> dict[str, Any]:
 
 def read(body: str | bytes, media_type: str = otlp.JSON) -> tuple[list[Seen], otlp.Rejected]:
     rejected = otlp.Rejected()
-    nodes = otlp.beacons_of(otlp.read_request(body.encode() if isinstance(body, str) else body, media_type), rejected)
+    request = otlp.open_request(body.encode() if isinstance(body, str) else body, media_type)
+    nodes = otlp.beacons_of(request.read(), rejected)
     assert all((node.pipeline, node.node) == ("p", "n") for node in nodes)
     return [seen for node in nodes for seen in node.seen], rejected
 

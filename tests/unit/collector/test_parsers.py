@@ -23,7 +23,7 @@ from starlette.requests import Request
 from collector import cloud_events
 from collector import otlp as spans
 from collector.batches import BeaconBatch, Numbered, Seen, check, pack
-from collector.blocks import accept_report, read_blocks, read_report, report_record
+from collector.blocks import accept_report, read_blocks, read_report, report_record, split_blocks
 from collector.bodies import Bodies
 from collector.definitions import parsed
 from collector.intake import report_of_json
@@ -54,7 +54,7 @@ TRACEPARENT = f"00-{TRACE.trace_id}-{TRACE.span_id}-01"
 
 
 def blocks(body: bytes) -> object:
-    return [block.record(8) for block in read_blocks(body)]
+    return [block.record(8) for block in read_blocks(split_blocks(body))]
 
 
 def report(body: bytes) -> object:
@@ -85,7 +85,7 @@ def _whole(found: BeaconBatch) -> object:
 def traces(kind: str) -> Parser:
     def parse(body: bytes) -> object:
         rejected = spans.Rejected()
-        found = spans.beacons_of(spans.read_request(body, kind), rejected)
+        found = spans.beacons_of(spans.open_request(body, kind).read(), rejected)
         return [place.batch(None, rejected) for place in found], spans.write_response(rejected, kind)
 
     return parse
@@ -305,7 +305,7 @@ def test_a_trace_is_the_same_in_every_format_and_of_the_first_node_only(monkeypa
     span = _a_trace()
     span.resource_spans[0].scope_spans[0].spans[0].trace_id = bytes.fromhex(TRACE.trace_id)
     span.resource_spans[0].scope_spans[0].spans[0].span_id = bytes.fromhex(TRACE.span_id)
-    (place,) = spans.beacons_of(spans.read_request(span.SerializeToString(), spans.PROTOBUF), spans.Rejected())
+    (place,) = spans.beacons_of(spans.open_request(span.SerializeToString(), spans.PROTOBUF).read(), spans.Rejected())
     said = json.loads(_an_event(**event))
     del said[0]["to"]
     in_events = as_batch(cloud_events.read_events(json.dumps(said).encode(), cloud_events.BATCHED)[0], None)

@@ -51,7 +51,7 @@ def span(value: Any) -> float:
     scope = {"spans": [{"name": "s", "attributes": [*pairs, time]}]}
     rejected = otlp.Rejected()
     body = dumped(resourceSpans=[{"resource": {"attributes": names}, "scopeSpans": [scope]}])
-    nodes = otlp.beacons_of(otlp.read_request(body, otlp.JSON), rejected)
+    nodes = otlp.beacons_of(otlp.open_request(body, otlp.JSON).read(), rejected)
     if rejected.spans:
         raise Problem(422, "", rejected.first.removeprefix("span 's': lagloss.event_time: "))
     return nodes[0].seen[0].event_ms

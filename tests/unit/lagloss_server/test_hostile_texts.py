@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lagloss_server.errors import BadDefinition
-from lagloss_server.fields import Strict
+from lagloss_server.fields import NOT_STORABLE, Strict
+from lagloss_server.invalid import Invalid, write_path
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.matchers import Matcher
 from lagloss_server.yaml_files import parse_yaml
@@ -46,6 +51,47 @@ def test_aliases_are_refused_at_once(text: str) -> None:
 def test_where_an_alias_stands_is_named() -> None:
     with pytest.raises(BadDefinition, match=r"orders.yaml:7: expected YAML, found the alias \*n: write it out"):
         parse_definition(DEFINITION + "  grace: &n 60s\n  maxWait: *n\n", "orders.yaml")
+
+
+UNSTORABLE = [r'"\0"', r'"\ud800"', r'"a \udc00 b"', r'"\udc00\ud800"']
+
+
+@pytest.mark.parametrize("text", UNSTORABLE)
+@pytest.mark.parametrize(
+    ("place", "field", "line"),
+    [
+        ("  description: TEXT", "spec.description", 6),
+        ("  labels: {team: TEXT}", "spec.labels.team", 6),
+        ("  labels:\n    TEXT: shop", "spec.labels", 6),
+        ("  jobs:\n    - dag: TEXT", "spec.jobs[0].dag", 7),
+        ("  what: [1, TEXT]", "spec.what[1]", 6),
+    ],
+)
+def test_text_that_postgresql_cannot_hold_is_refused_by_its_place(text: str, place: str, field: str, line: int) -> None:
+    with pytest.raises(BadDefinition) as raised:
+        parse_definition(f"{DEFINITION}{place.replace('TEXT', text)}\n", "x.yaml")
+    problem = raised.value.facts["problem"]
+    assert isinstance(problem, Invalid)
+    assert (write_path(problem.path), problem.problem, raised.value.facts["line"]) == (field, NOT_STORABLE, line)
+
+
+def test_both_halves_of_a_surrogate_pair_are_one_character_as_in_json() -> None:
+    told = parse_yaml(AnyFile, r'{"a": {"\ud83d\ude00": ["x\ud83d\ude00", "\ufeff"]}}', "x.json")
+    assert told.a == {"\U0001f600": ["x\U0001f600", "\ufeff"]}
+
+
+@given(st.recursive(st.text(st.characters()), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_what_is_read_can_be_stored_and_is_what_was_written(value: object) -> None:
+    """JSON with every character beyond ASCII escaped: what most programs write."""
+    written = json.dumps({"a": value})
+    try:
+        read = parse_yaml(AnyFile, written, "x.json").a
+    except BadDefinition as bad:
+        assert "\\u0000" in written or re.search(r"\\ud[89a-f]", written), bad  # noqa: PT017
+    else:
+        assert read == json.loads(written)["a"]
+        assert json.dumps(read, ensure_ascii=False).encode()
+        assert "\\u0000" not in written
 
 
 @pytest.mark.parametrize("duration", ["9" * 400 + "s", "1" + "0" * 30 + "d", "367d", "31622401s"])

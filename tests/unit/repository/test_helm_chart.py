@@ -224,7 +224,9 @@ def test_ports_are_those_that_the_services_listen_on_and_find_each_other_by(valu
 def _readiness(component: str, values: tuple[str, ...]) -> str:
     if component == "aggregator":
         return "/readyz?exclude=lease"  # decisions/0024
-    return "/livez" if component == "collector" and values != SMALL else "/readyz"  # its spool is for a Kafka away
+    if component == "collector":  # its spool is for a Kafka away, its cache for a PostgreSQL away
+        return "/livez" if values != SMALL else "/readyz?exclude=postgresql"
+    return "/readyz"
 
 
 @each_release

@@ -58,7 +58,9 @@ topic_names = st.sampled_from([each for each in WORDS if each.replace("_", "").i
 names = st.sampled_from(["no", "True", "123", "0x1f", "2026-11-26", "null", "1e3"]) | st.from_regex(
     r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,99}\Z"
 )
-fields = st.sampled_from(WORDS + ODD) | st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+fields = st.sampled_from(WORDS + ODD) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=40
+)
 
 
 def applied(pipeline: str, nodes: Sequence[NodeGuess], cluster: str = "") -> Definition:

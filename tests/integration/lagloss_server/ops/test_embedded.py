@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics, wrong_settings
 from lagloss.errors import KafkaUnreachable
-from lagloss_server.errors import AlreadyRunning, PortInUse, StaleDataDirectory
+from lagloss_server.errors import AlreadyRunning, PasswordFileOpen, PortInUse, StaleDataDirectory
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -165,6 +165,19 @@ def test_a_cluster_of_another_postgres_is_refused(own_dir: Path) -> None:
     (own_dir / "cluster" / "data" / "PG_VERSION").write_text("15\n")
     with pytest.raises(StaleDataDirectory, match=r"PostgreSQL 15 made it.*delete"):
         EmbeddedPostgres(own_dir).start()
+
+
+def test_a_password_file_that_others_can_read_is_named_at_once(own_dir: Path) -> None:
+    """PostgreSQL's client ignores it, and would say for a minute that no password was supplied."""
+    with EmbeddedPostgres(own_dir):
+        pass
+    for mode in (0o644, 0o640, 0o604, 0o620):
+        (own_dir / "pgpass").chmod(mode)
+        with pytest.raises(PasswordFileOpen, match=rf"pgpass has mode {mode:o}: .*chmod 600 .*pgpass"):
+            EmbeddedPostgres(own_dir).start()
+    (own_dir / "pgpass").chmod(0o600)
+    with EmbeddedPostgres(own_dir):
+        pass
 
 
 def test_a_damaged_cluster_is_an_error_that_says_what_to_do(own_dir: Path) -> None:

@@ -75,6 +75,10 @@ def test_without_a_login_it_is_the_name_that_was_typed_on_one_line(typed: str | 
         (lambda: acts.doer("x" * 101), BadText, "a name is 101 characters long: expected at most 100"),
         (lambda: acts.acknowledge(STORE, "0a", "x" * 1_001), BadText, "a note"),
         (lambda: acts.silence(STORE, ["a=b"], reason="x" * 1_001, for_s=60), BadText, "a reason"),
+        (lambda: acts.doer("a\0b"), BadText, "a name is text with NUL"),
+        (lambda: acts.acknowledge(STORE, "0a", "\ud800"), BadText, "a note is text with NUL or half of"),
+        (lambda: acts.silence(STORE, ["a=b"], reason="\0b", for_s=60), BadText, "a reason is text"),
+        (lambda: acts.silence(STORE, ["a=\udc00"], reason="known", for_s=60), BadText, "a matcher is text"),
         (lambda: acts.silence(STORE, ["a=b"] * 21, reason="known", for_s=60), BadSilence, "at most 20 matchers"),
     ],
 )

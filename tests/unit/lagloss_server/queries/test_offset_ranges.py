@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.format import OffsetRange
-from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges, rounds
+from lagloss_server.queries.offset_ranges import Watermarks, clamp, fewer_ranges, merge_ranges, rounds, without
 
 RANGES = st.lists(
     st.builds(
@@ -51,3 +51,28 @@ def test_a_round_takes_one_range_of_a_partition(ranges: list[OffsetRange]) -> No
     taken = rounds(merged)
     assert all(len({found.partition for found in layer}) == len(layer) for layer in taken)
     assert sorted((f.partition, f.first) for layer in taken for f in layer) == [(f.partition, f.first) for f in merged]
+
+
+@given(RANGES, st.integers(1, 5))
+def test_fewer_ranges_hold_the_same_offsets_and_are_no_more_of_a_partition(
+    ranges: list[OffsetRange], most: int
+) -> None:
+    merged = merge_ranges(ranges, gap=0)
+    fewer = fewer_ranges(merged, most)
+    assert offsets(fewer) >= offsets(merged)
+    for partition in range(3):
+        before, after = ([item for item in some if item.partition == partition] for some in (merged, fewer))
+        assert len(after) == min(most, len(before))
+        inner = sorted((later.first - item.last for item, later in itertools.pairwise(before)), reverse=True)
+        left = sorted((later.first - item.last for item, later in itertools.pairwise(after)), reverse=True)
+        assert left == inner[: most - 1]  # the nearest are joined
+
+
+@given(RANGES, RANGES)
+def test_ranges_without_others_hold_what_lies_in_none_of_them(
+    ranges: list[OffsetRange], others: list[OffsetRange]
+) -> None:
+    merged = merge_ranges(ranges, gap=0)
+    left = without(merged, others)
+    assert offsets(left) == offsets(merged) - offsets(others)
+    assert left == sorted(left, key=lambda item: (item.partition, item.first))
