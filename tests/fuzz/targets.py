@@ -14,7 +14,7 @@ from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from collector import bodies, cloud_events, models, openlineage, otlp, task_runs
-from collector.blocks import read_blocks, read_report
+from collector.blocks import read_blocks, read_report, split_blocks
 from collector.definitions import parsed
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
@@ -30,6 +30,7 @@ from taps.extraction import BadTapSchema, Extractor, Records
 from taps.extraction.guesses import guess
 
 AT_MS: Final = 1_795_250_400_000
+MAX_UNPACKED: Final = 1 << 20
 AVRO: Final = """{"type": "record", "name": "Order", "fields": [
     {"name": "id", "type": ["null", "string", "long", {"type": "fixed", "name": "Uuid", "size": 16}]},
     {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
@@ -80,13 +81,19 @@ def _block(data: bytes) -> None:
 
 def _otlp(media_type: str, data: bytes) -> None:
     rejected = otlp.Rejected()
-    for node in otlp.beacons_of(otlp.read_request(data, media_type), rejected):
+    for node in otlp.beacons_of(otlp.open_request(data, media_type).read(), rejected):
         node.batch(None, rejected)
     otlp.write_response(rejected, media_type)
 
 
 def _unpacked(encoding: str, data: bytes) -> None:
-    assert len(bodies._UNPACK[encoding](bytearray(data), 100_000)) <= 100_000
+    unpack, size = bodies._UNPACK[encoding], 0
+    assert unpack is not None
+    for piece in unpack(bytearray(data)):
+        assert 0 < len(piece) <= bodies.PIECE_BYTES
+        size += len(piece)
+        if size > MAX_UNPACKED:
+            return
 
 
 def _commit(data: bytes) -> None:
@@ -165,7 +172,9 @@ CONDITION = b"""$.a["b c"] == "x" and not (exists header:h as json or key:$.k in
 TARGETS: Final = {
     "block": Target(_block, (BadRecord,), (BLOCK,)),
     "report": Target(checks.read_report, (BadRecord,), (REPORT,)),
-    "http-blocks": Target(read_blocks, (Problem,), (len(BLOCK).to_bytes(4, "little") + BLOCK,)),
+    "http-blocks": Target(
+        lambda data: read_blocks(split_blocks(data)), (Problem,), (len(BLOCK).to_bytes(4, "little") + BLOCK,)
+    ),
     "http-report": Target(read_report, (Problem,), (REPORT,)),
     "batch": Target(_batch, (Problem,), (BEACON,)),
     "cloud-event": Target(partial(cloud_events.read_events, media_type=cloud_events.SINGLE), (Problem,), (EVENT,)),
