@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +33,7 @@ def test_no_error_ends_the_alerter(monkeypatch: pytest.MonkeyPatch, error: Excep
         raise error
 
     monkeypatch.setattr(service, "leading", leading)
+    monkeypatch.setattr(service, "watching", lambda *_: nullcontext())
     monkeypatch.setattr(service, "pause_s", lambda _failures: 0.0)
     alerter.run()
     assert troubles[0] == "starting"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -76,8 +77,9 @@ def test_no_error_ends_the_looking_after_taps(monkeypatch: pytest.MonkeyPatch, e
             stop.set()
         raise error
 
-    nothing: Callable[..., Any] = lambda *_: SimpleNamespace(engine=None, close=lambda: None)  # noqa: E731
+    nothing: Callable[..., Any] = lambda *_, **_settings: SimpleNamespace(engine=None, close=lambda: None)  # noqa: E731
     monkeypatch.setattr(service, "Store", nothing)
+    monkeypatch.setattr(service, "watching", lambda *_: nullcontext())
     monkeypatch.setattr(service, "demand_newest", lambda _engine: None)
     monkeypatch.setattr(service, "LOOK_S", 0.0)
     monkeypatch.setattr(DefinitionFeed, "look", look)
