@@ -48,6 +48,8 @@ WINDOWS_AT_ONCE = 4_000
 TURN_S = 10.0
 """How long one turn takes, with all that it does, before windows that became due meanwhile are looked at; of each kind
 of work it does one piece at least."""
+PLAN_S = 1.0
+"""How long windows may be proven, and their reads planned, though the turn's time is up."""
 BEACONS_PER_PARTITION = 6_250_000
 """Beacons per Spark read of each partition of their topic, of one window at least: a task's memory stays the same
 however many partitions there are, and a crash repeats no more than one read."""
@@ -168,7 +170,7 @@ class Closer:
         known = self._known(wanted, now_ms)
         if from_log:
             return self._close(known, wanted, set(), ends_at)
-        looked_at, proven = self._proven(known, wanted, ends_at)
+        looked_at, proven = self._proven(known, wanted, _planned_by(ends_at))
         return self._close(known, looked_at, proven, ends_at)
 
     def _proven(
@@ -192,7 +194,7 @@ class Closer:
         to_read = [window for window in windows if window not in closed]
         known = self._with_newest(known, to_read)
         read = 0
-        for batch in self._batches(known, self._shares(known, to_read, ends_at)):
+        for batch in self._batches(known, self._shares(known, to_read, _planned_by(ends_at))):
             read += self._close_read(known, batch, checked)
             if time.monotonic() >= ends_at:
                 break
@@ -423,7 +425,7 @@ class Closer:
 
     def _close_together_early(self, windows: Windows, caught_up_ms: int, now_ms: int, ends_at: float) -> int:
         known = self._known(windows, caught_up_ms)
-        windows, proven = self._proven(known, windows, ends_at)
+        windows, proven = self._proven(known, windows, _planned_by(ends_at))
         read = self._close(known, sorted(proven), proven)
         for window in sorted(set(windows) - proven):
             self._try_reading_early(known, window, now_ms)
@@ -495,6 +497,10 @@ class Closer:
             made = self._store(connection, known, found)
         self._committed(found, made)
         return self.close_windows(straddled, caught_up_ms, ends_at=ends_at)
+
+
+def _planned_by(ends_at: float) -> float:
+    return max(ends_at, time.monotonic() + PLAN_S)
 
 
 def _with_refused(reading: Reading, shares: Mapping[tuple[str, int], Share]) -> Reading:

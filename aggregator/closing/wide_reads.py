@@ -37,8 +37,11 @@ READ_S: Final = 0.5
 RECENT_MS: Final = 300_000
 """One pipeline may have as many records read in a turn as the log took in this long, and `MANY_RECORDS` at least."""
 ASKED_EVERY_S: Final = 60.0
-MOST_RANGES: Final = 16
-"""Ranges of a partition that a turn reads for one pipeline: of more, the nearest are joined."""
+MOST_RANGES: Final = 2
+"""Ranges of a partition that a turn reads for one pipeline: where early blocks lie, and where late ones do. Of more,
+the nearest are joined: each costs a read of its own, up to a second on a busy machine."""
+MOST_PLACES: Final = 16
+"""The same for a window with more blocks than are kept."""
 KEPT_BYTES: Final = 64 << 20
 """Bytes of blocks that a read of wide windows keeps; of one that has more, only their places."""
 WINDOWS_AT_ONCE: Final = 64
@@ -267,7 +270,7 @@ class WideReads:
             read.has_begun = True
             return None
         if read.places:
-            ranges = merge_ranges([*ranges, *in_few_ranges(read.places)])
+            ranges = merge_ranges([*ranges, *fewer_ranges(merge_ranges(read.places), MOST_PLACES)])
         return Share(clamp(ranges, held), wide.kept, wide.refused.intersection(named))
 
 

@@ -80,7 +80,7 @@ class Tenants:
         for at in range(FILLER):
             self._producer.produce(self.beacons, b"x" * 100, key, at % PARTITIONS)
             if at % 10_000 == 0:
-                self._producer.poll(0)
+                self._producer.flush(60)
         assert self._producer.flush(60) == 0
 
     def report(self, pipeline: str, window: int, beacons: int, ranges: Sequence[OffsetRange]) -> None:

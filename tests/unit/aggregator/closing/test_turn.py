@@ -72,8 +72,9 @@ def test_a_pipeline_has_no_more_read_in_a_turn_than_its_part_and_the_others_have
     log, each = SlowLog(), MANY_RECORDS // 3
     windows = [window for at in range(10) for window in (("greedy", 60 * at), ("small", 60 * at))]
     ranges = {
-        (name, start): [OffsetRange(0, start * each // 60, start * each // 60 + (each if name == "greedy" else 10) - 1)]
+        (name, start): [OffsetRange(0, start // 60 * size, start // 60 * size + size - 1)]
         for name, start in windows
+        for size in [each if name == "greedy" else 10]
     }
     closer, known = closer_on(log), knowing(ranges, {window: [] for window in windows})
     closer._wide.most_records = lambda held, now_ms: MANY_RECORDS
