@@ -18,7 +18,7 @@ from aggregator.outage import Outage, Server
 from aggregator.results.metrics import PipelineResult
 from aggregator.results.newest import ResultMetrics
 from lagloss_server.model.window_result import WindowResult
-from lagloss_server.net.exposition import registry_of
+from lagloss_server.net.exposition import SetAsideCounts, registry_of
 from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.rules.group_velocity import Status
 
@@ -161,15 +161,10 @@ class AggregatorMetrics:
         )
         self.disk_free_ratio.set(math.nan)  # unknown until the service has a directory
 
-        self._set_aside = Gauge(
-            "lagloss_set_aside",
-            "Windows, roll-ups and consumer groups that failed and were set aside alone",
-            ["kind"],
-            registry=self.registry,
-        )
+        self.set_aside = SetAsideCounts(self.registry)
         self.deferred = Gauge(
             "lagloss_deferred_pipelines",
-            "Pipelines whose reports crowd those of the others and are followed later",
+            "Pipelines whose reports crowd those of the others, or whose definition is set aside: followed later",
             registry=self.registry,
         )
         self.rollups_dirty = Gauge(
@@ -232,11 +227,6 @@ class AggregatorMetrics:
         finally:
             self._read_results = dict
             self.results.forget()
-
-    def set_aside_by(self, counts: Callable[[], Mapping[str, int]]) -> None:
-        """Set the callback that returns how many items of each kind are set aside whenever the metrics are read."""
-        for kind in counts():
-            self._set_aside.labels(kind).set_function(lambda kind=kind: counts()[kind])  # type: ignore[misc]
 
     def window(self, result: WindowResult, revision: int) -> None:
         """Count a result that a closing made, a first or a changed one."""

@@ -42,6 +42,7 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest, revisions
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import some_of
 from lagloss_server.turns import Turns, WatchedLoop
 
 log = structlog.get_logger()
@@ -68,8 +69,6 @@ STATEMENT_S = 600
 TURN_LIMIT_S = 600.0
 """Longest normal time between two commits: that of one read of Spark's (closer.BEACONS_PER_PARTITION), on a slow
 machine."""
-SHOWN = 20
-"""Names of what is set aside that /healthz lists."""
 
 
 class Aggregator:
@@ -117,7 +116,7 @@ class Aggregator:
     def health_note(self) -> str:
         """Return the text of a /healthz that is well: what is set aside or deferred, and a disk that gets full."""
         notes = {"set aside": self.set_aside(), "deferred": sorted(self.deferred())}
-        shown = (f"{what}: {_shown(names)}" for what, names in notes.items() if names)
+        shown = (f"{what}: {some_of(names)}" for what, names in notes.items() if names)
         return "; ".join(["ok", *shown, *self._disk_note()])
 
     def _disk_note(self) -> list[str]:
@@ -199,16 +198,16 @@ class Aggregator:
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
             reports_id = reports.topic_id()
-            follower = ReportConsumer(store.engine, self._reports, reports_id, self._clock)
+            watch = DefinitionRegistry(store.engine, store, self.metrics)
+            follower = ReportConsumer(store.engine, self._reports, reports_id, self._clock, lambda: watch.waiting)
             notice_recreated_topics(store.engine, beacons.topic_id(), reports_id)
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
-            watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
             stack.enter_context(self.metrics.showing(lambda: read_newest(store, list(watch.newest.values()))))
             self.deferred = lambda: watch.deferred
             failures = SetAside(store.engine)
             self.set_aside = failures.names
-            self.metrics.set_aside_by(failures.counts)
+            self.metrics.set_aside.counts = failures.counts
             closer = Closer(store.engine, watch, reader, beacons, self.metrics, failures, self.settings.verify_share)
             retention = Retention(store.engine, closer, watch, self.metrics, self.settings)
             announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
@@ -230,6 +229,7 @@ class Aggregator:
                 now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
+                failures.replace_definitions(watch.unreadable, int(time.time() * 1000))
                 busy = follower.follow_deferred(reports, watch.look)
                 if caught_up_ms and self._clock.is_settled():
                     closed, answered = closer.tick(caught_up_ms, now_ms), upkeep.tick(caught_up_ms)
@@ -254,11 +254,6 @@ class Aggregator:
             self.metrics.clock_skew_seconds.set(report_state.largest_skew_ms(connection, caught_up_ms) / 1000)
             for (topic, reason), count in quarantine.counts(connection).items():
                 self.metrics.bad_records.labels(topic, reason).set(count)
-
-
-def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 class Lease:

@@ -2,7 +2,7 @@
 
 A window, an hour to roll up, or a consumer group that is set aside is named in the table `set_aside`, in /healthz, by
 `lagloss doctor` and on the health page, counted in a metric, and tried again at the next start, after an hour, and by
-`lagloss recompute`.
+`lagloss recompute`. So is a definition that this version cannot read, until it can.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.outage import is_outage
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.unreadable import UnreadableRow
 
 log = structlog.get_logger()
 
@@ -26,12 +27,13 @@ ERROR_CHARS = 500
 AT_ONCE = 1_000
 """Items that one statement deletes."""
 
-Kind = Literal["window", "rollup", "group"]
+Kind = Literal["window", "rollup", "group", "definition"]
 T = TypeVar("T")
 
 
 class Item(NamedTuple):
-    """What was set aside: the window's start or the period's (`hour/1795250400`), or the name of the group."""
+    """What was set aside: the window's start or the period's (`hour/1795250400`), the name of the group, or the number
+    of the definition's version."""
 
     kind: Kind
     pipeline: str
@@ -83,12 +85,15 @@ class SetAside:
             rows = connection.execute(select(table.c.kind, table.c.pipeline, table.c.item)).all()
         self.retry_at: dict[Item, int] = {Item(row.kind, row.pipeline, row.item): 0 for row in rows}
         """When each is tried again (epoch ms); those of an earlier start at once."""
+        self._whys: dict[Item, str] = {}
+        """Of definitions."""
 
     def __contains__(self, item: Item) -> bool:
         return item in self.retry_at
 
     def names(self) -> list[str]:
-        return sorted(map(str, list(self.retry_at)))
+        """Return the items, and of definitions the reasons."""
+        return sorted(f"{item} ({why})" if (why := self._whys.get(item)) else str(item) for item in list(self.retry_at))
 
     def due(self, kind: Kind, now_ms: int) -> list[Item]:
         """Return the items to be tried again now."""
@@ -111,12 +116,22 @@ class SetAside:
             with self._engine.begin() as connection:
                 self.done(connection, gone[at : at + AT_ONCE])
 
-    def put(self, item: Item, error: BaseException) -> None:
+    def replace_definitions(self, rows: Iterable[UnreadableRow], now_ms: int) -> None:
+        """Set aside the definitions that are unreadable now, and forget those that are not any more."""
+        whys = {Item("definition", row.pipeline, row.name): row.why for row in rows}
+        self.forget(item for item, _ in self._listed("definition") if item not in whys)
+        self._whys = whys
+        for item, why in whys.items():
+            if self.retry_at.get(item, 0) <= now_ms:
+                self.put(item, why)
+
+    def put(self, item: Item, error: BaseException | str) -> None:
         """Set an item aside, with the first line of what went wrong."""
         now_ms = int(time.time() * 1000)
-        log.error("set aside", kind=item.kind, pipeline=item.pipeline, item=item.name, exc_info=error)
+        facts = {"exc_info": error} if isinstance(error, BaseException) else {"why": error}
+        log.error("set aside", kind=item.kind, pipeline=item.pipeline, item=item.name, **facts)
         row = {"kind": item.kind, "pipeline": item.pipeline, "item": item.name, "failed_at": now_ms, "tries": 1}
-        row["error"] = _first_line(error)
+        row["error"] = _first_line(error) if isinstance(error, BaseException) else error
         table = tables.table_of(tables.SetAsideRow)
         upsert = insert(table).values(row)
         changed = {"failed_at": now_ms, "error": row["error"], "tries": table.c.tries + 1}

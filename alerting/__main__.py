@@ -35,6 +35,7 @@ def main() -> int:
         alerter.health_problem,
         settings.bind_address,
         port,
+        alerter.unreadable.health_note,
         hung=alerter.turns.hung,
         own_url=settings.alerting_url,
         url_setting="LAGLOSS_ALERTING_URL",

@@ -1,62 +1,53 @@
-"""The catalogue: pipelines as their newest definitions say, each read for itself, so that one that cannot be read
-keeps no other from being watched."""
+"""The catalogue: pipelines as their newest definitions say. One whose definition is unreadable is set aside: its
+incidents stay as they are."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from sqlalchemy import select
-
-from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.store.schema.core import PipelineRow, is_any, table_of
-from lagloss_server.store.store import Store, names_not_deleted
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import UnreadableRow
 
 
 class Catalogue:
-    """Definitions are read again only when there is a new version. Used by one thread."""
+    """Definitions are read again only when there is a new version, or its row was changed. Used by one thread."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, StoredPipeline] = {}
+        self._known: dict[str, tuple[tuple[int, int], StoredPipeline]] = {}
+        self._newest: Mapping[str, tuple[int, int]] = {}
+        """Version and stamp of the newest definition of each pipeline, as of the last look; replaced whole."""
+        self.unreadable: Mapping[str, UnreadableRow] = {}
+        """The newest definitions that are set aside, by pipeline, as they were last found; replaced whole."""
 
     def versions(self) -> dict[str, int]:
         """Return the newest versions of all pipelines that are not deleted, by name, including those with unreadable
         definitions."""
-        newest = names_not_deleted().add_columns(PipelineRow.version).order_by(PipelineRow.name)
-        with self._store.engine.connect() as connection:
-            return {row.name: row.version for row in connection.execute(newest)}
+        before, self._newest = self._newest, self._store.newest_stamps()
+        self.unreadable = {name: row for name, row in self.unreadable.items() if name in self._newest}
+        for name in self.unreadable.keys() | self._known.keys():
+            if name in self._newest and before.get(name) != self._newest[name]:
+                self.find(name)
+        return {name: version for name, (version, _) in self._newest.items()}
 
     def current(self, names: Iterable[str]) -> list[StoredPipeline]:
         """Return those of these pipelines whose newest version has been found before."""
-        table = table_of(PipelineRow)
-        newest = (
-            select(table.c.name, table.c.version, table.c.deleted_at)
-            .distinct(table.c.name)
-            .where(is_any(table.c.name, names))
-            .order_by(table.c.name, table.c.version.desc())
-        )
-        with self._store.engine.connect() as connection:
-            rows = connection.execute(newest).all()
-        known = [(self._known.get(row.name), row) for row in rows if row.deleted_at is None]
-        return [one for one, row in known if one is not None and one.version == row.version]
+        newest = self._store.newest_stamps(names)
+        known = ((self._known.get(name), key) for name, key in newest.items())
+        return [found[1] for found, key in known if found is not None and found[0] == key]
 
     def find(self, name: str) -> StoredPipeline | None:
-        """Return a pipeline as it is now; None if it is deleted.
-
-        Raises:
-            ValidationError: its newest definition is none that this version of lagloss understands.
-        """
-        table = table_of(PipelineRow)
-        newest = select(table.c.version, table.c.deleted_at).where(table.c.name == name)
-        with self._store.engine.connect() as connection:
-            row = connection.execute(newest.order_by(table.c.version.desc()).limit(1)).one_or_none()
-            if row is None or row.deleted_at is not None:
-                self._known.pop(name, None)
-                return None
-            known = self._known.get(name)
-            if known is None or known.version != row.version:
-                is_newest = (table.c.name == name) & (table.c.version == row.version)
-                found = connection.execute(select(table).where(is_newest)).one()
-                definition = Definition.model_validate(found.definition)
-                known = self._known[name] = StoredPipeline(name, found.version, found.applied_at, definition)
-        return known
+        """Return a pipeline as it is now; None if it is deleted, or its newest definition is unreadable."""
+        key = self._store.newest_stamps([name]).get(name)
+        known = self._known.get(name)
+        if key is not None and known is not None and known[0] == key:
+            return known[1]
+        self._known.pop(name, None)
+        read = self._store.versions_at([] if key is None else [(name, key[0])])
+        others = {other: row for other, row in self.unreadable.items() if other != name}
+        self.unreadable = others | {row.pipeline: row for row in read.unreadable}
+        if key is None or not read:
+            return None
+        self._known[name] = key, read[0]
+        return read[0]

@@ -9,12 +9,13 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from lagloss_server.net.exposition import Recent, registry_of
+from lagloss_server.net.exposition import Recent, SetAsideCounts, registry_of
 
 
 class AlertingMetrics:
     def __init__(self) -> None:
         self.registry = registry_of("alerting")
+        self.set_aside = SetAsideCounts(self.registry)
         self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)
         self.incidents = Gauge(
             "lagloss_alerting_incidents_open",

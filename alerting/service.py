@@ -18,10 +18,12 @@ from alerting.leader_election import AWAY, Leadership, leading, pause_s
 from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
 from lagloss.errors import LaglossError
+from lagloss_server.incidents.actions import holding_silences
 from lagloss_server.net.server_watch import postgresql, watching
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.unreadable import UnreadableRows
 from lagloss_server.turns import Turns, WatchedLoop
 
 STOP_S: Final = 12.0
@@ -62,6 +64,9 @@ class Alerter:
         self._catalogue = Catalogue(evaluator.store)
         self._read_at_s: dict[str, float] = {}
         self._tidied_s = float("-inf")
+        self.unreadable = UnreadableRows()
+        """Definitions and silences that are set aside, as of the last round that this alerter led."""
+        metrics.set_aside.counts = self.unreadable.counts
         self.trouble: str | None = "starting"
         """Why it neither leads nor stands by; None when it does."""
         self.turns = Turns()
@@ -101,11 +106,15 @@ class Alerter:
                 self.trouble = str(error)
                 _log.error("tables_of_another_version", error=self.trouble)
                 self._stop.wait(TABLES_PAUSE_S)
-            except AWAY as error:
+            except Exception as error:
                 failures += 1
-                self.trouble = f"PostgreSQL is away: {type(error).__name__}"
                 wait_s = pause_s(failures)
-                _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
+                if isinstance(error, AWAY):
+                    self.trouble = f"PostgreSQL is away: {type(error).__name__}"
+                    _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
+                else:  # a fault of ours: another alerter may lead meanwhile
+                    self.trouble = f"failed: {type(error).__name__}: {error}"
+                    _log.exception("alerter_failed", again_in_s=wait_s)
                 self._stop.wait(wait_s)
             finally:
                 self._follow_lead(None)
@@ -212,7 +221,7 @@ class Alerter:
     def _evaluate(self, name: str) -> None:
         began_s = time.monotonic()
         pipeline = self._catalogue.find(name)
-        if pipeline is None:  # deleted since: the round's end sees to its incidents
+        if pipeline is None:  # set aside, or deleted since: the round's end sees to its incidents
             return
         changes = self._evaluator.evaluate(pipeline)
         self._metrics.evaluation.observe(time.monotonic() - began_s)
@@ -222,12 +231,19 @@ class Alerter:
 
     def _end_round(self) -> None:
         self._metrics.changed(self._evaluator.end_incidents_of_deleted())
+        self._note_unreadable()
         self._metrics.evaluated_at.set_to_current_time()
         self._count_open()
         self._wake()
         if time.monotonic() - self._tidied_s > TIDY_S:
             self._tidied_s = time.monotonic()
             outbox.tidy(self._evaluator.store.engine)
+
+    def _note_unreadable(self) -> None:
+        with self._evaluator.store.engine.connect() as connection:
+            held = holding_silences(connection)
+        self.unreadable.replace("silence", held.unreadable)
+        self.unreadable.replace("definition", self._catalogue.unreadable.values())
 
     def _wake(self) -> None:
         for sender in self._senders:

@@ -100,19 +100,27 @@ class Access:
             raise Problem(403, "Not allowed", "expected a token of scope admin")
 
     async def pipeline(
-        self, caller: Caller, name: str, checkpoints: Collection[str] = frozenset()
+        self, caller: Caller, name: str, checkpoints: Collection[str] = frozenset(), *, may_wait: bool = False
     ) -> KnownPipeline | None:
         """Return the pipeline that an admitted caller sends beacons of; None where there is no database to know it
         from. One that is unknown, or unknown to have one of these checkpoints, is looked up again: another process may
         just have stored it.
 
+        Args:
+            may_wait: nothing of the definition is needed: return None, too, while it is unreadable.
+
         Raises:
-            Problem: 404 for an unknown one, and those of `admit`.
+            Problem: 404 for an unknown one, 503 for one whose definition is unreadable, and those of `admit`.
         """
         await self.admit(caller, name)
         if self.knowledge.is_open:
             return None
-        known = (await self._snapshot()).pipelines.get(name)
+        snapshot = await self._snapshot()
+        if (unreadable := snapshot.waiting.get(name)) is not None:
+            if may_wait:
+                return None
+            raise busy(f"{name} waits: {unreadable} is set aside")
+        known = snapshot.pipelines.get(name)
         if known is None or not known.checkpoints.issuperset(checkpoints):
             await self.knowledge.refresh(ASK_AGAIN_S)
             known = (await self._snapshot()).pipelines.get(name)
@@ -124,11 +132,17 @@ class Access:
 
     async def pipelines_of_dags(self, caller: Caller, dags: Collection[str]) -> dict[str, list[str]]:
         """Return, by DAG, the pipelines that name it as a job and that this caller may report to. `dags`: those that
-        are asked for, looked up again if no pipeline is known to name one."""
+        are asked for, looked up again if no pipeline is known to name one.
+
+        Raises:
+            Problem: 503 while the definition of the caller's pipeline is unreadable.
+        """
         snapshot = await self._snapshot()
         if not {dag for known in snapshot.pipelines.values() for dag in known.dags}.issuperset(dags):
             await self.knowledge.refresh(ASK_AGAIN_S)
             snapshot = await self._snapshot()
+        if (unreadable := snapshot.waiting.get(caller.tenant)) is not None:
+            raise busy(f"{caller.tenant} waits: {unreadable} is set aside")
         found: dict[str, list[str]] = {}
         for name, known in snapshot.pipelines.items():
             if name == caller.tenant or (caller.token is None and name not in snapshot.guarded):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -92,14 +93,28 @@ def create_app(
     @app.get("/readyz", responses={503: {"description": "A server does not answer"}}, include_in_schema=False)
     @app.get("/healthz", responses={503: {"description": "A server does not answer"}})
     async def healthz(request: Request, exclude: str = "") -> Response:
-        """200 while the broker and PostgreSQL answer; with `exclude=postgresql`, while the broker does."""
+        """200 while the broker and PostgreSQL answer, and what is known of tokens and definitions is some seconds old
+        at most; with `exclude=postgresql`, while the broker does, and callers can be let in."""
+        knowledge = services.knowledge
         of_kafka = turns.problem_of(KAFKA)
-        of_postgresql = turns.problem_of(POSTGRESQL) or services.knowledge.error
-        is_well = of_kafka is None and (of_postgresql is None or exclude == "postgresql")
-        if not services.access.is_local(request):  # what servers say names hosts and users
+        of_postgresql = turns.problem_of(POSTGRESQL) or knowledge.error
+        if exclude == "postgresql":
+            is_well = of_kafka is None and knowledge.is_trusted
+        else:
+            is_well = of_kafka is None and of_postgresql is None and not knowledge.is_stale
+        is_local = services.access.is_local(request)
+        if not is_local:  # what servers say names hosts and users
             of_kafka, of_postgresql = of_kafka and "away", of_postgresql and "away"
-        state = "not given" if services.knowledge.is_open else of_postgresql or "ok"
-        return json_answer({"kafka": of_kafka or "ok", "postgresql": state}, 200 if is_well else 503)
+        found: dict[str, object] = {
+            "kafka": of_kafka or "ok",
+            "postgresql": "not given" if knowledge.is_open else of_postgresql or "ok",
+        }
+        if is_local and (set_aside := [str(row) for row in knowledge.unreadable]):
+            found["set_aside"] = set_aside
+        if knowledge.is_stale:
+            age_s = knowledge.age_s
+            found["knowledge_age_s"] = round(age_s, 1) if math.isfinite(age_s) else None
+        return json_answer(found, 200 if is_well else 503)
 
     @app.get("/livez")
     async def live() -> Response:
@@ -144,5 +159,6 @@ def _services(bootstrap: str, access: Access, spool_dir: str, ack_timeout_s: flo
     metrics.emitters.set_function(lambda: len(services.emitters))
     metrics.waiting_bytes.set_function(lambda: services.writer.waiting_bytes)
     metrics.waiting_beacons.set_function(lambda: services.emitters.waiting_beacons)
+    metrics.set_aside.counts = knowledge.unreadable.counts
     metrics.knowledge_age.set_function(lambda: 0.0 if knowledge.is_open else knowledge.age_s)
     return services

@@ -73,7 +73,7 @@ class BeaconIntake:
             await services.access.spend(caller, len(values))  # each has a beacon at least
             blocks = await services.work(caller, body, lambda: read_blocks(values))
             pipeline = blocks[0].content.pipeline
-            await services.access.pipeline(caller, pipeline)
+            await services.access.pipeline(caller, pipeline, may_wait=True)
             beacons = sum(block.content.count for block in blocks)
             await services.access.spend(caller, beacons, paid=len(values))
             partitions, started = services.partitions(), time.perf_counter()
@@ -89,7 +89,7 @@ class BeaconIntake:
         kind = media_type(request, REPORT_TYPE, JSON)
         async with services.body(request, caller, MAX_BATCH_BYTES) as body:
             report = await services.work(caller, body, lambda: _accepted(body, kind))
-            await services.access.pipeline(caller, report.pipeline)
+            await services.access.pipeline(caller, report.pipeline, may_wait=True)
             await services.access.spend(caller, 1 + len(report.progress) + len(report.tallies))
             record = await services.work(caller, body, lambda: report_record(report))
             await services.writer.put(report.pipeline, [record])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,8 +14,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.store import tokens
+from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import Token
+from lagloss_server.store.unreadable import UnreadableRow, UnreadableRows
 
 log = structlog.get_logger()
 
@@ -26,11 +28,13 @@ ANSWER_S: Final = 10.0
 """How long a request waits for the database."""
 TRUSTED_S: Final = 600.0
 """While PostgreSQL is away, the cached content is valid for this long, in seconds."""
+STALE_S: Final = 10.0
+"""From this age on, in seconds, /healthz fails: a token that was revoked meanwhile still holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownPipeline:
-    """A pipeline in its newest version; `checkpoints` are those of all versions together."""
+    """A pipeline in its newest version; `checkpoints` are those of all readable versions together."""
 
     name: str
     version: int
@@ -52,6 +56,8 @@ class Snapshot:
     guarded: frozenset[str] = frozenset()
     """Pipelines that have, or ever had, a token."""
     pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
+    waiting: Mapping[str, UnreadableRow] = field(default_factory=dict)
+    """Pipelines whose newest definition is unreadable."""
 
 
 class MetadataCache:
@@ -63,12 +69,14 @@ class MetadataCache:
         """Why the database could not be read the last time; None if it could."""
         self.hangs = False
         """The database has not answered in time, and is still waited for."""
+        self.unreadable = UnreadableRows()
+        """Tokens and definitions that are set aside."""
         self._trusted_s = trusted_s
         self._snapshot: Snapshot | None = None
         self._asking = asyncio.Lock()
         self._reading: asyncio.Future[Snapshot] | None = None
         self._asked_at = float("-inf")
-        self._changes = -1
+        self._definitions = None if store is None else DefinitionFeed(store, _known)
 
     @property
     def is_open(self) -> bool:
@@ -79,6 +87,16 @@ class MetadataCache:
     def age_s(self) -> float:
         """Age of the content in seconds; infinite before it is first read."""
         return time.monotonic() - self._snapshot.taken_at if self._snapshot else float("inf")
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a revoked token may still hold, since nothing could be read for some seconds."""
+        return not self.is_open and self.age_s > STALE_S
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether callers can be let in at all."""
+        return self.is_open or self.snapshot() is not None
 
     def snapshot(self) -> Snapshot | None:
         """Return the newest snapshot; None while there is none to be trusted."""
@@ -102,10 +120,13 @@ class MetadataCache:
             reading, self._reading = self._reading, None
             try:
                 self._snapshot = reading.result()
-            except SQLAlchemyError as error:
-                if self.error is None:
-                    log.warning("database away", why=str(error), trusted_s=self._trusted_s)
-                self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            except Exception as error:  # whatever it is: what is known grows old, and is read again
+                is_new = self.error is None
+                self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0] or repr(error)
+                if is_new and isinstance(error, SQLAlchemyError):
+                    log.warning("database away", why=self.error, trusted_s=self._trusted_s)
+                elif is_new:
+                    log.exception("metadata not read", trusted_s=self._trusted_s)
             else:
                 self.error = None
 
@@ -119,33 +140,33 @@ class MetadataCache:
         taken_at = time.monotonic()
         with store.engine.connect() as connection:
             found = tokens.read(connection)
-        changes = store.count_changes()
-        if self._snapshot is not None and changes == self._changes:
-            pipelines = self._snapshot.pipelines
-        else:
-            pipelines = _pipelines(store.versions())
-            self._changes = changes
+        definitions = self._definitions
+        assert definitions is not None
+        definitions.look()
+        self.unreadable.replace("token", found.unreadable)
+        self.unreadable.replace("definition", definitions.unreadable)
         return Snapshot(
             taken_at,
             {token.id: token for token in found if token.revoked_at_ms is None},
-            frozenset(token.pipeline for token in found),
-            pipelines,
+            frozenset(token.pipeline for token in found) | {row.pipeline for row in found.unreadable},
+            {name: known for name, known in definitions.pipelines.items() if known is not None},
+            definitions.waiting,
         )
 
 
-def _pipelines(versions: list[StoredPipeline]) -> dict[str, KnownPipeline]:
-    """Return the pipelines of these versions, which are in ascending order."""
-    found: dict[str, KnownPipeline] = {}
-    for stored in versions:
-        graph = Graph(stored.definition)
-        before = found[stored.name].checkpoints if stored.name in found else frozenset()
-        found[stored.name] = KnownPipeline(
-            stored.name,
-            stored.version,
+def _known(
+    before: KnownPipeline | None, stored: Sequence[StoredPipeline], unreadable: Sequence[UnreadableRow]
+) -> KnownPipeline | None:
+    """Return a pipeline with these later versions, oldest first; None while it has no readable one."""
+    for version in stored:
+        graph = Graph(version.definition)
+        before = KnownPipeline(
+            version.name,
+            version.version,
             frozenset(graph.sources),
-            before | frozenset(graph.checkpoints),
+            frozenset(graph.checkpoints) | (before.checkpoints if before is not None else frozenset()),
             frozenset(graph.nodes),
-            stored.definition.sample,
-            frozenset(job.dag for job in stored.definition.spec.jobs),
+            version.definition.sample,
+            frozenset(job.dag for job in version.definition.spec.jobs),
         )
-    return found
+    return before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import Counter, Gauge, Histogram
 
-from lagloss_server.net.exposition import registry_of
+from lagloss_server.net.exposition import SetAsideCounts, registry_of
 
 
 class CollectorMetrics:
@@ -37,6 +37,7 @@ class CollectorMetrics:
             "Beacons in the collector's own emitters that wait for the broker.",
             registry=self.registry,
         )
+        self.set_aside = SetAsideCounts(self.registry)
         self.knowledge_age = Gauge(
             "lagloss_collector_knowledge_age_seconds",
             "Age of the cached tokens and definitions.",

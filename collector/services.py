@@ -22,6 +22,7 @@ from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.workers import Workers
 from lagloss.broker.topics import BEACONS
+from lagloss_server.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.engine import AWAY
 
@@ -65,6 +66,8 @@ class CollectorServices:
             response = await handler(request)
         except Problem as problem:
             response = problem.response()
+        except UnreadableDefinition as error:
+            response = busy(str(error)).response()
         self.metrics.requests.labels(route, response.status_code).inc()
         return response
 

@@ -48,7 +48,7 @@ def backtest(
         BacktestFailed: it took too long, or ended with an error.
     """
     require_operator()
-    store.pipeline(pipeline)
+    store.demand(pipeline)
     require_operator_of(pipeline)
     if not _running.acquire(blocking=False):
         raise BacktestBusy

@@ -53,6 +53,7 @@ LaglossError
 │   ├── RegistryUnreachable
 │   │   └── RegistryRefuses
 │   ├── DatabaseUnreachable
+│   ├── UnreadableDefinition
 │   ├── SparkEnded
 │   ├── NotConfigured
 │   ├── PangoMissing
@@ -307,6 +308,11 @@ class RegistryUnreachable(ServerUnreachable):
 
 class RegistryRefuses(RegistryUnreachable):
     """The schema registry at {url} refuses {who}: {detail}. docs/kafka.md lists the variables of a connection."""
+
+
+class UnreadableDefinition(ServerUnreachable):
+    """Version {version} of the definition of {pipeline} is set aside: {why}. Upgrade this lagloss, or apply a
+    definition that it knows (docs/upgrading.md)."""
 
 
 class TablesUnknown(ServerUnreachable):

@@ -34,6 +34,7 @@ def main() -> int:
         service.health_problem,
         settings.bind_address,
         port,
+        service.unreadable.health_note,
         hung=service.turns.hung,
         own_url=settings.taps_url,
         url_setting="LAGLOSS_TAPS_URL",

@@ -7,7 +7,7 @@ from contextlib import suppress
 from prometheus_client import Counter, Gauge
 
 from lagloss_server.model.taps import Tap
-from lagloss_server.net.exposition import registry_of
+from lagloss_server.net.exposition import SetAsideCounts, registry_of
 from taps.kernel import Blocks
 from taps.plan import Look, TapPlan
 
@@ -17,6 +17,7 @@ _LABELS = ("pipeline", "node", "source")
 class TapMetrics:
     def __init__(self) -> None:
         self.registry = registry_of("taps")
+        self.set_aside = SetAsideCounts(self.registry)
         self.running = Gauge("lagloss_taps_owned", "Taps that this process owns", registry=self.registry)
         self._records = Counter("lagloss_taps_records", "Records read", _LABELS, registry=self.registry)
         self._beacons = Counter("lagloss_taps_beacons", "Beacons sent", _LABELS, registry=self.registry)

@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 import uuid
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -17,8 +18,10 @@ from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss_server.net.server_watch import kafka, postgresql, watching
+from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import UnreadableRows
 from lagloss_server.turns import Turns, WatchedLoop
 from taps.clusters import TapCluster, registry_of
 from taps.commit_log import GroupCommits
@@ -29,7 +32,7 @@ from taps.metrics import TapMetrics
 from taps.runner import Engine, TapRunner
 from taps.store import TapStore
 from taps.topic_reader import TopicReader
-from taps.wanted import RunningTap, wanted_taps
+from taps.wanted import RunningTap, by_emitter, taps_after
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -48,6 +51,7 @@ MAX_PAUSE_S: Final = 30.0
 @dataclass(slots=True)
 class _Thread:
     runner: TapRunner
+    pipeline: str
     thread: threading.Thread
 
 
@@ -58,6 +62,9 @@ class TapService:
         self.metrics = TapMetrics()
         self.trouble: str | None = "starting"
         """Why no tap is looked after right now; None when they are."""
+        self.unreadable = UnreadableRows()
+        """Definitions and taps that are set aside."""
+        self.metrics.set_aside.counts = self.unreadable.counts
         self.turns = Turns()
         self._loop = WatchedLoop("looking after taps", LOOK_LIMIT_S)
         self._bootstrap = bootstrap
@@ -87,8 +94,9 @@ class TapService:
     def _look_after_taps(self, stop: threading.Event) -> None:
         store = Store(self._database_url, statement_timeout=STATEMENT_TIMEOUT)
         taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+        definitions = DefinitionFeed(store, lambda before, versions, _unreadable: taps_after(before, versions))
         pause_s = LOOK_S
-        changes = None
+        is_checked, is_changed = False, True
         try:
             while not stop.is_set():
                 self._loop.finished()
@@ -97,16 +105,24 @@ class TapService:
 
                     check_session(self._spark)
                 try:
-                    if changes is None:
+                    if not is_checked:
                         demand_newest(store.engine)
-                    seen = store.count_changes()
-                    if seen != changes or self._has_ended():
-                        self._follow(wanted_taps(store.versions()), taps)
-                        changes = seen
+                        is_checked = True
+                    is_changed |= definitions.look()
+                    if is_changed or self._has_ended():
+                        self._follow(by_emitter(definitions.pipelines.values()), definitions.waiting, taps)
+                        self.unreadable.replace("definition", definitions.unreadable)
+                        is_changed = False
                     self.trouble, pause_s = None, LOOK_S
-                except DBAPIError as error:
-                    changes = None
-                    self.trouble = f"waits for PostgreSQL: {error.orig}"
+                except LaglossError:  # tables of another version
+                    raise
+                except Exception as error:
+                    is_checked, is_changed = False, True
+                    if isinstance(error, DBAPIError):
+                        self.trouble = f"waits for PostgreSQL: {error.orig}"
+                    else:  # a fault of ours: the taps that run go on
+                        log.exception("taps not looked after")
+                        self.trouble = f"failed: {type(error).__name__}: {error}"
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)
                 self.metrics.running.set(len(self._threads))
                 stop.wait(pause_s)
@@ -117,16 +133,18 @@ class TapService:
     def _has_ended(self) -> bool:
         return any(not found.thread.is_alive() for found in self._threads.values())
 
-    def _follow(self, wanted: dict[bytes, RunningTap], taps: TapStore) -> None:
-        """Run what is wanted and close what is not."""
+    def _follow(self, wanted: dict[bytes, RunningTap], waiting: Collection[str], taps: TapStore) -> None:
+        """Run what is wanted and close what is not; taps of pipelines that wait for their definition stop where they
+        are."""
         stored = taps.stored()
+        self.unreadable.replace("tap", stored.unreadable)
         for emitter, found in list(self._threads.items()):
             if not found.thread.is_alive():
                 del self._threads[emitter]
             elif emitter not in wanted:
-                found.runner.stop(close=True)
-        for emitter, running in {**stored, **wanted}.items():
-            if emitter not in self._threads:
+                found.runner.stop(close=found.pipeline not in waiting)
+        for emitter, running in ({running.emitter: running for running in stored} | wanted).items():
+            if emitter not in self._threads and running.tap.pipeline not in waiting:
                 self._start(running, taps, close=emitter not in wanted)
 
     def _start(self, running: RunningTap, taps: TapStore, *, close: bool) -> None:
@@ -138,7 +156,7 @@ class TapService:
         if close:
             runner.stop(close=True)
         thread = threading.Thread(target=runner.run, name=f"tap-{running.tap.node}", daemon=True)
-        self._threads[running.emitter] = _Thread(runner, thread)
+        self._threads[running.emitter] = _Thread(runner, running.tap.pipeline, thread)
         thread.start()
 
     def _runner(self, running: RunningTap, taps: TapStore) -> TapRunner:

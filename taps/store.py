@@ -17,9 +17,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.wire.format import Tally
-from lagloss_server.model.taps import Tap
 from lagloss_server.store.schema.core import LaneRow, table_of
 from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
+from lagloss_server.store.tap_rows import read_taps_of
+from lagloss_server.store.unreadable import ReadRows
 from taps.counts import TapCounts, UnreadableRecords
 from taps.plan import TapPlan
 from taps.wanted import RunningTap
@@ -198,11 +199,12 @@ class TapStore:
         with self._transaction() as connection:
             connection.execute(delete(row).where(row.emitter == emitter, row.window_start < before_s))
 
-    def stored(self) -> dict[bytes, RunningTap]:
-        """Return all taps that are not closed, whoever owns them, by emitter."""
+    def stored(self) -> ReadRows[RunningTap]:
+        """Return all taps that are not closed, whoever owns them."""
+        columns = (TapRow.emitter, TapRow.pipeline, TapRow.node, TapRow.tap, TapRow.since)
         with self._transaction() as connection:
-            rows = connection.execute(select(TapRow.emitter, TapRow.tap, TapRow.since))
-            return {row.emitter: RunningTap(Tap.of(row.tap), row.emitter, row.since) for row in rows}
+            found = read_taps_of(connection.execute(select(*columns)))
+        return ReadRows((RunningTap(tap, row.emitter, row.since) for tap, row in found), found.unreadable)
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

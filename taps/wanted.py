@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Final
 
 from lagloss.wire.format import WINDOW_S
@@ -26,27 +25,32 @@ class RunningTap:
     since_ms: int
 
 
-def wanted_taps(stored: Iterable[StoredPipeline]) -> dict[bytes, RunningTap]:
-    """Return the taps of the newest version of each pipeline, by emitter.
+@dataclass(frozen=True, slots=True)
+class PipelineTaps:
+    """The taps of a pipeline's newest version, each with the start of its first window (epoch ms)."""
 
-    Args:
-        stored: all versions of the pipelines, by name and version.
-    """
-    found = {}
-    for _, versions in groupby(stored, key=lambda version: version.name):
-        for running in _of_pipeline(list(versions)):
-            found[running.emitter] = running
-    return found
+    version: int
+    since_ms: Mapping[Tap, int]
+
+    def running(self) -> Iterator[RunningTap]:
+        for tap, since_ms in self.since_ms.items():
+            yield RunningTap(tap, _emitter(tap, since_ms), since_ms)
 
 
-def _of_pipeline(versions: Sequence[StoredPipeline]) -> Iterable[RunningTap]:
-    history = [set(version.definition.taps) for version in versions]
-    for tap in versions[-1].definition.taps:
-        began = len(versions) - 1
-        while began and tap in history[began - 1]:
-            began -= 1
-        since_ms = first_window_ms(versions[began])
-        yield RunningTap(tap, _emitter(tap, since_ms), since_ms)
+def taps_after(before: PipelineTaps | None, stored: Iterable[StoredPipeline]) -> PipelineTaps:
+    """Return the taps after later versions, oldest first. A tap that the version before had goes on; where that version
+    is missing, because it is unreadable, all begin anew."""
+    taps = before or PipelineTaps(0, {})
+    for version in stored:
+        kept = taps.since_ms if version.version == taps.version + 1 else {}
+        first_ms = first_window_ms(version)
+        taps = PipelineTaps(version.version, {tap: kept.get(tap, first_ms) for tap in version.definition.taps})
+    return taps
+
+
+def by_emitter(pipelines: Iterable[PipelineTaps]) -> dict[bytes, RunningTap]:
+    """Return the taps of these pipelines by their ids."""
+    return {running.emitter: running for taps in pipelines for running in taps.running()}
 
 
 def first_window_ms(version: StoredPipeline) -> int:

@@ -472,7 +472,8 @@ class Closer:
 
     def _try_again(self, caught_up_ms: int, ends_at: float) -> None:
         """Close windows that were set aside, as their time has come; forget those that no closing wants any more."""
-        windows = [_window(item) for item in self._failures.due("window", caught_up_ms)]
+        due = self._failures.due("window", caught_up_ms)
+        windows = [_window(item) for item in due if item.pipeline not in self._watch.deferred]
         if not windows:
             return
         with self._engine.connect() as connection:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
-from itertools import groupby
+from collections.abc import Collection, Mapping, Sequence
 
 from sqlalchemy import Engine
 
@@ -16,7 +15,9 @@ from aggregator.node_groups import QUEUES, NodeGroup
 from aggregator.reports.deferral import read_deferred
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.store import Store, read_basis
+from lagloss_server.store.unreadable import UnreadableRow
 
 
 class DefinitionRegistry:
@@ -26,23 +27,33 @@ class DefinitionRegistry:
         self.versions: Mapping[str, Versions] = {}
         """Of all pipelines, as of the last refresh; replaced whole."""
         self.schedules: dict[str, WindowSchedule] = {}
-        """None of a pipeline whose reports are deferred: nothing of it is judged until they are followed."""
+        """None of a pipeline that is deferred: nothing of it is judged until it can be."""
         self.deferred: Collection[str] = ()
-        """Names of those pipelines; replaced whole."""
+        """Names of those pipelines, whose reports are followed later or that wait for their definition; replaced
+        whole."""
         self.checkpoints: Mapping[str, frozenset[str]] = {}
-        """The checkpoints of each pipeline, of all versions together, as of the last look; replaced whole."""
+        """The checkpoints of each pipeline, of all readable versions together, as of the last look; replaced whole."""
         self.newest: Mapping[str, StoredPipeline] = {}
         """The newest version of each pipeline; replaced whole, too."""
         self.groups: Collection[NodeGroup] = ()
         """The consumer groups that the newest versions name; replaced whole, too."""
         self._engine = engine
-        self._store = store
         self._metrics = metrics
+        self._feed = DefinitionFeed(store, _extended)
+        """Of all pipelines, as of the last look."""
         self._looking = threading.Lock()
-        self._latest: Mapping[str, Versions] = self.versions
-        """Of all pipelines, as of the last look; replaced whole."""
-        self._changes_seen = 0
         self._seen_basis: int | None = None
+
+    @property
+    def waiting(self) -> Collection[str]:
+        """Names of the pipelines whose newest definition is unreadable, as of the last look: their reports are
+        deferred."""
+        return self._feed.waiting.keys()
+
+    @property
+    def unreadable(self) -> Sequence[UnreadableRow]:
+        """Versions of definitions that are set aside."""
+        return self._feed.unreadable
 
     def refresh(self) -> None:
         """Learn of new definitions, and of tallies that changed."""
@@ -60,21 +71,15 @@ class DefinitionRegistry:
         Before a record's names are called unknown, look after the record was read: its sender can have heard of a
         definition that was committed since the last refresh, which waits as long as windows are being closed.
         """
-        with self._looking:
-            changes = self._store.count_changes()
-            if changes != self._changes_seen:
-                names = set(self._store.names())
-                latest = {name: versions for name, versions in self._latest.items() if name in names}
-                fresh = self._store.versions({name: len(versions) for name, versions in latest.items()})
-                for name, stored in groupby(fresh, lambda version: version.name):
-                    latest[name] = latest.get(name, Versions()).plus(stored)
+        with self._looking:  # so that no other thread goes on with the checkpoints of before
+            if self._feed.look():
+                latest = {**self._feed.pipelines, **self._feed.kept_of_waiting}
                 self.checkpoints = {name: versions.checkpoints for name, versions in latest.items()}
-                self._latest, self._changes_seen = latest, changes
             return self.checkpoints
 
     def _refresh_definitions(self) -> None:
         self.look()
-        latest = self._latest
+        latest = self._feed.pipelines
         if latest is self.versions:
             return
         self.versions = latest
@@ -91,9 +96,9 @@ class DefinitionRegistry:
         ]
 
     def _resume_followed(self) -> None:
-        """Schedule the windows of newly known pipelines, and of those whose reports are not deferred any more."""
+        """Schedule the windows of newly known pipelines, and of those that are not deferred any more."""
         with self._engine.connect() as connection:
-            self.deferred = read_deferred(connection).keys()
+            self.deferred = read_deferred(connection).keys() | self.waiting
         self._metrics.deferred.set(len(self.deferred))
         for name in self.schedules.keys() & self.deferred:
             del self.schedules[name]
@@ -131,3 +136,9 @@ class DefinitionRegistry:
         if schedule is not None and change.state != "sealed":
             known = None if change.closed_basis is None else WindowEntry(change.closed_basis)
             schedule.tally_changed(change.window_start, change.basis, change.changed_at, known)
+
+
+def _extended(
+    before: Versions | None, stored: Sequence[StoredPipeline], unreadable: Sequence[UnreadableRow]
+) -> Versions:
+    return (before or Versions()).plus(stored, [(int(row.name), row.since_ms) for row in unreadable])

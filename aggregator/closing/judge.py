@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -24,10 +26,12 @@ LATEST_MS = 900_000
 
 
 class Versions:
-    """The versions of one pipeline's definition, oldest first."""
+    """The versions of one pipeline's definition, oldest first. `unreadable`: number and moment (epoch ms) of those that
+    this version of lagloss cannot read."""
 
-    def __init__(self, stored: Iterable[StoredPipeline] = ()) -> None:
+    def __init__(self, stored: Iterable[StoredPipeline] = (), unreadable: Iterable[tuple[int, int]] = ()) -> None:
         self.stored = tuple(stored)
+        self._unreadable = tuple(unreadable)
         self._graphs = tuple(Graph(version.definition) for version in self.stored)
         self.checkpoints = frozenset(name for graph in self._graphs for name in graph.checkpoints)
         """The checkpoints of all versions together."""
@@ -35,9 +39,9 @@ class Versions:
     def __len__(self) -> int:
         return len(self.stored)
 
-    def plus(self, later: Iterable[StoredPipeline]) -> Versions:
+    def plus(self, later: Iterable[StoredPipeline], unreadable: Iterable[tuple[int, int]] = ()) -> Versions:
         """Return these versions and later ones."""
-        return Versions((*self.stored, *later))
+        return Versions((*self.stored, *later), (*self._unreadable, *unreadable))
 
     @property
     def newest(self) -> Graph:
@@ -47,9 +51,22 @@ class Versions:
         """Return the version in force at a window's start; the first holds for all windows before it, too."""
         return self._graphs[in_force(self.stored, window_start_s)]
 
+    @cached_property
+    def _gaps(self) -> list[tuple[float, float]]:
+        """From when to when (epoch ms) each unreadable version was in force."""
+        gaps = []
+        for number, since_ms in self._unreadable:
+            has_earlier = any(version.version < number for version in self.stored)
+            later = (version.applied_at_ms for version in self.stored if version.version > number)
+            gaps.append((since_ms if has_earlier else -math.inf, next(later, math.inf)))
+        return gaps
+
     def changed_in(self, window_start_s: int) -> tuple[bool, frozenset[str]]:
-        """Return whether a version came into force within this window, and the nodes that this makes unsure."""
+        """Return whether a version came into force within this window, and the nodes that this makes unsure: all of
+        them while an unreadable one was in force."""
         start_ms, end_ms = window_start_s * 1000, (window_start_s + WINDOW_S) * 1000
+        if any(since_ms < end_ms and start_ms < until_ms for since_ms, until_ms in self._gaps):
+            return True, frozenset(self.at(window_start_s).nodes)
         before, changed = self.at(window_start_s), frozenset[str]()
         within = [
             graph

@@ -20,6 +20,7 @@ from aggregator.consumer_lag.queues import QueueLags
 from aggregator.consumer_lag.rows import keep, keep_groups
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import QUEUES, NodeGroup, PartitionLag
+from aggregator.outage import is_outage
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.broker.connection import KafkaConnection
 from lagloss.errors import BadSetting
@@ -151,7 +152,11 @@ class ConsumerLagWatch:
         try:
             while not self._stop.is_set():
                 began = time.monotonic()
-                self.round(lags_in)
+                try:
+                    self.round(lags_in)
+                except Exception as error:  # whatever it is costs a round, and not the watch
+                    if not is_outage(error):
+                        log.exception("consumer lag failed")
                 self.loop.finished()
                 self._stop.wait(max(0.0, began + EVERY_S - time.monotonic()))
         finally:

@@ -157,8 +157,9 @@ class Retention:
         lane = tables.table_of(tables.LaneRow)
         keys = [lane.c.pipeline, lane.c.checkpoint, lane.c.lane, lane.c.holder]
         old = connection.execute(select(*keys).where(lane.c.holder == b"", lane.c.appended_at < changeable_s * 1000))
-        known = self._watch.checkpoints
-        gone = [tuple(row) for row in old if row.checkpoint not in known.get(row.pipeline, ())][:CHUNK]
+        known, waiting = self._watch.checkpoints, self._watch.waiting
+        unknown = (row for row in old if row.checkpoint not in known.get(row.pipeline, ()))
+        gone = [tuple(row) for row in unknown if row.pipeline not in waiting][:CHUNK]
         if gone:
             hold_follower(connection)
             connection.execute(delete(lane).where(tuple_(*keys).in_(gone)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -39,12 +39,15 @@ class SampleAnnouncer:
         )
         self._trouble = ""
 
-    def reconcile(self, wanted: Mapping[str, int]) -> int:
+    def reconcile(self, wanted: Mapping[str, int], unknown: Collection[str] = ()) -> int:
         """Write a record for each pipeline whose sample in the topic differs from `wanted` (pipelines it does not name
-        take all ids); return their number. A new error is logged and not raised: the next round tries again.
+        take all ids; `unknown` ones stay as they are); return their number. A new error is logged and not raised: the
+        next round tries again.
         """
         try:
-            written = self._write(_changes(self._table.read(TIMEOUT_S), wanted))
+            announced = self._table.read(TIMEOUT_S)
+            known = {pipeline: sample for pipeline, sample in announced.items() if pipeline not in unknown}
+            written = self._write(_changes(known, wanted))
         except KafkaException as error:
             trouble = kafka_error(error).str()
             if trouble != self._trouble:

@@ -105,7 +105,8 @@ class MaintenanceLoop:
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
         """Announce to emitters the samples of the newest definitions, one round."""
         versions = self._watch.versions
-        announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
+        wanted = {name: known.newest.definition.sample for name, known in versions.items()}
+        announcer.reconcile(wanted, self._watch.waiting)
 
     def answer_recompute(self, now_ms: int) -> bool:
         """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
@@ -123,7 +124,8 @@ class MaintenanceLoop:
             ).one_or_none()
         if row is None:
             return False
-        done = Recomputed(**row.progress) if row.progress else Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
+        begun = Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
+        done = Recomputed.read(row.progress) or begun
         before = done.next_s
         done = self._recompute(done, row.pipeline, row.to_s, now_ms)
         values: dict[str, Any] = {"progress": asdict(done)}
@@ -168,6 +170,18 @@ class Recomputed:
     sealed: int = 0
     beacons: int = 0
     seconds: float = 0.0
+
+    @classmethod
+    def read(cls, progress: object) -> Recomputed | None:
+        """Return what the request's row has; None if there is nothing, or nothing that this version can read: to begin
+        again gives the same windows."""
+        if not isinstance(progress, dict) or any(isinstance(each, bool | str) for each in progress.values()):
+            return None
+        try:
+            whole = {name: int(each) for name, each in progress.items() if name != "seconds"}
+            return cls(**whole, seconds=float(progress.get("seconds", 0)))
+        except (TypeError, ValueError, OverflowError):
+            return None
 
     @property
     def is_complete(self) -> bool:

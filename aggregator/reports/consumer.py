@@ -4,7 +4,7 @@ followed."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 
 import structlog
@@ -38,12 +38,21 @@ def hold_follower(connection: Connection) -> None:
 class ReportConsumer:
     """Consumer of reports: writes each batch and its position to PostgreSQL in one transaction."""
 
-    def __init__(self, engine: Engine, topic: str, topic_id: str, clock: JudgementClock | None = None) -> None:
-        """Consume the topic with this id; `clock`: learns the broker's time from the reports."""
+    def __init__(
+        self,
+        engine: Engine,
+        topic: str,
+        topic_id: str,
+        clock: JudgementClock | None = None,
+        waiting: Callable[[], Collection[str]] = tuple,
+    ) -> None:
+        """Consume the topic with this id; `clock`: learns the broker's time from the reports; `waiting`: returns the
+        pipelines whose reports cannot be followed yet."""
         self.engine = engine
         self.topic = topic
         self.topic_id = topic_id
         self._clock = clock
+        self._waiting = waiting
         self._reached: Mapping[int, int] = {}
         """Positions that the database has had already."""
         self._memory: FollowingMemory | None = None
@@ -82,7 +91,7 @@ class ReportConsumer:
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
             deferred = deferral.read_deferred(connection)
             crowding = self._crowding(fresh, known)
-            later = deferred.keys() | crowding
+            later = deferred.keys() | crowding | set(self._waiting())
             memory = self._recall(connection)
             followed, passed_over = ReportBatch(memory.accounts, strangers=memory.strangers), []
             now = sorted(fresh, key=position)
@@ -120,16 +129,21 @@ class ReportConsumer:
     def follow_deferred(self, reports: BeaconLog, look: Callable[[], Checkpoints]) -> bool:
         """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any. `look`:
         returns the checkpoints that are defined now, for reports read before."""
+        waiting = set(self._waiting())
         with self.engine.connect() as connection:
-            if not deferral.read_deferred(connection):
+            if not deferral.read_deferred(connection).keys() - waiting:
                 return False
         with self.engine.begin() as connection:
             hold_follower(connection)
-            deferred = deferral.read_deferred(connection)
+            deferred = {name: at for name, at in deferral.read_deferred(connection).items() if name not in waiting}
+            if not deferred:
+                return False
             pipeline = min(deferred, key=lambda name: (name <= self._had_its_turn, name))
             ends = report_tables.read_positions(connection)
             records, reached = deferral.read_turn(reports, pipeline, deferred[pipeline], ends)
             known = look()
+            if pipeline in self._waiting():
+                return False
 
             def follow(some: Sequence[ReportRecord]) -> int:
                 memory = FollowingMemory.read(connection)

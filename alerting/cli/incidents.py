@@ -15,7 +15,7 @@ from rich.table import Table
 from alerting.cli.incident_text import cells, details, times_cells
 from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server import format as fmt
-from lagloss_server.cli.options import AsJson, DataDir, open_store, out
+from lagloss_server.cli.options import AsJson, DataDir, note_set_aside, open_store, out
 from lagloss_server.errors import BadSilence
 from lagloss_server.fields import parse_duration_ms
 from lagloss_server.incidents import actions as incident_actions
@@ -48,7 +48,7 @@ def list_(
     after = datetime.fromtimestamp(parse_time_s(since), UTC)
     with open_store(Settings.load(data_dir=data_dir)) as store:
         if pipeline is not None:
-            store.pipeline(pipeline)
+            store.demand(pipeline)
         found = incidents.incidents(store, pipeline=pipeline, only_open=not all_, since=after)
     if as_json:
         typer.echo(json.dumps([incident.document() for incident in found]))
@@ -118,6 +118,7 @@ def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List the active silences."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
         found = incident_actions.silences(store)
+    note_set_aside(found.unreadable)
     if as_json:
         typer.echo(json.dumps([each.document() for each in found]))
         return

@@ -46,6 +46,8 @@ class Sender:
         self._transport = transport
         self._lead = lead
         self._metrics = metrics
+        self._apart = False
+        """The transport failed on a group: its messages go one by one, so that the one it fails on delays no other."""
         self._woken = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name=f"sender-{self.receiver}", daemon=True)
@@ -99,8 +101,10 @@ class Sender:
             return False
         claimed_at_s = _now_s()
         lease_s = self._transport.timeout_s + LEASE_MARGIN_S
-        claimed = self._outbox.claim(backend, lease_s, GROUP_AT_MOST if self._transport.takes_groups else 1)
+        at_most = GROUP_AT_MOST if self._transport.takes_groups and not self._apart else 1
+        claimed = self._outbox.claim(backend, lease_s, at_most)
         if claimed is None:
+            self._apart = False
             return False
         if _now_s() - claimed_at_s > LEASE_MARGIN_S:
             return True  # we were asleep: another sender may be sending it by now
@@ -114,6 +118,7 @@ class Sender:
             return self._transport.send(claimed.notifications)
         except Exception as error:  # a bug of ours: until it is fixed, it is retried, and raised through the fallback
             _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
+            self._apart = len(claimed.ids) > 1
             return TryLater(f"the transport failed ({type(error).__name__})")
 
     def _note(self, claimed: ClaimedMessages, outcome: Outcome, took_s: float) -> None:

@@ -25,10 +25,11 @@ from alerting.incidents.notification_plan import (
 from alerting.incidents.routing import ReceiverRoute, receivers_of
 from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, suppression_reason
 from alerting.rules import Rule
+from lagloss_server.incidents.actions import holding_silences
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.matchers import Matcher, labels_of
+from lagloss_server.model.matchers import labels_of
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 
@@ -165,17 +166,7 @@ class Notifier:
 
 
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
-    table = table_of(alert_tables.SilenceRow)
-    rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
-    found = []
-    for row in rows:
-        try:
-            matchers = tuple(Matcher.parse(each) for each in row.matchers)
-        except (ValueError, TypeError):  # not written by us: ignore it rather than suppress notifications
-            _log.warning("silence_not_understood", silence=row.id)
-            continue
-        found.append(ActiveSilence(row.id, matchers, row.author, row.reason))
-    return found
+    return [ActiveSilence(each.id, each.parsed, each.author, each.reason) for each in holding_silences(connection, now)]
 
 
 def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:

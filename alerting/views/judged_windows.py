@@ -25,8 +25,8 @@ def read(connection: Connection, pipeline: StoredPipeline) -> JudgedWindows | No
     """Return what was judged by this version of a pipeline, if anything was."""
     is_this = (_table.c.pipeline == pipeline.name) & (_table.c.version == pipeline.version)
     row = connection.execute(select(_table).where(is_this)).one_or_none()
-    if row is None:
-        return None
+    if row is None or not isinstance(row.live, dict) or len(row.digests) % (8 * _DIGEST_COLUMNS):
+        return None  # of another version: they are judged again
     return JudgedWindows(row.judged_to, np.frombuffer(row.digests, "<i8").reshape(-1, _DIGEST_COLUMNS), row.live)
 
 

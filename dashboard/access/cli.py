@@ -48,7 +48,7 @@ def check(
         raise NoAccessFile
     with open_store(settings) as store, store.engine.connect() as connection:
         labels, names = pipeline_labels(connection), store.names()
-    own = {name: labels[name] for name in names}
+    own = {name: labels[name] for name in names if name in labels}
     table = Table("team", "role", "message ids", "members", "matchers", "pipelines", box=None)
     for team in found.teams:
         seen = ", ".join(sorted(reach(team.pipelines, own))) or "none"

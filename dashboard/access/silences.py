@@ -29,7 +29,7 @@ class HeldSilence:
 def read_silences(store: Store) -> list[HeldSilence]:
     """Return those that hold now and could match something that the person who asks may see, the one that ends first
     first."""
-    found = [HeldSilence(silence, _parsed(silence)) for silence in silences(store.unscoped)]
+    found = [HeldSilence(silence, silence.parsed) for silence in silences(store.unscoped)]
     if store.is_whole or not found:
         return found
     labels, sees = _labels(store), asking().grants
@@ -87,7 +87,3 @@ def require_whole(store: Store, silence_id: str) -> None:
 def _labels(store: Store) -> Labels:
     with store.unscoped.engine.connect() as connection:
         return pipeline_labels(connection)
-
-
-def _parsed(silence: Silence) -> list[Matcher]:
-    return [Matcher.parse(text) for text in silence.matchers]

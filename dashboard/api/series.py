@@ -99,5 +99,5 @@ def _head(stored: StoredPipeline) -> dict[str, Any]:
 
 
 def _windows(store: Store, pipeline: str, span: Span) -> list[dict[str, Any]]:
-    store.pipeline(pipeline)  # raises UnknownPipeline
+    store.demand(pipeline)  # raises UnknownPipeline
     return [contract_document(window) for window in store.windows(pipeline, span.from_s, span.to_s)]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Literal, Self
 
+import structlog
 from sqlalchemy import Connection, delete, insert, select, update
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
@@ -21,10 +22,12 @@ from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import SECRET_BYTES, hash_secret
+from lagloss_server.store.users import read_grants
 
 _SEEN_EVERY: Final = timedelta(minutes=1)
 """A request writes that there was one only if the last such note is older."""
 _session: Final = table_of(SessionRow)
+_log = structlog.get_logger("lagloss.dashboard")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,12 @@ class Sessions:
                 return None
             if now >= row.seen_at + _SEEN_EVERY:
                 connection.execute(update(_session).where(is_it).values(seen_at=now))
-        return Person(row.name, row.role, frozenset(row.groups))
+        try:
+            role, groups = read_grants(row)
+        except ValueError as error:  # a newer version's: what it lets them do is unknown
+            _log.warning("session_set_aside", name=row.name, why=str(error))
+            return None
+        return Person(row.name, role, frozenset(groups))
 
     def end(self, token: str) -> None:
         """End the session of this token."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -18,9 +18,10 @@ from dashboard.request.links import Address
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
-from lagloss_server.errors import IdsHidden
+from lagloss_server.errors import IdsHidden, UnreadableDefinition
 from lagloss_server.model.definition import Definition
 from lagloss_server.store.engine import AWAY
+from lagloss_server.store.unreadable import UnreadableRow, some_of
 
 _T = TypeVar("_T")
 _THREE_LINES: Final = """\
@@ -31,13 +32,9 @@ from lagloss import Emitter                   # and beacons from each node: docs
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A read that PostgreSQL did not answer, or refused."""
+    """A read that PostgreSQL did not answer, or refused, or that came to a row that is set aside."""
 
     detail: str
-    is_away: bool = True
-
-    def __str__(self) -> str:
-        return f"PostgreSQL {'did not answer' if self.is_away else 'refused it'}: {self.detail}"
 
 
 def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
@@ -46,7 +43,10 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
         return read(*args)
     except SQLAlchemyError as error:
         detail = str(getattr(error, "orig", None) or error).strip().splitlines()
-        return Failed(detail[0] if detail else type(error).__name__, isinstance(error, AWAY))
+        what = "did not answer" if isinstance(error, AWAY) else "refused it"
+        return Failed(f"PostgreSQL {what}: {detail[0] if detail else type(error).__name__}.")
+    except UnreadableDefinition as error:
+        return Failed(str(error))
 
 
 def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
@@ -57,7 +57,7 @@ def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
 
 def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
     tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; trying again by itself."
-    summary = f"{failed}. What is shown below, if anything, was read "
+    summary = f"{failed.detail} What is shown below, if anything, was read "
     # how long before only the browser knows: assets/watchdog.js says it here, and no screen reader at each second
     before = html.Span("before", className="read-before", role="timer")
     return alert("Query failed", [summary, before, ".", html.Br(), tried], "red", "✖")
@@ -65,7 +65,18 @@ def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
 
 def not_done(failed: Failed) -> Part:
     """Draw the notice that an action was not stored."""
-    return alert("Not done", f"{failed}. Try again.", "red", "✖")
+    return alert("Not done", f"{failed.detail} Try again.", "red", "✖")
+
+
+def set_aside(rows: Sequence[UnreadableRow], here: Address) -> Part | None:
+    """Draw which definitions are set aside; None if none is."""
+    if not rows:
+        return None
+    summary = (
+        f"Nothing is judged of a pipeline until its definition can be read: {some_of([str(row) for row in rows])}. "
+    )
+    link = dmc.Anchor("Health", href=here.to(links.HEALTH).href)
+    return alert("Set aside", [summary, link, " has more."], "orange", "!")
 
 
 def ids_hidden(error: IdsHidden) -> Part:

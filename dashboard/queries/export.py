@@ -20,7 +20,7 @@ def read_export(services: Services, pipeline: str, start_s: int, what: What) -> 
         IdsHidden: whoever asks may not see the window's message ids.
     """
     store = services.store
-    store.pipeline(pipeline)
+    store.demand(pipeline)
     store.look_at_ids("ids.export", pipeline, rfc3339(start_s))
     presence: Presence | None = None
     try:

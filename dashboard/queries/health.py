@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from dashboard.queries.condition import read_freshness_of
 from dashboard.queries.health_pipelines import (
@@ -36,11 +36,12 @@ from dashboard.queries.health_service import (
 from dashboard.queries.reports_topic import Ends
 from dashboard.queries.taps import TapState, TapStatus, read_taps
 from lagloss_server import format as fmt
-from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.ops.unreadable_rows import read_unreadable
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import RowKind
 
 _RUNS: Final = "See that the tap service runs (lagloss up starts it, or python -m taps)"
 _TAP_PROBLEMS: Final = {
@@ -165,10 +166,20 @@ class Health:
                 "See that the aggregator runs and keeps up: see its /healthz and its log.",
                 "blind",
             )
-        if self.set_aside:
-            first = self.set_aside[0]
+        rows, work = (
+            [item for item in self.set_aside if (item.kind in get_args(RowKind)) is is_row] for is_row in (True, False)
+        )
+        if rows:
             yield HealthProblem(
-                f"{_many(len(self.set_aside), 'piece of work', 'pieces of work')} failed and was set aside: "
+                f"{_many(len(rows), 'stored row is', 'stored rows are')} set aside: {rows[0].place} among them, "
+                f"{rows[0].error}.",
+                "Upgrade what is older than the version that stored it, or store it again: docs/upgrading.md.",
+                "blind",
+            )
+        if work:
+            first = work[0]
+            yield HealthProblem(
+                f"{_many(len(work), 'piece of work', 'pieces of work')} failed and was set aside: "
                 f"{first.kind} {first.item} of {first.pipeline} among them.",
                 "See the aggregator's log, and report it; it is tried again after an hour and by lagloss recompute.",
                 "blind",
@@ -221,10 +232,13 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
 
     Raises:
         UnknownPipeline: there is none of this name.
+        UnreadableDefinition: its newest definition is not readable.
     """
-    definitions = {stored.name: stored.definition for stored in store.pipelines()}
+    stored_pipelines = store.pipelines()
+    definitions = {stored.name: stored.definition for stored in stored_pipelines}
     if pipeline is not None and pipeline not in definitions:
-        raise UnknownPipeline(pipeline=pipeline, known=f"are {', '.join(definitions) or 'none'}")
+        store.pipeline(pipeline)
+    unreadable = stored_pipelines.unreadable if pipeline is None else []
     names = list(definitions) if pipeline is None else [pipeline]
     fresh = read_freshness_of(store, names, now_s)
     graces_ms = {name: definitions[name].spec.grace for name in names}
@@ -232,6 +246,8 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
         reports = read_reports(connection, ends)
         alerting = read_alerting(connection, with_receivers=store.is_whole)
         sizes = read_sizes(connection) if store.is_whole else []
+    if store.is_whole and pipeline is None:
+        unreadable = read_unreadable(store, unreadable)
     with store.engine.connect() as connection:
         return Health(
             now_s,
@@ -243,7 +259,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             silent_emitters=read_silent(store, names, now_s),
             hosts=read_hosts(store, names, now_s),
             bad_records=read_bad_records(connection, now_s),
-            set_aside=read_set_aside(connection, names),
+            set_aside=read_set_aside(connection, [*names, *(row.pipeline for row in unreadable)], unreadable, now_s),
             strangers=read_strangers(connection, definitions, pipeline),
             sizes=sizes,
             alerting=alerting,

@@ -18,6 +18,7 @@ from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import names_not_deleted
+from lagloss_server.store.unreadable import UnreadableRow
 from lagloss_server.times import moment
 
 STUCK_AFTER_S: Final = 60.0
@@ -47,8 +48,8 @@ class ReportsStatus:
 
 @dataclass(frozen=True, slots=True)
 class SetAsideItem:
-    """Work that failed for a reason that waiting does not mend: a window, a roll-up, a consumer group. `failed_at_s`:
-    of the last try (epoch s)."""
+    """Work that failed for a reason that waiting does not mend: a window, a roll-up, a consumer group; or a stored row
+    that is unreadable. `failed_at_s`: of the last try (epoch s)."""
 
     kind: str
     pipeline: str
@@ -56,6 +57,10 @@ class SetAsideItem:
     error: str
     failed_at_s: float
     tries: int
+
+    @property
+    def place(self) -> str:
+        return f"{self.kind} {self.item}{f' of {self.pipeline}' if self.pipeline else ''}"
 
     def document(self) -> dict[str, Any]:
         return asdict(self)
@@ -174,12 +179,18 @@ def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
     ]
 
 
-def read_set_aside(connection: Connection, pipelines: Collection[str]) -> list[SetAsideItem]:
-    """Read the work of these pipelines that failed and was set aside alone, newest failure first."""
+def read_set_aside(
+    connection: Connection, pipelines: Collection[str], unreadable: Sequence[UnreadableRow], now_s: float
+) -> list[SetAsideItem]:
+    """Read the work of these pipelines that failed and was set aside alone, newest failure first, after the rows that
+    were found `unreadable` now."""
     row = tables.SetAsideRow
     asked = select(row.kind, row.pipeline, row.item, row.error, row.failed_at, row.tries)
     found = _all(connection, asked.where(tables.is_any(row.pipeline, pipelines)).order_by(row.failed_at.desc()))
-    return [SetAsideItem(kind, name, item, error, at / 1_000, tries) for kind, name, item, error, at, tries in found]
+    own = [SetAsideItem(each.kind, each.pipeline, each.name, each.why, now_s, 1) for each in unreadable]
+    stored = [SetAsideItem(kind, name, item, error, at / 1_000, tries) for kind, name, item, error, at, tries in found]
+    same = {(item.kind, item.pipeline, item.item) for item in own}
+    return [*own, *(item for item in stored if (item.kind, item.pipeline, item.item) not in same)]
 
 
 def read_strangers(

@@ -34,6 +34,7 @@ from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import UnreadableRow, UnreadableRows
 
 _Found: TypeAlias = Row[*tuple[Any, ...]]
 HOURS: Final = 24
@@ -61,6 +62,8 @@ class Overview:
 
     now_s: float
     standings: tuple[PipelineStatus, ...]
+    unreadable: tuple[UnreadableRow, ...] = ()
+    """Newest definitions that are set aside: their pipelines are not among the standings."""
 
     @cached_property
     def counts(self) -> dict[State, int]:
@@ -70,7 +73,8 @@ class Overview:
 
     def among(self, names: frozenset[str]) -> Overview:
         """Return the overview of these pipelines alone."""
-        return Overview(self.now_s, tuple(standing for standing in self.standings if standing.pipeline in names))
+        standings = tuple(standing for standing in self.standings if standing.pipeline in names)
+        return Overview(self.now_s, standings, tuple(row for row in self.unreadable if row.pipeline in names))
 
     def chosen(
         self, text: str = "", state: State | None = None, order: Order = Order.WORST
@@ -93,17 +97,22 @@ class Overview:
             "matching": matching,
             "states": dict(self.counts),
             "pipelines": [standing.document() for standing in shown],
+            "set_aside": [
+                {"pipeline": row.pipeline, "version": int(row.name), "error": row.why} for row in self.unreadable
+            ],
         }
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What the closed windows of a pipeline come to, by its newest definition. `stamp`: of their changes."""
+    """What the closed windows of a pipeline come to, by its newest definition. `stamp`: of their changes; `row`: the
+    definition's version and stamp."""
 
     stored: StoredPipeline
     newest: Minute | None
     spending: Spending
     stamp: Hashable
+    row: tuple[int, int]
     read_at_s: float
 
     def is_newest(self, fresh: Freshness) -> bool:
@@ -118,6 +127,8 @@ class OverviewCache:
 
     def __init__(self) -> None:
         self._kept: dict[str, _Kept] = {}
+        self.unreadable = UnreadableRows()
+        """Newest definitions that are set aside, as of the last read."""
         self._newest = Overview(0.0, ())
         self._due_s = 0.0
         self._thread = ThreadPoolExecutor(1, "overview")
@@ -147,32 +158,32 @@ class OverviewCache:
     def _refresh(self, store: Store, changes: WindowChanges) -> None:
         began_s = time.monotonic()
         self._newest = self.read_anew(store, changes, time.time())
+        self.unreadable.replace("definition", self._newest.unreadable)
         ended_s = time.monotonic()
         self._due_s = ended_s + min(max(_PAUSES * (ended_s - began_s), _MIN_SHARED_S), _MAX_SHARED_S)
 
     def read_anew(self, store: Store, changes: WindowChanges, now_s: float) -> Overview:
         """Return how every pipeline that is not deleted stands now."""
-        versions = store.newest_versions()
-        names = list(versions)
+        newest = store.newest_stamps()
+        names = list(newest)
         stamps = {name: changes.stamp(name) for name in names}
         fresh = read_freshness_of(store, names, now_s)
         known = {
-            name: kept
-            for name in names
-            if (kept := self._kept.get(name)) is not None and kept.stored.version == versions[name]
+            name: kept for name in names if (kept := self._kept.get(name)) is not None and kept.row == newest[name]
         }
         same = {name for name, kept in known.items() if kept.stamp == stamps[name] and kept.is_newest(fresh[name])}
         changed = [name for name in names if name not in same]
         expired = [name for name in same if now_s - known[name].read_at_s > KEPT_S]
         expired = nsmallest(_MOST_EXPIRED, expired, key=lambda name: known[name].read_at_s)
-        self._kept = known | _read_closed(store, [*changed, *expired], known, stamps, now_s)
+        read, unreadable = _read_closed(store, [*changed, *expired], known, stamps, newest, now_s)
+        self._kept = known | read
         incidents = open_by_severity(store, names)
         found = (
             _standing(kept, fresh[name], incidents.get(name, {}), now_s)
             for name in names
             if (kept := self._kept.get(name)) is not None
         )
-        return Overview(now_s, tuple(worst_first(found)))
+        return Overview(now_s, tuple(worst_first(found)), tuple(unreadable))
 
 
 def read_overview(store: Store, now_s: float) -> Overview:
@@ -199,26 +210,30 @@ def _read_closed(
     names: Sequence[str],
     known: Mapping[str, _Kept],
     stamps: Mapping[str, Hashable],
+    rows: Mapping[str, tuple[int, int]],
     now_s: float,
-) -> dict[str, _Kept]:
-    """Read what the closed windows of these pipelines come to; definitions that are known are not read again."""
+) -> tuple[dict[str, _Kept], list[UnreadableRow]]:
+    """Read what the closed windows of these pipelines come to, and which of their definitions are unreadable;
+    definitions that are known are not read again."""
     if not names:
-        return {}
+        return {}, []
     new = store.pipelines([name for name in names if name not in known])
     pipelines = [*(known[name].stored for name in names if name in known), *new]
     there = [stored.name for stored in pipelines]
     newest, spending = _read_newest(store, there), read_spending(store, pipelines, now_s)
     lags = _read_lags(store, pipelines, newest)
-    return {
+    kept = {
         stored.name: _Kept(
             stored,
             None if (row := newest.get(stored.name)) is None else _minute(row, lags[stored.name], stored.definition),
             spending[stored.name],
             stamps[stored.name],
+            rows[stored.name],
             now_s,
         )
         for stored in pipelines
     }
+    return kept, new.unreadable
 
 
 def _standing(kept: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s: float) -> PipelineStatus:

@@ -15,6 +15,7 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from lagloss_server.store.store import Store
+from lagloss_server.store.tap_rows import read_taps_of
 
 BEHIND_AFTER_S: Final = 60.0
 """A tap that has nothing to read says so each 10 s; windows are due a minute after their end, by default."""
@@ -121,7 +122,8 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
     row, unreadable = TapRow, TapUnreadableRow
     asked = (
         select(
-            *(row.emitter, row.tap, row.since, row.seen, row.left_out, row.early, row.gone, row.commits, row.trouble),
+            *(row.emitter, row.pipeline, row.node, row.tap, row.since, row.seen),
+            *(row.left_out, row.early, row.gone, row.commits, row.trouble),
             cast(row.plan["through_ms"].astext, BigInteger).label("through_ms"),
             (row.owned_until >= _NOW_MS).label("is_owned"),
         )
@@ -138,7 +140,7 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
         .order_by(unreadable.count.desc(), unreadable.reason)
     )
     with store.engine.connect() as connection:
-        stored = {Tap.of(found.tap): found for found in connection.execute(asked)}
+        stored = dict(read_taps_of(connection.execute(asked)))
         reasons: dict[bytes, list[UnreadableCount]] = {}
         for found in connection.execute(bad):
             one = UnreadableCount(found.reason, found.records, found.partition, found.offset, found.at / 1_000)

@@ -54,7 +54,7 @@ class LoggedWindows:
             WindowTooLarge: its tallies count too many beacons; none was read.
             IdsHidden: whoever asks may not see its message ids.
         """
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         store.look_at_ids(look, pipeline, rfc3339(window_start_s))
         stamp = _read_stamp(store, pipeline, window_start_s)
         if stamp.beacons > self._max_beacons:

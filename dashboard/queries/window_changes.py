@@ -57,8 +57,9 @@ class WindowChanges:
             self.loop.finished()
             try:
                 self._listen(store)
-            except (SQLAlchemyError, psycopg.Error) as error:
-                _log.warning("not_listening", error=type(error).__name__)
+            except Exception as error:  # whatever it is: nothing counts as known to hold, and it listens again
+                is_away = isinstance(error, SQLAlchemyError | psycopg.Error)
+                _log.warning("not_listening", error=type(error).__name__, exc_info=None if is_away else error)
             finally:
                 self._session = None
             self._stopped.wait(_WAIT_S)

@@ -22,6 +22,7 @@ from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S
 from lagloss_server.store.periods import first_known_of, series_of
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import UnreadableRow
 
 _WORST_FIRST: Final[tuple[Status, ...]] = ("missed", "unproven", "met", "none")
 
@@ -91,6 +92,8 @@ class Portfolio:
     previous_span: CalendarSpan
     made_at_s: float
     lines: tuple[PortfolioLine, ...]
+    unreadable: tuple[UnreadableRow, ...] = ()
+    """Definitions that are set aside; whether the matchers match their pipelines is not known."""
 
     @property
     def name(self) -> str:
@@ -105,8 +108,9 @@ class Portfolio:
 
     @property
     def status(self) -> Status:
-        """The worst of its pipelines'."""
-        return next(iter(self.statuses), "none")
+        """The worst of its pipelines'; nothing is proven while a definition is set aside."""
+        found = {*self.statuses, *(["unproven"] if self.unreadable else [])}
+        return next((status for status in _WORST_FIRST if status in found), "none")
 
     @property
     def is_known(self) -> bool:
@@ -122,6 +126,7 @@ class Portfolio:
             "made_at": rfc3339(int(self.made_at_s)),
             "status": self.status,
             "statuses": self.statuses,
+            "set_aside": [row.pipeline for row in self.unreadable],
             "pipelines": [line.document(self.span.zone, base_url) for line in self.lines],
         }
 
@@ -135,7 +140,8 @@ def burn_rate(step: Figures) -> float | None:
 
 def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_s: float) -> Portfolio:
     """Return the portfolio of the pipelines that match, in a few statements however many these are."""
-    stored = matching(store.pipelines(), matchers)
+    found = store.pipelines()
+    stored = matching(found, matchers)
     names, before = [each.name for each in stored], previous(span)
     targets, first_s = read_targets(store, stored), first_known_of(store, names)
     starts = _steps(span)
@@ -166,7 +172,8 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_
             warning=incidents.get(name, {}).get("warning", 0),
         )
 
-    return Portfolio(matchers, span, before, now_s, tuple(sorted(map(line, stored), key=_rank)))
+    lines = tuple(sorted(map(line, stored), key=_rank))
+    return Portfolio(matchers, span, before, now_s, lines, tuple(found.unreadable))
 
 
 def _within(targets: Sequence[Target], before: CalendarSpan, span: CalendarSpan) -> list[Target]:

@@ -15,6 +15,7 @@ from dashboard.request.links import Address
 from dashboard.request.span import Span
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment
+from lagloss_server.store.unreadable import some_of
 
 SHOWN: Final = 5
 """Pipelines that a summary names."""
@@ -48,13 +49,14 @@ def sections(portfolio: Portfolio, base_url: str = "") -> list[ReportSection]:
 
 
 def headline(portfolio: Portfolio) -> str:
-    """`7 pipelines match team=web: 1 missed, 6 met.`"""
+    """`7 pipelines match team=web: 1 missed, 6 met.`, and which definitions are set aside."""
+    aside = f" Set aside: {some_of([str(row) for row in portfolio.unreadable])}." if portfolio.unreadable else ""
     matching = f"{'matches' if len(portfolio.lines) == 1 else 'match'} {portfolio.name}" if portfolio.matchers else ""
     if not portfolio.lines:
-        return f"No pipeline {'matches ' + portfolio.name if portfolio.matchers else 'is there'}."
+        return f"No pipeline {'matches ' + portfolio.name if portfolio.matchers else 'is there'}.{aside}"
     of = fmt.counted(len(portfolio.lines), "pipeline")
     counts = ", ".join(f"{n} {wording.STATUSES[status].word.lower()}" for status, n in portfolio.statuses.items())
-    return f"{of}{' ' if matching else ''}{matching}: {counts}."
+    return f"{of}{' ' if matching else ''}{matching}: {counts}.{aside}"
 
 
 def summary(portfolio: Portfolio) -> tuple[str, ...]:

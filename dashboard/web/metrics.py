@@ -7,7 +7,7 @@ import time
 from prometheus_client import Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lagloss_server.net.exposition import registry_of
+from lagloss_server.net.exposition import SetAsideCounts, registry_of
 
 
 class DashboardMetrics:
@@ -15,6 +15,7 @@ class DashboardMetrics:
 
     def __init__(self) -> None:
         self.registry = registry_of("dashboard")
+        self.set_aside = SetAsideCounts(self.registry)
         self.requests = Counter(
             "lagloss_dashboard_requests",
             "Requests answered, by route and HTTP status",

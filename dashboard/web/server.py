@@ -21,6 +21,7 @@ from dashboard.pages import shell
 from dashboard.queries.services import Services
 from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.request import links
+from dashboard.request.current_user import asking
 from dashboard.web import routing
 from dashboard.web.compression import Compressed
 from dashboard.web.first_answer import FirstAnswers
@@ -68,8 +69,9 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
 
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     metrics = DashboardMetrics()
+    metrics.set_aside.counts = services.overviews.unreadable.counts
     server.mount(links.API, create_api(scoped))
-    _add_plain_routes(server, turns, metrics)
+    _add_plain_routes(server, services, turns, metrics)
     app = Index(
         "dashboard",
         server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
@@ -103,7 +105,7 @@ async def _keep_warm(services: Services) -> None:
         await asyncio.sleep(_WARM_S if services.changes.is_listening else _LISTENING_S)
 
 
-def _add_plain_routes(server: FastAPI, turns: Turns, metrics: DashboardMetrics) -> None:
+def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics: DashboardMetrics) -> None:
     @server.get(LIVE_PATH)
     async def live() -> dict[str, Any]:
         return {"status": "ok"}
@@ -117,11 +119,12 @@ def _add_plain_routes(server: FastAPI, turns: Turns, metrics: DashboardMetrics) 
     @server.get("/readyz")
     async def ready(response: Response) -> dict[str, Any]:
         problem = turns.problem()
-        if problem is None:
-            return {"status": "ok"}
-        response.status_code = 503
-        status = "unavailable" if turns.problem_of("PostgreSQL") is None else "database unreachable"
-        return {"status": status, "detail": problem}
+        if problem is not None:
+            response.status_code = 503
+            status = "unavailable" if turns.problem_of("PostgreSQL") is None else "database unreachable"
+            return {"status": status, "detail": problem}
+        set_aside = [str(row) for row in services.overviews.unreadable if asking().grants.may_see(row.pipeline)]
+        return {"status": "ok", **({"set_aside": set_aside} if set_aside else {})}
 
     @server.exception_handler(DependencyException)
     async def on_unknown_script(_: Request, error: Exception) -> Response:

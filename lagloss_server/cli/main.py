@@ -21,7 +21,7 @@ import lagloss
 from lagloss.broker.errors import kafka_error, reaching, unreachable
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError, UsageError
 from lagloss_server import format as fmt
-from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
 from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
@@ -326,7 +326,7 @@ def export(
     start = _window_start(window)
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         note_look(store.engine, "ids.export", pipeline, rfc3339(start))
         presence = _read_presence(settings, store, pipeline, start)
         if presence is None and not store.windows(pipeline, start, start + WINDOW_S):
@@ -355,12 +355,15 @@ def openslo(
     from lagloss_server.model.matchers import parse_matchers
     from lagloss_server.rules.openslo import as_yaml
     from lagloss_server.rules.openslo import openslo as objects
+    from lagloss_server.store.unreadable import ReadRows
 
     if pipeline is not None and match:
         raise UsageError(detail="expected a pipeline or --match, found both")
     matchers = parse_matchers(match or ())
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        found = matching(store.pipelines(), matchers) if pipeline is None else [store.pipeline(pipeline)]
+        stored = ReadRows([store.pipeline(pipeline)]) if pipeline is not None else store.pipelines()
+    note_set_aside(stored.unreadable)
+    found = matching(stored, matchers)
     text = as_yaml(objects(found))
     if out_path is None:
         typer.echo(text, nl=False)
@@ -382,7 +385,7 @@ def recompute(
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
 
             def say(progress: str) -> None:
@@ -424,7 +427,7 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
 
     bootstrap = settings.require_kafka()
     with open_store(settings) as store, reaching(bootstrap):
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         with closing(BeaconLog(bootstrap, BEACONS)) as log:
             yield store, log
 

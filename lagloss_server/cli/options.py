@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,6 +20,7 @@ from lagloss_server.settings import Settings
 
 if TYPE_CHECKING:
     from lagloss_server.store.store import Store
+    from lagloss_server.store.unreadable import UnreadableRow
 
 UNBOUNDED_COLUMNS = 100_000
 DataDir = Annotated[Path | None, typer.Option(help="directory for data, logs and endpoints (LAGLOSS_DATA_DIR)")]
@@ -31,6 +32,12 @@ def out() -> Console:
     """Return a console for tables on stdout; into a pipe, each row is one line, however wide."""
     console = Console()
     return console if console.is_terminal else Console(width=UNBOUNDED_COLUMNS)
+
+
+def note_set_aside(rows: Iterable[UnreadableRow]) -> None:
+    """Name on stderr the rows that this version cannot read, which what is printed lacks."""
+    for row in rows:
+        typer.echo(f"Set aside: {row}", err=True)
 
 
 def demand(kind: Any, option: str, text: str) -> None:

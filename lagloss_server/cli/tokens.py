@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
-from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import Settings
 
@@ -53,7 +53,9 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     from lagloss_server.store import tokens
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
-        documents = [_document(token) for token in tokens.read(connection)]
+        found = tokens.read(connection)
+    documents = [_document(token) for token in found]
+    note_set_aside(found.unreadable)
     if as_json:
         typer.echo(json.dumps(documents))
         return

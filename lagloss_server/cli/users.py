@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import UsageError
-from lagloss_server.cli.options import AsJson, DataDir, open_store, out
+from lagloss_server.cli.options import AsJson, DataDir, note_set_aside, open_store, out
 from lagloss_server.model.roles import Role
 from lagloss_server.settings import Settings
 
@@ -105,6 +105,7 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
         found = users.read(connection)
+    note_set_aside(found.unreadable)
     documents = [
         {
             "name": user.name,

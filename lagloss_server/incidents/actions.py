@@ -5,6 +5,7 @@ Each is one transaction that notifies the leading alerter, which notifies the re
 
 from __future__ import annotations
 
+import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, Text, cast, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 
 from lagloss_server import format as fmt
@@ -27,6 +28,7 @@ from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
 from lagloss_server.times import moment
 
 MAX_SILENCE_S: Final = 86_400
@@ -44,6 +46,11 @@ class Silence:
     starts_at: datetime
     ends_at: datetime
     ended_by: str | None = None
+
+    @property
+    def parsed(self) -> tuple[Matcher, ...]:
+        """The matchers. Raises ValueError if one is none that this version knows."""
+        return tuple(map(Matcher.parse, self.matchers))
 
     def withholds(self) -> Withheld:
         """Return what an incident that it matches is withheld by."""
@@ -138,15 +145,29 @@ def unsilence(store: Store, silence_id: str, by: str) -> None:
         audit.note(connection, "silence.end", silence_id, _reached(connection, matchers), matchers=matchers, by=by)
 
 
-def silences(store: Store) -> list[Silence]:
+def silences(store: Store) -> ReadRows[Silence]:
     """Return those that hold now, the one that ends first first."""
-    table = silence_table
-    asked = select(table).where(table.c.ends_at > func.clock_timestamp()).order_by(table.c.ends_at, table.c.id)
     with store.engine.connect() as connection:
-        return [
-            Silence(row.id, row.matchers, row.reason, row.author, row.starts_at, row.ends_at, row.ended_by)
-            for row in connection.execute(asked)
-        ]
+        return holding_silences(connection)
+
+
+def holding_silences(connection: Connection, now: datetime | None = None) -> ReadRows[Silence]:
+    """Return those that hold at a moment, by default now. One that is unreadable withholds nothing."""
+    row, now_ = silence_table.c, func.clock_timestamp() if now is None else literal(now)
+    moments = (cast(row.starts_at, Text).label("starts"), cast(row.ends_at, Text).label("ends"))  # some are no datetime
+    columns = (row.id, row.matchers, row.reason, row.author, row.ended_by, *moments)
+    holds = (row.starts_at <= now_, row.ends_at > now_)
+    rows = connection.execute(select(*columns).where(*holds).order_by(row.ends_at, row.id))
+    return read_each(rows, _silence, lambda row, why: UnreadableRow("silence", "", row.id, why))
+
+
+def _silence(row: Row[Any]) -> Silence:
+    if not isinstance(row.matchers, list) or not row.matchers:  # of no matchers, all incidents would match
+        raise ValueError("expected a list of matchers, found none")
+    starts_at, ends_at = datetime.fromisoformat(row.starts), datetime.fromisoformat(row.ends)
+    made = Silence(row.id, row.matchers, row.reason, row.author, starts_at, ends_at, row.ended_by)
+    _ = made.parsed
+    return made
 
 
 def notify(connection: Connection, what: str) -> None:
@@ -182,19 +203,29 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
 
 
 def _reached(connection: Connection, matchers: Sequence[str]) -> frozenset[str]:
-    """Return the pipelines that a silence of these could match; none where an earlier version knew another syntax."""
+    """Return the pipelines that a silence of these could match; none where another version knew another syntax."""
     try:
         return reach([Matcher.parse(text) for text in matchers], pipeline_labels(connection))
-    except ValueError:
+    except (ValueError, TypeError):
         return frozenset()
 
 
 def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
-    """Return the labels of the newest definition of each pipeline; of deleted ones, too: their incidents stay."""
+    """Return the labels of the newest definition of each pipeline; of deleted ones, too: their incidents stay. A
+    pipeline whose labels are unreadable is left out, so that no team is given it by them."""
     row = tables.table_of(tables.PipelineRow).c
-    of_all = select(row.name, row.definition["metadata"]["labels"]).order_by(row.name, row.version.desc())
-    newest = of_all.ext(distinct_on(row.name))
-    return {name: found or {} for name, found in connection.execute(newest)}
+    of_all = select(row.name, cast(row.definition["metadata"], Text).label("metadata"))
+    newest = of_all.order_by(row.name, row.version.desc()).ext(distinct_on(row.name))
+    return dict(
+        read_each(connection.execute(newest), _labels, lambda row, why: UnreadableRow("definition", row.name, "", why))
+    )
+
+
+def _labels(row: Row[Any]) -> tuple[str, dict[str, str]]:
+    labels = json.loads(row.metadata or "null").get("labels") or {}
+    if not all(isinstance(text, str) for text in (*labels.keys(), *labels.values())):
+        raise ValueError("expected texts")
+    return row.name, labels
 
 
 def _now(connection: Connection) -> datetime:

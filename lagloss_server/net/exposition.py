@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import structlog
 from prometheus_client import CollectorRegistry, Info
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
 
 import lagloss
 from lagloss_server.net.shared_call import SharedCall
@@ -36,6 +38,20 @@ def registry_of(service: str) -> CollectorRegistry:
     build = Info("lagloss_build", "Version and service of this process", registry=registry)
     build.info({"version": lagloss.__version__, "service": service})
     return registry
+
+
+class SetAsideCounts(Collector):
+    """Gauge of what a process has set aside, by kind, as `counts` returns it whenever the metrics are read."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.counts: Callable[[], Mapping[str, int]] = dict
+        registry.register(self)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        gauge = GaugeMetricFamily("lagloss_set_aside", "Rows and work set aside alone, by kind", labels=["kind"])
+        for kind, count in self.counts().items():
+            gauge.add_metric([kind], count)
+        yield gauge
 
 
 def exposed(registry: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -31,13 +32,17 @@ from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistr
 from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.tap_checks import check_clusters, check_rows
+from lagloss_server.ops.tap_checks import check_clusters, check_tap_rows
+from lagloss_server.ops.unreadable_rows import read_unreadable
 from lagloss_server.settings import Settings
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import revisions
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import some_of
 
 NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
+SET_ASIDE: Final = re.compile("set.aside")
+"""In the answer of a service that is well, and does not do all of its work."""
 SERVICES: Final = ("aggregator", "alerting", "taps", "collector", "dashboard")
 _DISK_FIRST: Final = "see to the disk first: once it can be written to, `lagloss up` starts its servers again"
 CLOCK_WARN_MS: Final = 1_000
@@ -187,12 +192,27 @@ def check_database(settings: Settings) -> list[Check]:
     ]
 
 
+def check_rows(settings: Settings) -> list[Check]:
+    """Check that this version can read what is stored: definitions, tokens, silences, users and taps."""
+    store = Store(settings.require_database())
+    try:
+        unreadable = read_unreadable(store, store.versions().unreadable)
+    except SQLAlchemyError:  # which the check of PostgreSQL, or of its tables, has said
+        return []
+    finally:
+        store.close()
+    if not unreadable:
+        return [Check("stored rows", "ok", "all can be read")]
+    todo = "upgrade this lagloss, or store them again; a pipeline waits for its definition: docs/upgrading.md"
+    return [Check("stored rows", "warn", f"{len(unreadable)}: {some_of([str(row) for row in unreadable])}", todo)]
+
+
 def check_taps(settings: Settings) -> list[Check]:
     """Check that tapped topics and groups can be read; report taps that wait, and what they could not read."""
     store = Store(settings.require_database())
     try:
         taps = [tap for stored in store.pipelines() for tap in stored.definition.taps]
-        rows = check_rows(store.engine)
+        rows = check_tap_rows(store.engine)
     except SQLAlchemyError:  # which the check of PostgreSQL, or of its tables, has said
         return []
     finally:
@@ -215,6 +235,7 @@ ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
     check_kafka,
     check_schema_registry,
     check_database,
+    check_rows,
     check_taps,
     check_services,
 )
@@ -260,11 +281,12 @@ def _check_service(name: str, settings: Settings) -> Check:
     try:
         answer = httpx2.get(f"{url.rstrip('/')}/healthz", params={"exclude": LEASE}, timeout=TIMEOUT_S)
         good = answer.status_code == httpx2.codes.OK
-        found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
+        is_noted = SET_ASIDE.search(answer.text) is not None
+        found = f"{url} answers {answer.status_code}" + (f", {answer.text}" if is_noted or not good else "")
     except httpx2.HTTPError as error:
-        good, found = False, f"{url}: {error}"
+        good, is_noted, found = False, False, f"{url}: {error}"
     if good:
-        return Check(name, "ok", found)
+        return Check(name, "warn" if is_noted else "ok", found, _see_log(name, settings) if is_noted else "")
     if name == "dashboard" and not settings.dashboard_health_url and _runs_elsewhere(settings):
         todo = "this is its address for browsers; set LAGLOSS_DASHBOARD_HEALTH_URL to one that leads there from here"
         return Check(name, "warn", found, todo)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from itertools import groupby
 from typing import Any, Final
@@ -20,6 +20,7 @@ from lagloss_server.ops.checks import TIMEOUT_S, Check
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
+from lagloss_server.store.tap_rows import read_taps_of
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 _ACLS: Final = "see docs/kafka.md, ACLs"
@@ -38,23 +39,24 @@ def check_clusters(taps: Iterable[Tap], settings: Settings) -> list[Check]:
     return checks
 
 
-def check_rows(engine: Engine) -> list[Check]:
+def check_tap_rows(engine: Engine) -> list[Check]:
     """Report taps that wait, and records that taps could not read. Raises SQLAlchemyError."""
     row, unreadable = TapRow, TapUnreadableRow
-    waits = select(row.tap, row.trouble).where(row.trouble != "").order_by(row.pipeline, row.node)
+    of_tap = (row.tap, row.pipeline, row.node)
+    waits = select(*of_tap, row.trouble).where(row.trouble != "").order_by(row.pipeline, row.node)
     bad = (
         select(
-            *(row.tap, unreadable.reason, unreadable.count.label("records")),
+            *(*of_tap, unreadable.reason, unreadable.count.label("records")),
             *(unreadable.partition, unreadable.offset),
         )
         .join(row, row.emitter == unreadable.emitter)
         .order_by(unreadable.count.desc(), unreadable.reason)
     )
     with engine.connect() as connection:
-        waiting = [f"{_named(found.tap)}: {found.trouble}" for found in connection.execute(waits)]
+        waiting = [f"{_named(tap)}: {found.trouble}" for tap, found in read_taps_of(connection.execute(waits))]
         records = [
-            f"{found.records} {found.reason} of {_named(found.tap)}, such as {found.partition}@{found.offset}"
-            for found in connection.execute(bad)
+            f"{found.records} {found.reason} of {_named(tap)}, such as {found.partition}@{found.offset}"
+            for tap, found in read_taps_of(connection.execute(bad))
         ]
     checks = []
     if waiting:
@@ -165,8 +167,7 @@ def _may_read(described: Any) -> bool:
     return not allowed or bool({AclOperation.READ, AclOperation.ALL} & set(allowed))
 
 
-def _named(document: Mapping[str, Any]) -> str:
-    tap = Tap.of(document)
+def _named(tap: Tap) -> str:
     return f"{tap.source} for {tap.node} of {tap.pipeline}"
 
 

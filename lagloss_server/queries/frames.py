@@ -29,7 +29,7 @@ def read_windows(pipeline: str, from_: str, to: str, *, of: Of, database_url: st
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with closing(Store(Settings.load(database_url=database_url).require_database())) as store:
         store.check()
-        store.pipeline(pipeline)
+        store.demand(pipeline)
         found = [contract_document(window) for window in store.windows(pipeline, from_s, to_s)]
     return windows_frame(found, of)
 

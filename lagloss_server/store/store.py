@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
     ColumnElement,
     Connection,
     Engine,
@@ -16,9 +18,11 @@ from sqlalchemy import (
     Select,
     Table,
     Text,
+    cast,
     exists,
     func,
     literal,
+    literal_column,
     select,
     text,
     tuple_,
@@ -31,8 +35,9 @@ from sqlalchemy.orm import aliased
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline
-from lagloss_server.model.definition import Definition, StoredPipeline, as_document, in_force
+from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
+from lagloss_server.model.definition import Definition, StoredPipeline, as_document
+from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
@@ -40,7 +45,11 @@ from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each, reason
 
+MAX_MOMENT_MS: Final = 253_370_764_800_000
+"""The start of the year 9999: a later one is a moment of no calendar."""
+_STAMP: Final[ColumnElement[int]] = literal_column("CAST(CAST(pipeline.xmin AS text) AS bigint)", BigInteger)
 _DAY_MS: Final = 86_400_000
 MISSING_KINDS: Final = ("lost", "perhaps", "overdue", "pending")
 """Kinds of missing messages, the surest loss first."""
@@ -133,8 +142,7 @@ class Store:
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
             newest = _newest_version(connection, definition.name)
-            lives = newest is not None and newest.deleted_at is None
-            if newest is not None and lives and Definition.of_stored(newest.definition) == definition:
+            if newest is not None and newest.deleted_at is None and _is_same(newest, definition):
                 return int(newest.version)
             if max_per_day is not None:
                 _demand_room(connection, definition.name, now_ms, max_per_day)
@@ -165,14 +173,14 @@ class Store:
             connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
             audit.note(connection, "definition.delete", name, [name])
 
-    def pipelines(self, names: Collection[str] | None = None) -> list[StoredPipeline]:
+    def pipelines(self, names: Collection[str] | None = None) -> ReadRows[StoredPipeline]:
         """Return the newest version of every pipeline that is not deleted, or of those of these names, by name."""
         table = tables.table_of(tables.PipelineRow)
-        asked = select(table).where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
+        asked = _versions(table).where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
         if names is not None:
             asked = asked.where(tables.is_any(table.c.name, names))
         with self.engine.connect() as connection:
-            return [_stored(row) for row in connection.execute(asked)]
+            return _read_versions(connection.execute(asked))
 
     def newest_versions(self) -> dict[str, int]:
         """Return the number of the newest version of every pipeline that is not deleted, by name."""
@@ -181,20 +189,33 @@ class Store:
         with self.engine.connect() as connection:
             return {row.name: row.version for row in connection.execute(asked.order_by(table.c.name))}
 
-    def versions_of(self, name: str) -> list[StoredPipeline]:
+    def newest_stamps(self, names: Iterable[str] | None = None) -> dict[str, tuple[int, int]]:
+        """Return the number of the newest version of every pipeline that is not deleted, or of those of these names, by
+        name, and its stamp as in `version_stamps`."""
+        table = tables.table_of(tables.PipelineRow)
+        asked = select(table.c.name, table.c.version, _STAMP.label("stamp"))
+        asked = asked.where(table.c.deleted_at.is_(None), _is_newest(table)).order_by(table.c.name)
+        if names is not None:
+            asked = asked.where(tables.is_any(table.c.name, names))
+        with self.engine.connect() as connection:
+            return {row.name: (row.version, row.stamp) for row in connection.execute(asked)}
+
+    def versions_of(self, name: str) -> ReadRows[StoredPipeline]:
         """Return every version of one pipeline, oldest first.
 
         Raises:
             UnknownPipeline: with the names there are.
+            UnreadableDefinition: the newest one is not readable.
         """
         table = tables.table_of(tables.PipelineRow)
         with self.engine.connect() as connection:
-            rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.version)).all()
+            rows = connection.execute(_versions(table).where(table.c.name == name).order_by(table.c.version)).all()
         if not rows or rows[-1].deleted_at is not None:
             raise self._unknown(name)
-        return [_stored(row) for row in rows]
+        _read_one(rows[-1])
+        return _read_versions(rows)
 
-    def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
+    def versions(self, known: Mapping[str, int] | None = None) -> ReadRows[StoredPipeline]:
         """Return every version of every pipeline that is not deleted, by name and version; for those `known` only later
         ones."""
         table, known = tables.table_of(tables.PipelineRow), known or {}
@@ -205,11 +226,18 @@ class Store:
                 .order_by(table.c.name, table.c.version)
             )
             wanted = [(name, version) for name, version in keys if version > known.get(name, 0)]
-            found: list[Row[Any]] = []
-            for at in range(0, len(wanted), 1_000):
-                chosen = tuple_(table.c.name, table.c.version).in_(wanted[at : at + 1_000])
-                found += connection.execute(select(table).where(chosen).order_by(table.c.name, table.c.version)).all()
-        return [_stored(row) for row in found]
+        return self.versions_at(wanted)
+
+    def versions_at(self, keys: Sequence[tuple[str, int]]) -> ReadRows[StoredPipeline]:
+        """Return these versions, given by name and number, as far as they are there, in the order of the keys."""
+        table = tables.table_of(tables.PipelineRow)
+        found: list[Row[Any]] = []
+        with self.engine.connect() as connection:
+            for start in range(0, len(keys), 1_000):
+                chosen = tuple_(table.c.name, table.c.version).in_(keys[start : start + 1_000])
+                asked = _versions(table).where(chosen).order_by(table.c.name, table.c.version)
+                found += connection.execute(asked)
+        return _read_versions(found)
 
     def names(self) -> list[str]:
         """Return the pipelines that are not deleted, by name."""
@@ -217,10 +245,25 @@ class Store:
             return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
 
     def count_changes(self) -> int:
-        """Return the number of versions and deletions of definitions, which grows with every change."""
+        """Return a number that is another one after each change of a definition, be it of a row in its place."""
         table = tables.table_of(tables.PipelineRow)
+        stamps = func.coalesce(func.sum(_STAMP), 0)
         with self.engine.connect() as connection:
-            return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
+            asked = select(func.count() + func.count(table.c.deleted_at) + stamps).select_from(table)
+            return int(connection.execute(asked).scalar_one())
+
+    def version_stamps(self) -> dict[str, dict[int, int]]:
+        """Return the numbers of the versions of every pipeline that is not deleted, each with a stamp that is another
+        one once its row was changed: the transaction that wrote it."""
+        table = tables.table_of(tables.PipelineRow)
+        asked = select(table.c.name, table.c.version, _STAMP.label("stamp")).where(
+            table.c.name.in_(names_not_deleted())
+        )
+        found: dict[str, dict[int, int]] = {}
+        with self.engine.connect() as connection:
+            for row in connection.execute(asked.order_by(table.c.name, table.c.version)):
+                found.setdefault(row.name, {})[row.version] = row.stamp
+        return found
 
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Return documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
@@ -296,21 +339,39 @@ class Store:
 
         Raises:
             UnknownPipeline: with the names there are.
+            UnreadableDefinition: it is not readable.
         """
         with self.engine.connect() as connection:
             newest = _newest_version(connection, name)
         if newest is None or newest.deleted_at is not None:
             raise self._unknown(name)
-        return _stored(newest)
+        return _read_one(newest)
+
+    def demand(self, name: str) -> None:
+        """Check that a pipeline is there, whether its definition is readable or not.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        if name not in (names := self.names()):
+            raise _unknown_among(name, names)
 
     def _unknown(self, name: str) -> UnknownPipeline:
-        names = self.names()
-        return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
+        return _unknown_among(name, self.names())
 
     def definition_at(self, name: str, window_start_s: int) -> Definition:
-        """Return the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
-        versions = self.versions_of(name)
-        return versions[in_force(versions, window_start_s)].definition
+        """Return the definition in force at a window's start: the newest version that was applied by then, else the
+        first. UnknownPipeline as in `versions_of`; UnreadableDefinition if that one is not readable."""
+        table = tables.table_of(tables.PipelineRow)
+        was_applied = table.c.applied_at <= window_start_s * 1000
+        of_name = _versions(table).where(table.c.name == name)
+        with self.engine.connect() as connection:
+            newest = _newest_version(connection, name)
+            if newest is None or newest.deleted_at is not None:
+                raise self._unknown(name)
+            applied = connection.execute(of_name.where(was_applied).order_by(table.c.version.desc()).limit(1)).first()
+            row = applied or connection.execute(of_name.order_by(table.c.version).limit(1)).one()
+        return _read_one(row).definition
 
     def graph_at(self, name: str, window_start_s: int) -> Graph:
         """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
@@ -357,7 +418,10 @@ class Store:
         newest = _newest_version(connection, pipeline)
         if newest is None or newest.deleted_at is not None:
             return []
-        graph = Graph(Definition.of_stored(newest.definition))
+        try:
+            graph = Graph(_stored(newest).definition)
+        except Exception:  # it is set aside: nothing can be said of windows that are open
+            return []
         by_window: dict[int, list[LiveTally]] = {}
         for row in rows:
             by_window.setdefault(row.window_start, []).append(
@@ -368,6 +432,10 @@ class Store:
             | {"history": False}
             for start, tallies in sorted(by_window.items())
         ]
+
+
+def _unknown_among(name: str, names: Sequence[str]) -> UnknownPipeline:
+    return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
 
 
 def read_basis(connection: Connection) -> int:
@@ -391,10 +459,16 @@ def _is_newest(table: Table) -> ColumnElement[bool]:
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
-    row = tables.PipelineRow
+    table = tables.table_of(tables.PipelineRow)
     return connection.execute(
-        select(tables.table_of(row)).where(row.name == name).order_by(row.version.desc()).limit(1)
+        _versions(table).where(table.c.name == name).order_by(table.c.version.desc()).limit(1)
     ).one_or_none()
+
+
+def _versions(table: Table) -> Select[Any]:
+    """Select versions with the definition's text: what is not readable as JSON must not spoil the rows around it."""
+    columns = (table.c.name, table.c.version, table.c.applied_at, table.c.deleted_at)
+    return select(*columns, cast(table.c.definition, Text).label("definition"))
 
 
 def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: int) -> None:
@@ -408,7 +482,36 @@ def _demand_room(connection: Connection, name: str, now_ms: int, max_per_day: in
 
 
 def _stored(row: Row[Any]) -> StoredPipeline:
-    return StoredPipeline(row.name, row.version, row.applied_at, Definition.of_stored(row.definition))
+    """Read a row of `_versions`. Raise whatever shows that this version of lagloss cannot use it."""
+    if not 0 <= row.applied_at < MAX_MOMENT_MS:
+        raise ValueError(f"expected applied_at in ms since the epoch, found {row.applied_at}")
+    definition = Definition.of_stored(json.loads(row.definition))
+    if definition.name != row.name:
+        raise ValueError("expected the definition to have the pipeline's name, found another one")
+    _ = Flow(definition.spec.nodes), definition.taps  # which everything else builds on
+    return StoredPipeline(row.name, row.version, row.applied_at, definition)
+
+
+def _unreadable(row: Row[Any], why: str) -> UnreadableRow:
+    return UnreadableRow("definition", row.name, str(row.version), why, row.applied_at)
+
+
+def _read_versions(rows: Iterable[Row[Any]]) -> ReadRows[StoredPipeline]:
+    return read_each(rows, _stored, _unreadable)
+
+
+def _read_one(row: Row[Any]) -> StoredPipeline:
+    try:
+        return _stored(row)
+    except Exception as error:
+        raise UnreadableDefinition(pipeline=row.name, version=row.version, why=reason(error)) from error
+
+
+def _is_same(row: Row[Any], definition: Definition) -> bool:
+    try:
+        return _stored(row).definition == definition
+    except Exception:  # then a new version takes its place
+        return False
 
 
 def closed_document(row: Row[Any]) -> dict[str, Any]:

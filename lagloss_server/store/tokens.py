@@ -12,14 +12,16 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, Row, insert, select, update
 
 from lagloss_server.errors import UnknownToken
+from lagloss_server.fields import describe
 from lagloss_server.store import audit
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import Store
+from lagloss_server.store.store import MAX_MOMENT_MS, Store
+from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
 
 PREFIX: Final = "lagloss"
 """So that scanners for secrets recognise a token where it does not belong."""
@@ -64,7 +66,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
     Raises:
         UnknownPipeline: with the names there are.
     """
-    store.pipeline(pipeline)
+    store.demand(pipeline)
     secret = secrets.token_urlsafe(SECRET_BYTES)
     token = Token(secrets.token_hex(6), pipeline, scope, rate, hash_secret(secret), int(time.time() * 1000))
     with store.engine.begin() as connection:
@@ -82,13 +84,23 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
     return token, f"{PREFIX}_{token.id}_{secret}"
 
 
-def read(connection: Connection) -> list[Token]:
-    """Return all tokens, revoked ones too, oldest first."""
+def read(connection: Connection) -> ReadRows[Token]:
+    """Return all tokens, revoked ones too, oldest first. One that this version cannot judge lets no caller in."""
     table = tables.table_of(tables.TokenRow)
-    return [
-        Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
-        for row in connection.execute(select(table).order_by(table.c.created_at, table.c.id))
-    ]
+    rows = connection.execute(select(table).order_by(table.c.created_at, table.c.id))
+    return read_each(rows, _token, lambda row, why: UnreadableRow("token", row.pipeline, row.id, why))
+
+
+def _token(row: Row[Any]) -> Token:
+    if row.scope not in get_args(Scope):
+        raise ValueError(f"expected a scope of {' or '.join(get_args(Scope))}, found {describe(row.scope)}")
+    if row.rate is not None and row.rate <= 0:
+        raise ValueError(f"expected a rate above 0, found {row.rate}")
+    if len(row.secret_hash) != hashlib.sha256().digest_size:
+        raise ValueError(f"expected a SHA-256, found {len(row.secret_hash)} bytes")
+    if not all(0 <= at_ms < MAX_MOMENT_MS for at_ms in (row.created_at, row.revoked_at or 0)):
+        raise ValueError("expected times in ms since the epoch, found others")
+    return Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
 
 
 def revoke(store: Store, token_id: str) -> None:

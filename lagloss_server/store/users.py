@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
@@ -17,11 +17,13 @@ from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from lagloss_server.errors import BadGroup, BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.fields import describe
 from lagloss_server.model.roles import Role
 from lagloss_server.store import audit
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
 
 LOCAL_LOGIN: Final = "local"
 """Mark of these users' sessions: another login can know another person by the same name."""
@@ -138,9 +140,10 @@ def end_sessions(connection: Connection, name: str, login: str | None = None) ->
     return connection.execute(delete(_session).where(is_theirs)).rowcount
 
 
-def read(connection: Connection) -> list[User]:
-    """Return all users, by name."""
-    return [_as_user(row) for row in connection.execute(select(_user).order_by(_user.c.name))]
+def read(connection: Connection) -> ReadRows[User]:
+    """Return all users, by name. One that this version cannot read does not get in."""
+    rows = connection.execute(select(_user).order_by(_user.c.name))
+    return read_each(rows, _as_user, _unreadable)
 
 
 def recognise(store: Store, name: str, password: str) -> User | None:
@@ -162,14 +165,13 @@ def hold(connection: Connection, user: User) -> User | None:
     are gone. A session that begins in this transaction is seen by a later change of the user."""
     is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
     row = connection.execute(select(_user).where(is_same).with_for_update(read=True)).one_or_none()
-    return _as_user(row) if row else None
+    return _readable(row)
 
 
 def _find(connection: Connection, name: str) -> User | None:
     if not _NAME.fullmatch(name.lower()):
         return None
-    row = connection.execute(select(_user).where(_user.c.name == name.lower())).one_or_none()
-    return _as_user(row) if row else None
+    return _readable(connection.execute(select(_user).where(_user.c.name == name.lower())).one_or_none())
 
 
 def _checked(groups: Sequence[str]) -> tuple[str, ...]:
@@ -219,5 +221,27 @@ def _decoy() -> str:
     return _HASHER.hash(secrets.token_urlsafe())
 
 
+def read_grants(row: Row[Any]) -> tuple[Role, tuple[str, ...]]:
+    """Return role and groups of a user, or of a session.
+
+    Raises:
+        ValueError: they are none that this version knows. What they let their holder do is unknown then.
+    """
+    if row.role not in get_args(Role):
+        raise ValueError(f"expected a role of {' or '.join(get_args(Role))}, found {describe(row.role)}")
+    if not isinstance(row.groups, list) or not all(isinstance(group, str) for group in row.groups):
+        raise ValueError(f"expected a list of groups, found {describe(row.groups)}")
+    return row.role, tuple(row.groups)
+
+
 def _as_user(row: Row[Any]) -> User:
-    return User(row.name, row.role, row.created_at, row.password_hash, tuple(row.groups))
+    role, groups = read_grants(row)
+    return User(row.name, role, row.created_at, row.password_hash, groups)
+
+
+def _readable(row: Row[Any] | None) -> User | None:
+    return None if row is None else next(iter(read_each([row], _as_user, _unreadable)), None)
+
+
+def _unreadable(row: Row[Any], why: str) -> UnreadableRow:
+    return UnreadableRow("user", "", row.name, why)

@@ -24,12 +24,18 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop what the older model does not read: rules that are new, and lists of rules for single places."""
     for rule in _NEW:
-        op.execute(f"UPDATE pipeline SET definition = definition #- '{{spec,alerts,{rule}}}'")
+        op.execute(
+            f"UPDATE pipeline SET definition = definition #- '{{spec,alerts,{rule}}}' "
+            "WHERE jsonb_typeof(definition #> '{spec,alerts}') = 'object'"
+        )
     # the older model has its own defaults for what is not there
     for rule in (*_TURNED_ON, "loss", "lag", "onTime", "staleness", "pendingAge", "negativeLag"):
         op.execute(
             f"UPDATE pipeline SET definition = definition #- '{{spec,alerts,{rule}}}' "
             f"WHERE jsonb_typeof(definition #> '{{spec,alerts,{rule}}}') IN ('array', 'object')"
         )
-    op.execute("UPDATE pipeline SET definition = definition #- '{spec,sla,staleness,checkpoints}'")
+    op.execute(
+        "UPDATE pipeline SET definition = definition #- '{spec,sla,staleness,checkpoints}' "
+        "WHERE jsonb_typeof(definition #> '{spec,sla,staleness}') = 'object'"
+    )
     op.alter_column("incident_change", "change", comment=_CHANGES.format(""))

@@ -53,6 +53,10 @@ def upgrade() -> None:
 def downgrade() -> None:
     """Drop what the older model does not read, too."""
     for path in ("jobs", *(f"alerts,{rule}" for rule in _RULES)):
-        op.execute(f"UPDATE pipeline SET definition = definition #- '{{spec,{path}}}'")
+        holder = f"spec,{path}".rpartition(",")[0]
+        op.execute(
+            f"UPDATE pipeline SET definition = definition #- '{{spec,{path}}}' "
+            f"WHERE jsonb_typeof(definition #> '{{{holder}}}') = 'object'"
+        )
     op.drop_table("task_try")
     op.drop_table("dag_run")

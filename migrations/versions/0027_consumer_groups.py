@@ -63,7 +63,10 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Drop what the older model does not read, too."""
-    op.execute("UPDATE pipeline SET definition = definition #- '{spec,alerts,timeToLoss}'")
+    op.execute(
+        "UPDATE pipeline SET definition = definition #- '{spec,alerts,timeToLoss}' "
+        "WHERE jsonb_typeof(definition #> '{spec,alerts}') = 'object'"
+    )
     op.drop_table("consumer_group")
     for column in reversed(_progress()):
         op.drop_column("consumer_lag", column.name)

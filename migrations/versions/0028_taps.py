@@ -70,6 +70,8 @@ def downgrade() -> None:
     op.execute(
         "UPDATE pipeline SET definition = jsonb_set(definition #- '{spec,lookback}', '{spec,nodes}',"
         " (SELECT jsonb_agg(node - 'taps') FROM jsonb_array_elements(definition #> '{spec,nodes}') node))"
+        " WHERE jsonb_path_exists(definition, 'strict $.spec.nodes[*]', silent => true)"
+        " AND NOT jsonb_path_exists(definition, '$.spec.nodes[*] ? (@.type() != \"object\")')"
     )
     for table in ("tap_unreadable", "tap_tally", "tap"):
         op.drop_table(table)

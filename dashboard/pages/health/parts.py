@@ -235,7 +235,7 @@ def _set_aside(health: Health, zone: Zone) -> Light:
         tried = _at(one.failed_at_s, zone, health.now_s)
         rows.append((True, [one.kind, one.pipeline, one.item, one.error, fmt.count(one.tries), tried]))
     columns = ("kind", "pipeline", "item", "error", "tries", "last tried")
-    return _table(columns, rows, "Nothing: all windows could be closed, and all periods rolled up.")
+    return _table(columns, rows, "Nothing: all windows could be closed, all periods rolled up, and all rows read.")
 
 
 def _strangers(health: Health, zone: Zone) -> Light:

@@ -62,7 +62,8 @@ def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
     rows share them."""
     found = services.overview()
     if not found.standings:
-        return "", notices.no_pipeline(asking()), None, {"into": _ROWS, "tree": None}, None
+        notice = notices.set_aside(found.unreadable, here) or notices.no_pipeline(asking())
+        return "", notice, None, {"into": _ROWS, "tree": None}, None
     return services.drawn.read(  # type: ignore[no-any-return]
         (here.href, sight()), found.now_s, lambda: _drawn(services.store, found, here, now_s)
     )
@@ -71,7 +72,8 @@ def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
 def _drawn(store: Store, found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
     text, state = here.query.get("q", ""), chosen_state(here)
     chosen = found.chosen(text, state, chosen_order(here))
-    notice = None if chosen else overview_parts.nothing_matches(here, text, state)
+    unmatched = None if chosen else overview_parts.nothing_matches(here, text, state)
+    notice = [notices.set_aside(found.unreadable, here), unmatched]
     page = overview_parts.PageOf(chosen_page(here), len(chosen))
     shown = detailed(store, page.rows(chosen), now_s)
     rows = overview_parts.table(shown, here, now_s, chosen_order(here)) if chosen else None

@@ -18,7 +18,7 @@ from dashboard.reports.wording import range_words, status, verdict_sentences
 from dashboard.request import links
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.errors import UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.store.schema import core as tables
@@ -66,7 +66,7 @@ class Producer:
     def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
         try:
             return self._make(self._store, pipeline, span, report.formats, now_s)
-        except UnknownPipeline as error:  # deleted since the file was written
+        except (UnknownPipeline, UnreadableDefinition) as error:  # deleted since the file was written, or set aside
             return ReportPart(pipeline, "no report", (str(error),))
 
 

@@ -69,7 +69,10 @@ class Scheduler:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.look(time.time())
+            try:
+                self.look(time.time())
+            except Exception:  # ours to mend; the next round looks again
+                _log.exception("report_round_failed")
             self._stopping.wait(LOOK_S)
 
     def look(self, now_s: float) -> None:

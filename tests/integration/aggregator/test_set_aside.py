@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from aggregator.metrics import AggregatorMetrics
-from aggregator.service import SHOWN, Aggregator
+from aggregator.service import Aggregator
 from aggregator.set_aside import Item, SetAside
 from lagloss_server.ops.doctor import check_database
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
+from lagloss_server.store.unreadable import SHOWN
 
 WINDOW = Item("window", "chain", "2026-05-28T20:27:00Z")
 GROUP = Item("group", "chain", "orders.mid")
@@ -17,7 +18,7 @@ def test_doctor_healthz_and_a_metric_name_it_until_it_is_done(store: Store, data
     settings = Settings(database_url=database_url)
     aggregator, metrics, failures = Aggregator(settings), AggregatorMetrics(), SetAside(store.engine)
     aggregator.set_aside = failures.names
-    metrics.set_aside_by(failures.counts)
+    metrics.set_aside.counts = failures.counts
 
     def doctor() -> tuple[str, str]:
         (found,) = [check for check in check_database(settings) if check.name == "set aside"]

@@ -71,6 +71,27 @@ def test_the_way_down_and_up_again_works(database_url: str, store: Store) -> Non
     alembic.command.check(config(database_url))
 
 
+def test_a_definition_that_no_version_reads_stands_in_no_migrations_way(database_url: str, store: Store) -> None:
+    """It is as it was one step down, and further, and up again; and all others are read."""
+    store.apply(only_loss())
+    odd = ["[]", '"x"', "5", "{}", '{"spec": []}', '{"spec": {"alerts": [], "nodes": ["a"], "sla": 5}}']
+    odd += ['{"spec": {"nodes": [], "futureField": 1}}', '{"spec": {"nodes": {}, "alerts": 7}}', "[" * 900 + "]" * 900]
+    rows_of = text("SELECT name, definition::text AS definition FROM pipeline WHERE version = 7 ORDER BY name")
+    with store.engine.begin() as connection:
+        for number, document in enumerate(odd):
+            values = {"name": f"odd-{number}", "definition": document}
+            connection.execute(text("INSERT INTO pipeline VALUES (:name, 7, 0, CAST(:definition AS jsonb))"), values)
+        before = connection.execute(rows_of).all()
+    for revision in ("-1", RELEASED):
+        alembic.command.downgrade(config(database_url), revision)
+        alembic.command.upgrade(config(database_url), "head")
+        with store.engine.connect() as connection:
+            assert connection.execute(rows_of).all() == before
+    found = store.versions()
+    assert [each.name for each in found] == ["chain"]
+    assert len(found.unreadable) == len(odd)
+
+
 def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: str, store: Store) -> None:
     """As the first version of alerting left it, which knew no notes, labels or severities."""
     alembic.command.downgrade(config(database_url), "0007")

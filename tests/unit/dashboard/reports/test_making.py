@@ -21,6 +21,7 @@ from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.rules.error_budget import targets_of
 from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
 from lagloss_server.store.periods import TimeRange
+from lagloss_server.store.unreadable import ReadRows
 from tests.support.window_documents import CLICKS
 
 DAY_S = 86_400
@@ -97,7 +98,9 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(portfolio, "read_targets", targets)
     monkeypatch.setattr(portfolio, "first_known_of", lambda _store, names: dict.fromkeys(names, 0))
     monkeypatch.setattr(portfolio, "open_by_severity", lambda _store, _names: {"orders": {"critical": 1}})
-    return SimpleNamespace(versions_of=known.__getitem__, pipelines=lambda: [each[-1] for each in known.values()])
+    return SimpleNamespace(
+        versions_of=known.__getitem__, pipelines=lambda: ReadRows(each[-1] for each in known.values())
+    )
 
 
 def test_a_destination_is_judged_by_the_targets_that_it_had(store: Any) -> None:

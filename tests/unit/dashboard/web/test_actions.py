@@ -26,7 +26,7 @@ from lagloss_server.store.store import Store
 class NoStore:
     """Knows every pipeline and nothing else: whoever asks it for more fails."""
 
-    def pipeline(self, name: str) -> str:
+    def demand(self, name: str) -> str:
         return name
 
 

@@ -31,7 +31,7 @@ KEPT = KeptMessages(START_S, [LOST], PickedMessages(), counts={"lost": 2})
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """A stored window whose log cannot be read; the looks at message ids that were noted."""
     found: list[tuple[Any, ...]] = []
-    store = SimpleNamespace(engine=None, pipeline=lambda _: None, windows=lambda *_: [{}])
+    store = SimpleNamespace(engine=None, demand=lambda _: None, windows=lambda *_: [{}])
 
     @contextmanager
     def opened(_: Any) -> Iterator[Any]:
@@ -76,7 +76,7 @@ def test_the_log_is_written_whole_to_a_file(
 def test_a_window_of_which_nothing_is_known_is_an_error(
     looks: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SimpleNamespace(engine=None, pipeline=lambda _: None, windows=lambda *_: [])
+    store = SimpleNamespace(engine=None, demand=lambda _: None, windows=lambda *_: [])
 
     @contextmanager
     def opened(_: Any) -> Iterator[Any]:

@@ -1,0 +1,129 @@
+"""Stored rows, read one by one: a row that this version cannot read is set aside by name, and all others are read."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, TypeVar
+
+import structlog
+from pydantic import ValidationError
+from sqlalchemy import Row
+
+import lagloss
+from lagloss_server.invalid import explain
+
+MAX_REASON: Final = 200
+SHOWN: Final = 20
+"""Names that a text lists at most."""
+NEWER: Final = f"made by a newer version of lagloss than this {lagloss.__version__}"
+RowKind = Literal["definition", "token", "silence", "user", "tap"]
+T = TypeVar("T")
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnreadableRow:
+    """A row that is set aside. `pipeline`: whose it is, empty for no pipeline's; `name`: its key, of a definition the
+    version; `since_ms`: from when on a definition is in force (epoch ms)."""
+
+    kind: RowKind
+    pipeline: str
+    name: str
+    why: str
+    since_ms: int = field(default=0, compare=False)
+
+    @property
+    def place(self) -> str:
+        """`definition orders/3`, `silence 7d1c`."""
+        return _short(f"{self.kind} {'/'.join(part for part in (self.pipeline, self.name) if part)}")
+
+    def __str__(self) -> str:
+        return f"{self.place} ({self.why})"
+
+
+class ReadRows(list[T]):
+    """The rows that can be read, and the `unreadable` ones among them."""
+
+    def __init__(self, values: Iterable[T] = (), unreadable: Iterable[UnreadableRow] = ()) -> None:
+        super().__init__(values)
+        self.unreadable = list(unreadable)
+
+
+def read_each(
+    rows: Iterable[Row[Any]], read: Callable[[Row[Any]], T], name: Callable[[Row[Any], str], UnreadableRow]
+) -> ReadRows[T]:
+    """Read each row by itself, whatever stands in the others.
+
+    Args:
+        read: makes the value of a row; whatever it raises sets that row aside.
+        name: makes the entry of a row that cannot be read, for this reason.
+    """
+    found: ReadRows[T] = ReadRows()
+    for row in rows:
+        try:
+            found.append(read(row))
+        except Exception as error:
+            found.unreadable.append(name(row, reason(error)))
+    return found
+
+
+def reason(error: Exception) -> str:
+    """Return why a row cannot be read, in one line without values of it: /healthz shows it. A key or a format that this
+    version does not have means that a newer version wrote the row."""
+    if isinstance(error, ValidationError):
+        errors = error.errors(include_url=False, include_input=False)
+        if any(each["loc"] == ("apiVersion",) and each["type"] == "literal_error" for each in errors):
+            return f"{NEWER}: another apiVersion"
+        unknown = next((each for each in errors if each["type"] == "extra_forbidden"), None)
+        is_whole = not any(each["type"] == "missing" and len(each["loc"]) == 1 for each in errors)
+        if unknown is not None and is_whole:
+            return _short(f"{NEWER}: unknown key {'.'.join(map(str, unknown['loc']))}")
+        place = ".".join(map(str, errors[0]["loc"])) or "document"
+        return _short(f"cannot be read: {place}: {next(explain(error, None)).problem}")
+    return _short(f"cannot be read: {error}" if isinstance(error, ValueError) else f"cannot be read: {error!r}")
+
+
+def _short(text: str) -> str:
+    text, _, _ = text.partition(", found ")
+    line = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """List names, the first ones if there are many."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
+
+
+class UnreadableRows:
+    """The rows that a process has set aside, as it last read each kind of them. Used by several threads."""
+
+    def __init__(self) -> None:
+        self._rows: Mapping[RowKind, frozenset[UnreadableRow]] = {}
+        self._lock = threading.Lock()
+
+    def replace(self, kind: RowKind, rows: Iterable[UnreadableRow]) -> None:
+        """Note what is unreadable of a kind now; log what was not before, and what can be read again or is gone."""
+        with self._lock:
+            before, now = self._rows.get(kind, frozenset()), frozenset(rows)
+            self._rows = {**self._rows, kind: now}
+        for row in sorted(now - before):
+            log.warning("row set aside", kind=kind, pipeline=row.pipeline, row=row.name, why=row.why)
+        for row in sorted(before - now):
+            log.info("row no longer set aside", kind=kind, pipeline=row.pipeline, row=row.name)
+
+    def __iter__(self) -> Iterator[UnreadableRow]:
+        return iter(sorted(row for rows in self._rows.values() for row in rows))
+
+    def health_note(self) -> str:
+        """Return the text of a /healthz that is well."""
+        rows = [str(row) for row in self]
+        return f"ok; set aside: {some_of(rows)}" if rows else "ok"
+
+    def counts(self) -> dict[str, int]:
+        """Return how many there are of each kind."""
+        return dict(Counter(row.kind for row in self))

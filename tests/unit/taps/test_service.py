@@ -1,0 +1,88 @@
+"""Taps of pipelines that wait for their definition stop where they are, those that none wants are closed, others run;
+and no error ends the looking after them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from lagloss_server.model.taps import Tap
+from lagloss_server.store.definition_feed import DefinitionFeed
+from lagloss_server.store.unreadable import ReadRows
+from taps import service
+from taps.service import TapService
+from taps.wanted import RunningTap
+from tests.unit.taps.test_wanted import version
+
+TAP: Tap = version(1, "x").definition.taps[0]
+
+
+class Runner:
+    """A tap's thread, until it is stopped."""
+
+    def __init__(self) -> None:
+        self.stopped, self.closed = threading.Event(), False
+
+    def run(self) -> None:
+        self.stopped.wait()
+
+    def stop(self, *, close: bool = False) -> None:
+        self.closed |= close
+        self.stopped.set()
+
+
+class Service(TapService):
+    """Starts runners that read nothing."""
+
+    def __init__(self) -> None:
+        super().__init__("", "")
+        self.runners: list[Runner] = []
+
+    def _runner(self, running: RunningTap, taps: Any) -> Any:
+        self.runners.append(Runner())
+        return self.runners[-1]
+
+    def follow(self, wanted: dict[bytes, RunningTap], waiting: set[str], stored: list[RunningTap]) -> None:
+        taps: Any = SimpleNamespace(stored=lambda: ReadRows(stored))
+        self._follow(wanted, waiting, taps)
+
+
+def test_a_tap_whose_pipeline_waits_stops_and_is_not_closed_and_goes_on_afterwards() -> None:
+    running = RunningTap(TAP, b"1" * 16, 0)
+    taps = Service()
+    taps.follow({running.emitter: running}, set(), [])
+    taps.follow({}, {"orders"}, [running])
+    assert [(runner.stopped.is_set(), runner.closed) for runner in taps.runners] == [(True, False)]
+    taps._threads[running.emitter].thread.join(10)
+    taps.follow({}, {"orders"}, [running])
+    assert len(taps.runners) == 1
+    taps.follow({running.emitter: running}, set(), [running])
+    assert (len(taps.runners), taps.runners[1].stopped.is_set()) == (2, False)
+    taps.follow({}, set(), [running])
+    assert taps.runners[1].closed
+
+
+@pytest.mark.parametrize("error", [ValueError("a row"), RecursionError()], ids=lambda error: type(error).__name__)
+def test_no_error_ends_the_looking_after_taps(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    stop, taps, looks = threading.Event(), TapService("", ""), []
+
+    def look(_feed: object) -> bool:
+        looks.append(taps.trouble)
+        if len(looks) == 3:
+            stop.set()
+        raise error
+
+    nothing: Callable[..., Any] = lambda *_, **_settings: SimpleNamespace(engine=None, close=lambda: None)  # noqa: E731
+    monkeypatch.setattr(service, "Store", nothing)
+    monkeypatch.setattr(service, "watching", lambda *_: nullcontext())
+    monkeypatch.setattr(service, "demand_newest", lambda _engine: None)
+    monkeypatch.setattr(service, "LOOK_S", 0.0)
+    monkeypatch.setattr(DefinitionFeed, "look", look)
+    taps.run(stop)
+    assert looks[0] == "starting"
+    assert all(type(error).__name__ in (trouble or "") for trouble in looks[1:])
