@@ -149,7 +149,7 @@ $(VENV)/.development: $(VENV)/.project requirements-dev.txt
 	@$(call install,requirements-dev.txt)
 	@touch $@
 
-$(VENV)/.project: $(VENV)/.packages pyproject.toml
+$(VENV)/.project: $(VENV)/.packages pyproject.toml lagloss/__init__.py
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 

@@ -10,6 +10,6 @@ from lagloss.sdk.buffer import Processing
 from lagloss.sdk.emitter import Emitter, EmitterStats
 from lagloss.sdk.outlets.kafka import MemoryOutlet
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = ["Emitter", "EmitterStats", "KafkaLanes", "MemoryOutlet", "Processing", "read_windows"]

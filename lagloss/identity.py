@@ -49,10 +49,6 @@ class Identity(NamedTuple):
         """Call a method of an emitter for this message: `identity.report(emitter.filtered, reason="robot")`."""
         return method(self.message_id, self.event_time_ms, replay=self.replay, **more)
 
-    def tell(self, method: Callable[..., bool], **more: Any) -> bool:
-        """Call `report`, which had this name in earlier releases."""
-        return self.report(method, **more)
-
     def is_same_message(self, other: Identity) -> bool:
         """Return True if both name the same message, whichever replay it is part of."""
         return self[:2] == other[:2]

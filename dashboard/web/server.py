@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn
-from urllib.parse import parse_qsl
 
 import structlog
 from dash.exceptions import DependencyException
 from fastapi import FastAPI, HTTPException, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, PlainTextResponse
 from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
@@ -136,15 +135,6 @@ def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics
         if kind not in KINDS:
             raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")
         return HTMLResponse(runbook_html(kind))
-
-    @server.middleware("http")
-    async def older_links(request: Request, call_next: Any) -> Any:
-        """Links that were sent before pipelines had pages of their own."""
-        asked = dict(parse_qsl(request.url.query))
-        if request.url.path == links.OVERVIEW and "pipeline" in asked:
-            here = links.Address(links.pipeline(asked.pop("pipeline")), asked)
-            return RedirectResponse(here.href, 308)
-        return await call_next(request)
 
 
 def _log_and_raise(error: Exception) -> NoReturn:

@@ -508,8 +508,6 @@ class Emitter:
         if self._flusher is not None:
             self._flusher.wake.set()
 
-    nudge = request_flush  # the name in earlier releases
-
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Send all beacons observed so far, and a report, and wait until the broker has both.
 
@@ -550,10 +548,6 @@ class Emitter:
             flusher.close(timeout_s, self._shut, is_finished=finished)
             self._shut()
         return flusher.ended
-
-    def leave(self, timeout_s: float = CLOSE_S) -> bool:
-        """Close with `finished=False`; see `close`."""
-        return self.close(timeout_s, finished=False)
 
     def _shut(self) -> None:
         self._is_open = False

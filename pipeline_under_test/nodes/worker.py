@@ -151,7 +151,8 @@ class Worker(ABC):
         try:
             self._work(outlet)
         except BaseException:
-            self.emitter.leave(CLOSE_TIMEOUT_S)  # or it would be closed at exit, as if nothing were in hand
+            # at exit it would be closed as if nothing were in flight
+            self.emitter.close(CLOSE_TIMEOUT_S, finished=False)
             raise
         outlet.close()
         self._dead_letters.close()
@@ -292,7 +293,7 @@ class Worker(ABC):
         if self._is_finished:
             self.emitter.close(CLOSE_TIMEOUT_S)
         else:  # what is left is late, not lost
-            self.emitter.leave(CLOSE_TIMEOUT_S)
+            self.emitter.close(CLOSE_TIMEOUT_S, finished=False)
         self._lanes.close()
         self._consumer.close()
         self._ledger.close()

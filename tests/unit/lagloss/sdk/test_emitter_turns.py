@@ -295,7 +295,7 @@ def test_an_emitter_that_leaves_with_work_in_hand_says_all_but_that_it_has_ended
     begun = time.time_ns() // 1_000_000
     work = emitter.processing()
     emitter.taken_in("m", now_ms)
-    assert emitter.leave()
+    assert emitter.close(finished=False)
     last = reports(log)[-1]
     assert not last.closed
     assert [(tally.checkpoint, tally.beacons) for tally in last.tallies] == [("mid.in", 1)]
