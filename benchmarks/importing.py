@@ -119,7 +119,7 @@ def import_measured(bench: Bench, files: int) -> None:
             for file in queue.receive(WaitTimeSeconds=1, MaxNumberOfMessages=AT_ONCE):
                 with queue.importing(file):
                     events = decode(bucket.read(file.stored)["Body"].read())
-                    file.take_in([event.id for event in events], [event.event_ms for event in events])
+                    file.received([event.id for event in events], [event.event_ms for event in events])
                     bench.sink.write(events)
                 files -= 1
         for emitter in node.emitters:

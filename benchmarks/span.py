@@ -146,36 +146,36 @@ def _subjects() -> Iterator[dict[str, Subject]]:
         for _ in ids:
             nowhere.start_span("in").end()
 
-    def taken_in(ids: Sequence[str], event_ms: int) -> None:
+    def received(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
-            inner.taken_in(message_id, event_ms)
+            inner.received(message_id, event_ms)
 
-    def sent_out(ids: Sequence[str], event_ms: int) -> None:
+    def sent(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
-            inner.sent_out(message_id, event_ms)
+            inner.sent(message_id, event_ms)
 
-    def taken_in_at_once(emitter: Emitter) -> Subject:
+    def received_at_once(emitter: Emitter) -> Subject:
         def observe(ids: Sequence[str], event_ms: int) -> None:
-            emitter.observe_all("in", ids, np.full(len(ids), event_ms))
+            emitter.observe_all("received", ids, np.full(len(ids), event_ms))
 
         return Subject(observe, emitter.flush)
 
-    def sent_out_to(ids: Sequence[str], event_ms: int) -> None:
+    def sent_to(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
-            inner.sent_out(message_id, event_ms, to="snk")
+            inner.sent(message_id, event_ms, to="snk")
 
-    def taken_in_first(ids: Sequence[str], event_ms: int) -> None:
+    def received_first(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
-            first.taken_in(message_id, event_ms)
+            first.received(message_id, event_ms)
 
-    def taken_in_traced(ids: Sequence[str], event_ms: int) -> None:
+    def received_traced(ids: Sequence[str], event_ms: int) -> None:
         for message_id in ids:
-            first.taken_in(message_id, event_ms, traceparent=TRACEPARENT)
+            first.received(message_id, event_ms, traceparent=TRACEPARENT)
 
-    def taken_in_checked(payload: bytes) -> Subject:
+    def received_checked(payload: bytes) -> Subject:
         def observe(ids: Sequence[str], event_ms: int) -> None:
             for message_id in ids:
-                inner.taken_in(message_id, event_ms, **checksums.of(payload))
+                inner.received(message_id, event_ms, **checksums.of(payload))
 
         return Subject(observe, inner.flush)
 
@@ -184,14 +184,14 @@ def _subjects() -> Iterator[dict[str, Subject]]:
             SPAN: Subject(span, providers[0].force_flush),
             "span with id and event time": Subject(telling_span, providers[0].force_flush),
             "span to a no-op exporter": Subject(span_nowhere, providers[1].force_flush),
-            "taken_in": Subject(taken_in, inner.flush),
-            "sent_out": Subject(sent_out, inner.flush),
-            "sent_out to a named node": Subject(sent_out_to, inner.flush),
-            "taken_in at the first node": Subject(taken_in_first, first.flush),
-            "taken_in as columns": taken_in_at_once(inner),
-            "at the first node as columns": taken_in_at_once(first),
-            "taken_in there with a trace": Subject(taken_in_traced, first.flush),
-            **{f"taken_in with checksum of {size:,} B": taken_in_checked(b"x" * size) for size in PAYLOAD_BYTES},
+            "received": Subject(received, inner.flush),
+            "sent": Subject(sent, inner.flush),
+            "sent to a named node": Subject(sent_to, inner.flush),
+            "received at the first node": Subject(received_first, first.flush),
+            "received as columns": received_at_once(inner),
+            "at the first node as columns": received_at_once(first),
+            "received there with a trace": Subject(received_traced, first.flush),
+            **{f"received with checksum of {size:,} B": received_checked(b"x" * size) for size in PAYLOAD_BYTES},
         }
     finally:
         for emitter in (inner, first):

@@ -206,9 +206,9 @@ def _observe(emitter: Emitter, seen: Seen) -> None:
     kind, _, to = seen.place.partition(":")
     message_id, event_ms, observed_ms, replay = seen.message_id, seen.event_ms, seen.observed_ms, seen.replay
     if kind == "in":
-        emitter.taken_in(message_id, event_ms, observed_at=observed_ms, replay=replay, traceparent=seen.traceparent)
+        emitter.received(message_id, event_ms, observed_at=observed_ms, replay=replay, traceparent=seen.traceparent)
     elif kind == "out":
-        emitter.sent_out(message_id, event_ms, to=to or None, observed_at=observed_ms, replay=replay)
+        emitter.sent(message_id, event_ms, to=to or None, observed_at=observed_ms, replay=replay)
     else:
-        say = emitter.filtered if kind == "filtered" else emitter.dead
+        say = emitter.filtered if kind == "filtered" else emitter.dead_lettered
         say(message_id, event_ms, seen.reason or UNSPECIFIED, observed_at=observed_ms, replay=replay)

@@ -197,7 +197,7 @@ def beacons_of(spans: Iterable[SentSpan], rejected: Rejected) -> list[NodeSpans]
         node = span.resource.get("lagloss.node") or span.resource.get("service.name")
         try:
             names = _NAME.validate_python(pipeline), _NAME.validate_python(node)
-            seen = _seen(span, taken_in=operation in TAKEN_IN)
+            seen = _seen(span, received=operation in TAKEN_IN)
         except ValidationError as error:
             rejected.add(span, _why(error))
         except (Problem, ValueError) as problem:
@@ -209,17 +209,17 @@ def beacons_of(spans: Iterable[SentSpan], rejected: Rejected) -> list[NodeSpans]
     return list(nodes.values())
 
 
-def _seen(span: SentSpan, *, taken_in: bool) -> Seen:
+def _seen(span: SentSpan, *, received: bool) -> Seen:
     attributes = span.attributes
     to = attributes.get("lagloss.to")
     beacon = {
-        "checkpoint": "in" if taken_in else "out" if to is None else f"out:{to}",
+        "checkpoint": "in" if received else "out" if to is None else f"out:{to}",
         "message_id": attributes.get("messaging.message.id"),
         "event_time": attributes.get("lagloss.event_time"),
         "traceparent": write_traceparent(span.trace_id, span.span_id),
     }
     seen = as_seen(0, _BEACON.validate_python(beacon))
-    name, sent_ns = ("startTimeUnixNano", span.start_ns) if taken_in else ("endTimeUnixNano", span.end_ns)
+    name, sent_ns = ("startTimeUnixNano", span.start_ns) if received else ("endTimeUnixNano", span.end_ns)
     try:
         observed_ms = None if sent_ns in (None, "") else read_time(sent_ns, "ns")
     except ValueError as error:

@@ -32,7 +32,7 @@ def main() -> None:
 
     with Emitter(f"{chosen.pipeline}-import", "import", first=True) as emitter, batch(emitter) as rows:
         for number in range(chosen.messages):
-            rows.take(f"row-{number}", time.time_ns() // 1_000_000)
+            rows.received(f"row-{number}", time.time_ns() // 1_000_000)
         post([message_id.encode() for message_id, *_ in rows.messages])
     print(f"warehouse: {node.emitter.stats()}\nimport: {emitter.stats()}")
 

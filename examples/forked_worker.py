@@ -21,8 +21,8 @@ def work(worker: str) -> None:
     for number in range(chosen.messages):
         now_ms = time.time_ns() // 1_000_000
         with emitter.processing():
-            emitter.taken_in(f"{worker}-{number}", now_ms)
-            emitter.sent_out(f"{worker}-{number}", now_ms)
+            emitter.received(f"{worker}-{number}", now_ms)
+            emitter.sent(f"{worker}-{number}", now_ms)
     print(f"{worker}: emitter {emitter.id.hex()}", flush=True)
 
 

@@ -15,8 +15,8 @@ def main() -> None:
         for number in range(chosen.messages):
             message_id, event_time = f"order-{number}", time.time_ns() // 1_000_000
             with emitter.processing():
-                emitter.taken_in(message_id, event_time)
-                emitter.sent_out(message_id, event_time)
+                emitter.received(message_id, event_time)
+                emitter.sent(message_id, event_time)
     print(f"shop: {emitter.stats()}")
 
 

@@ -19,7 +19,7 @@ def main() -> None:
                 order = json.loads(message.value() or b"")
                 number = order["number"]
             except (ValueError, KeyError):
-                producer.produce(chosen.dead, message.value(), dead="unreadable")
+                producer.produce(chosen.dead, message.value(), dead_lettered="unreadable")
                 continue
             if number % 10 == 7:
                 node.filtered(message, "robot")

@@ -30,14 +30,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Emitter(chosen.pipeline, "load") as emitter:
         # A batch job: in when the rows are read; the file is the next node's input.
         files = str(Path(folder, "orders"))
-        emit(orders, chosen.pipeline, "extract", "in", first=True, **columns).write.parquet(files)
-        emit_now(orders, chosen.pipeline, "extract", "out", first=True, **columns)
+        emit(orders, chosen.pipeline, "extract", "received", first=True, **columns).write.parquet(files)
+        emit_now(orders, chosen.pipeline, "extract", "sent", first=True, **columns)
 
         def load(batch: DataFrame, _number: int) -> None:
             with emitter.processing():  # late, and not lost, however long it takes
-                rows = emit(batch, chosen.pipeline, "load", "in", **columns).persist()
+                rows = emit(batch, chosen.pipeline, "load", "received", **columns).persist()
                 rows.write.format("noop").mode("append").save()  # the sink
-                emit_now(rows, chosen.pipeline, "load", "out", **columns)
+                emit_now(rows, chosen.pipeline, "load", "sent", **columns)
                 rows.unpersist()
 
         stream = spark.readStream.schema(orders.schema).parquet(files)

@@ -34,7 +34,7 @@ class BeaconMiddleware:
     """ASGI middleware that sends `in` at the last byte of a request and an exit beacon at the first byte of the
     response.
 
-    In between, the message is in hand. A response of 400 or more is `filtered`, with the reason `http 422`, for
+    In between, the message is in flight. A response of 400 or more is `filtered`, with the reason `http 422`, for
     example; an exception gives the reason `http 500`, a missing response `no response`. Closes the emitter when the
     server shuts down.
 
@@ -133,7 +133,7 @@ class BeaconMiddleware:
         if failure is not None:
             handling.identity.report(self.emitter.filtered, reason=failure)
         elif self._reports_out:
-            handling.identity.report(self.emitter.sent_out, to=self._to, **(payload if self._passes_on else {}))
+            handling.identity.report(self.emitter.sent, to=self._to, **(payload if self._passes_on else {}))
 
 
 class _Exchange:
@@ -187,7 +187,7 @@ class _Exchange:
     def _take_in(self) -> None:
         if not self._is_in:
             self._is_in = True
-            self._handling.take_in(**self._payload)
+            self._handling.received(**self._payload)
 
     def _answer(self, failure: str | None) -> None:
         if not self._is_answered:

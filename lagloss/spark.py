@@ -1,6 +1,6 @@
 """A PySpark job as a node: executors send the beacons of the DataFrame rows that they compute.
 
-orders = emit(orders, "orders", "load", "in", id_column="id", time_column="time")
+orders = emit(orders, "orders", "load", "received", id_column="id", time_column="time")
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +18,8 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StringType, Timest
 
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.checksums import Checksums, Payload
-from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.emitter import BeaconKind, Emitter
 
-Kind = Literal["in", "out", "filtered", "dead"]
 ObserveBatch = Callable[[pa.RecordBatch, pa.Array, pa.Array], None]
 """Sends the beacons of a batch, whose ids and event times (epoch ms) are known."""
 CLOSE_S: Final = 10.0
@@ -33,7 +32,7 @@ class SparkObservation:
 
     pipeline: str
     node: str
-    kind: Kind
+    kind: BeaconKind
     id_column: str
     time_column: str
     bootstrap: Cluster | None
@@ -49,7 +48,7 @@ def emit(
     df: DataFrame,
     pipeline: str,
     node: str,
-    kind: Kind,
+    kind: BeaconKind,
     *,
     id_column: str,
     time_column: str,
@@ -71,33 +70,35 @@ def emit(
         df: any DataFrame, also that of a `foreachBatch`.
         pipeline: the pipeline's name.
         node: this node's name.
-        kind: the checkpoint.
+        kind: "received", "sent", "filtered" or "dead_lettered", as the methods of an `Emitter`.
         id_column: message ids, text.
         time_column: event times: a timestamp, or epoch ms in a long.
-        to: for `"out"`: the next node, if there are several.
-        reason: for `"filtered"` and `"dead"`.
+        to: for `"sent"`: the next node, if there are several.
+        reason: for `"filtered"` and `"dead_lettered"`.
         bootstrap: Kafka's HOST:PORT,... as executors reach it; by default LAGLOSS_KAFKA_BOOTSTRAP of the driver.
         skipped: counts rows whose id or time is null; they send no beacon.
-        trace_column: for `"in"` at the first node: texts as W3C's header `traceparent`, null where there is none.
-        payload_column: for `"in"` and `"out"`: bytes or text as they came in or are sent on, whose CRC-32C is sent
-            along. Needs the extra `checksum` where executors run.
+        trace_column: for `"received"` at the first node: texts as W3C's header `traceparent`, null where there is none.
+        payload_column: for `"received"` and `"sent"`: bytes or text as they came in or are sent on, whose CRC-32C is
+            sent along. Needs the extra `checksum` where executors run.
         options: of the `Emitter`: `first=True` at the pipeline's first node, `kafka_config`.
 
     Raises:
-        ValueError: for columns of other types, an unknown kind, a `trace_column` with another kind than `"in"`, and a
-            `payload_column` with `"filtered"` or `"dead"`.
+        ValueError: for columns of other types, an unknown kind, a `trace_column` with another kind than `"received"`,
+            and a `payload_column` with `"filtered"` or `"dead_lettered"`.
     """
-    if kind not in ("in", "out", "filtered", "dead"):
-        raise ValueError(f'expected kind to be "in", "out", "filtered" or "dead", found {kind!r}')
+    if kind not in get_args(BeaconKind):
+        raise ValueError(f"expected kind to be one of {', '.join(get_args(BeaconKind))}, found {kind!r}")
     _expect(df, id_column, (StringType,), "text")
     _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
     if trace_column is not None:
-        if kind != "in":
-            raise ValueError(f'expected no trace_column with kind {kind!r}: traces are sent with "in"')
+        if kind != "received":
+            raise ValueError(f'expected no trace_column with kind {kind!r}: traces are sent with "received"')
         _expect(df, trace_column, (StringType,), "text")
     if payload_column is not None:
-        if kind not in ("in", "out"):
-            raise ValueError(f'expected no payload_column with kind {kind!r}: checksums are sent with "in" and "out"')
+        if kind not in ("received", "sent"):
+            raise ValueError(
+                f'expected no payload_column with kind {kind!r}: checksums are sent with "received" and "sent"'
+            )
         _expect(df, payload_column, (BinaryType, StringType), "bytes or text")
     address = KafkaConnection.of(bootstrap) if bootstrap else KafkaConnection.of_environment()
     observation = SparkObservation(
@@ -117,7 +118,7 @@ def emit(
     return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
 
-def emit_now(df: DataFrame, pipeline: str, node: str, kind: Kind, **options: Any) -> int:
+def emit_now(df: DataFrame, pipeline: str, node: str, kind: BeaconKind, **options: Any) -> int:
     """Send the beacons of these rows now, for example after a sink has acknowledged them; return the number of rows.
 
     Takes the arguments of `emit`. Persist `df` first, or its rows are computed again, and so are the beacons of an
@@ -156,8 +157,8 @@ def observe_partition(
 
 
 def _columns_observer(emitter: Emitter, observation: SparkObservation) -> ObserveBatch:
-    reason = observation.reason if observation.kind in ("filtered", "dead") else None
-    to = observation.to if observation.kind == "out" else None
+    reason = observation.reason if observation.kind in ("filtered", "dead_lettered") else None
+    to = observation.to if observation.kind == "sent" else None
 
     def observe(_: pa.RecordBatch, ids: pa.Array, times: pa.Array) -> None:
         emitter.observe_all(observation.kind, ids, times, to=to, reason=reason)
@@ -177,7 +178,7 @@ def _rows_observer(emitter: Emitter, observation: SparkObservation) -> ObserveBa
         rows = zip(*(column.to_pylist() for column in (ids, times, traces, payloads)), strict=True)
         for message_id, event_time, traceparent, payload in rows:
             if traceparent is not None:
-                emitter.taken_in(message_id, event_time, traceparent=traceparent, **payload_of(payload))
+                emitter.received(message_id, event_time, traceparent=traceparent, **payload_of(payload))
             elif payload is not None:
                 observe_one(message_id, event_time, **payload_of(payload))
             else:
@@ -192,7 +193,7 @@ def _payloads(column: str | None) -> Callable[[str | bytes | None], Payload]:
 
 def _observer(emitter: Emitter, observation: SparkObservation) -> Callable[..., bool]:
     """Return what sends the beacon of a row with a trace or a checksum: kinds without either are sent as columns."""
-    return emitter.taken_in if observation.kind == "in" else partial(emitter.sent_out, to=observation.to)
+    return emitter.received if observation.kind == "received" else partial(emitter.sent, to=observation.to)
 
 
 def _epoch_ms(times: pa.Array) -> pa.Array:

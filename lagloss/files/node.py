@@ -5,7 +5,7 @@
         for file in queue.receive(WaitTimeSeconds=20):
             with queue.importing(file):
                 rows = parse(bucket.read(file.stored)["Body"].read())
-                file.take_in(rows.ids, rows.event_times)
+                file.received(rows.ids, rows.event_times)
                 write(rows)
 
 The clients are boto3's, made by the host, and their answers are passed on as they are.
@@ -145,18 +145,18 @@ class FileNode:
         return None
 
     def begin_work(self) -> list[Processing]:
-        """Begin work in hand in both pipelines."""
+        """Begin work in flight in both pipelines."""
         return [each.processing() for each in (self.records, self.files) if each is not None]
 
     def begin_storing(self, place: tuple[str, str]) -> bool:
-        """Put an object that is to be stored in hand; False if an earlier try has."""
+        """Put an object that is to be stored in flight; False if an earlier try has."""
         if place in self._storing:
             return False
         self._storing[place] = self.begin_work()
         return True
 
     def end_storing(self, place: tuple[str, str]) -> None:
-        """End the work in hand of an object."""
+        """End the work in flight of an object."""
         for work in self._storing.pop(place, ()):
             work.done()
 
@@ -166,7 +166,7 @@ class FileNode:
         """Stop the queues' threads, wait for the beacons of finished files, delete their messages, and close the
         emitters. Idempotent.
 
-        While something is in hand, or a queue was never found empty, the emitters end without being closed (see
+        While something is in flight, or a queue was never found empty, the emitters end without being closed (see
         `Emitter.close`): what waits there is then late and not lost.
 
         Returns:
@@ -206,7 +206,7 @@ class NodeBucket:
         """Store an object as boto3's `put_object` does, and send the beacons of its records once S3 has it.
 
         At the first node of the pipeline of records they come in here; at another one, the host has reported them. An
-        exception of boto3's is passed on: the records stay in hand, and are late and not lost, until the same key is
+        exception of boto3's is passed on: the records stay in flight, and are late and not lost, until the same key is
         stored.
 
         Args:
@@ -217,16 +217,16 @@ class NodeBucket:
         node, place = self._node, (request["Bucket"], request["Key"])
         ids, times, began_ms = list_of(message_ids), epoch_ms_column(event_times), time.time_ns() / 1e6
         if node.begin_storing(place) and node.records.first:
-            node.records.observe_all("in", ids, times)
+            node.records.observe_all("received", ids, times)
         answer = self._store(request)
         for to in self._to:
-            node.records.observe_all("out", ids, times, to=to)
+            node.records.observe_all("sent", ids, times, to=to)
         stored = StoredObject.of(*place, answer.get("ETag"), answer.get("VersionId"))
         file = node.file_identity(stored)
         if node.files is not None and file is not None:
-            node.files.taken_in(*file, observed_at=began_ms)
+            node.files.received(*file, observed_at=began_ms)
             for to in self._files_to:
-                node.files.sent_out(*file, to=to)
+                node.files.sent(*file, to=to)
         node.end_storing(place)
         return answer
 

@@ -4,9 +4,9 @@ A standard queue of SQS has no order, so no message that is received says anythi
 that can still come is a long poll that comes back empty: it asked all of the queue's servers, so whatever was visible
 when it began had been received by some consumer. What was not visible then is
 
-- in hand at a consumer that lives: that one holds its own lane back until the message is finished, or has come back
+- in flight at a consumer that lives: that one holds its own lane back until the message is finished, or has come back
   and been received again;
-- in hand at one that died, or delayed: visible again after at most the visibility timeout and the delay;
+- in flight at one that died, or delayed: visible again after at most the visibility timeout and the delay;
 - on its way through S3 and SNS: for at most `notified_within_s`, as its host assumes.
 
 So everything put into the queue before the poll began, less the longest of these (`slack`), has been taken in. See
@@ -51,7 +51,7 @@ class Held:
         return max(0, self.stored_at_ms - CLOCKS_MS)
 
     def release(self) -> None:
-        """End the work in hand."""
+        """End the work in flight."""
         for work in self.work:
             work.done()
 
@@ -61,7 +61,8 @@ class QueueProgress:
 
     Args:
         queue: the name of the lane that all of the queue's consumers share.
-        slack_ms: longest time from an object's landing until its notification is visible or in hand at a live consumer.
+        slack_ms: longest time from an object's landing until its notification is visible, or in flight at a live
+            consumer.
     """
 
     def __init__(self, queue: str, slack_ms: int, now_ms: Callable[[], int] | None = None) -> None:
@@ -73,7 +74,7 @@ class QueueProgress:
         self._held: dict[str, Held] = {}
 
     def hold(self, message: str, held: Held) -> None:
-        """Hold a message that was received. One that this process gave up earlier is in hand anew."""
+        """Hold a message that was received. One that this process gave up earlier is in flight anew."""
         with self._lock:
             before = self._held.get(message)
             self._held[message] = held
@@ -94,7 +95,7 @@ class QueueProgress:
     def emptied(self, asked_ms: int) -> None:
         """Note that a long poll that began at `asked_ms` found nothing visible.
 
-        Messages that were given up and had been visible by then are in hand elsewhere, or in the dead-letter queue.
+        Messages that were given up and had been visible by then are in flight elsewhere, or in the dead-letter queue.
         """
         with self._lock:
             self._emptied_ms = max(self._emptied_ms, asked_ms)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("lagloss")
 
 TURN_S: Final = 0.5
-"""Interval at which finished messages are deleted, and those in hand looked after."""
+"""Interval at which finished messages are deleted, and those in flight looked after."""
 NOTIFIED_WITHIN_S: Final = 900.0
 """S3 says that it may take longer than a minute to notify; SNS repeats what a queue did not take."""
 CLOCK_S: Final = 5
@@ -45,7 +45,7 @@ _Marks = list[tuple[Emitter, int]]
 
 @dataclass(slots=True, eq=False)
 class _Message:
-    """A message of the queue, in hand until all of its files are over: `unfinished` are left, and one `failed`."""
+    """A message of the queue, in flight until all of its files are over: `unfinished` are left, and one `failed`."""
 
     id: str
     receipt: str
@@ -76,25 +76,36 @@ class QueuedFile:
         """How often the message was received, as the queue says: 1 at the first try."""
         return self.message.receive_count
 
-    def take_in(self, message_ids: Iterable[str], event_times: Iterable[EventTime] | npt.NDArray[Any]) -> None:
+    def received(self, message_ids: Iterable[str], event_times: Iterable[EventTime] | npt.NDArray[Any]) -> None:
         """Report that these records were read; see `Emitter.observe_all`. They are out when the file is imported."""
         ids, times = list_of(message_ids), epoch_ms_column(event_times)
-        self._node.records.observe_all("in", ids, times)
+        self._node.records.observe_all("received", ids, times)
         self._records.append((ids, times))
 
-    def reject(
+    def filtered(
+        self, message_ids: Iterable[str], event_times: Iterable[EventTime] | npt.NDArray[Any], reason: str
+    ) -> None:
+        """Report that these records of the file are dropped on purpose."""
+        self._reject("filtered", message_ids, event_times, reason)
+
+    def dead_lettered(
+        self, message_ids: Iterable[str], event_times: Iterable[EventTime] | npt.NDArray[Any], reason: str
+    ) -> None:
+        """Report that these records of the file were put in a dead-letter queue."""
+        self._reject("dead_lettered", message_ids, event_times, reason)
+
+    def _reject(
         self,
-        kind: Literal["filtered", "dead"],
+        kind: Literal["filtered", "dead_lettered"],
         message_ids: Iterable[str],
         event_times: Iterable[EventTime] | npt.NDArray[Any],
         reason: str,
     ) -> None:
-        """Report that these records of the file are not imported."""
         ids = list_of(message_ids)
         self._node.records.observe_all(kind, ids, event_times, reason=reason)
         self._rejected.update(ids)
 
-    def exit(self, kind: Literal["out", "dead"], to: str | None = None, reason: str | None = None) -> None:
+    def exit(self, kind: Literal["sent", "dead_lettered"], to: str | None = None, reason: str | None = None) -> None:
         """Report where the file's records have gone, but those that were rejected; and the file itself."""
         node = self._node
         for ids, times in self._records:
@@ -104,10 +115,10 @@ class QueuedFile:
             node.records.observe_all(kind, ids, times, to=to, reason=reason)
         if node.files is None or self.identity is None:
             return
-        if kind == "dead":
-            node.files.dead(*self.identity, reason or DEAD)
+        if kind == "dead_lettered":
+            node.files.dead_lettered(*self.identity, reason or DEAD)
         else:
-            node.files.sent_out(*self.identity)
+            node.files.sent(*self.identity)
 
 
 class NodeQueue:
@@ -150,7 +161,7 @@ class NodeQueue:
         if node.deleted is not None:
             node.deleted.follow(QueueLanes(self.progress, f"{node.deleted.node}.in", until_deleted=True))
         self._unreadable = Count()
-        self._in_hand: dict[Held, _Message] = {}
+        self._in_flight: dict[Held, _Message] = {}
         self._imported: deque[tuple[_Marks, _Message]] = deque()
         self._deletable: deque[tuple[_Marks, _Message]] = deque()
         self._deleting = threading.Lock()
@@ -210,7 +221,7 @@ class NodeQueue:
             unfinished=len(stored),
         )
         self.progress.hold(message.id, held)
-        self._in_hand[held] = message
+        self._in_flight[held] = message
         message.files = [QueuedFile(each, message, self._node.file_identity(each), self._node) for each in stored]
         for file in message.files:
             self._report_received(file)
@@ -224,9 +235,9 @@ class NodeQueue:
             return
         if notified is not None:
             with notified.processing():
-                notified.taken_in(*identity, observed_at=file.message.sent_at_ms)
-                notified.sent_out(*identity)
-        self._node.files.taken_in(*identity)
+                notified.received(*identity, observed_at=file.message.sent_at_ms)
+                notified.sent(*identity)
+        self._node.files.received(*identity)
 
     # -- importing ------------------------------------------------------------------------------------------------
 
@@ -252,7 +263,7 @@ class NodeQueue:
             # A kill from here on takes the message to the dead-letter queue: it will not come again for its last stage.
             for emitter, _ in self._report_deleted(file):
                 emitter.flush(LAST_TRY_FLUSH_S)
-        file.exit("out", self._to)
+        file.exit("sent", self._to)
         self._over(file.message)
 
     def fail(self, file: QueuedFile, reason: str) -> None:
@@ -261,7 +272,7 @@ class NodeQueue:
         message = file.message
         message.failed = True
         if self._is_last_try(message):
-            file.exit("dead", reason=reason)
+            file.exit("dead_lettered", reason=reason)
         self._over(message)
 
     def _is_last_try(self, message: _Message) -> bool:
@@ -275,7 +286,7 @@ class NodeQueue:
         if not message.failed:
             self._finish(message)
             return
-        self._in_hand.pop(message.held, None)
+        self._in_flight.pop(message.held, None)
         if self._is_last_try(message):
             self.progress.drop(message.id, message.held)
         else:
@@ -308,7 +319,7 @@ class NodeQueue:
         for message_id, event_ms in fresh:
             self._dead.add(message_id)
             if self._node.files is not None:
-                self._node.files.dead(message_id, event_ms, DEAD)
+                self._node.files.dead_lettered(message_id, event_ms, DEAD)
         return len(fresh)
 
     # -- the thread -----------------------------------------------------------------------------------------------
@@ -347,8 +358,8 @@ class NodeQueue:
         if deleted is None or file.identity is None:
             return []
         with deleted.processing():
-            deleted.taken_in(*file.identity)
-            deleted.sent_out(*file.identity)
+            deleted.received(*file.identity)
+            deleted.sent(*file.identity)
         deleted.request_flush()
         return [(deleted, deleted.mark())]
 
@@ -361,7 +372,7 @@ class NodeQueue:
             self._note(error)
             deleted = set()
         for at, message in enumerate(ready):
-            self._in_hand.pop(message.held, None)
+            self._in_flight.pop(message.held, None)
             if at not in deleted:  # it comes again, and is imported again
                 self.progress.give_up(message.held)
                 continue
@@ -371,7 +382,7 @@ class NodeQueue:
         """Keep the messages that are worked on invisible: from two thirds of the time on, for the whole time again."""
         now_ms = time.time_ns() // 1_000_000
         for _, held in self.progress.working():
-            message = self._in_hand.get(held)
+            message = self._in_flight.get(held)
             if message is None or held.visible_at_ms - now_ms > self._visibility_s * 1000 / 3:
                 continue
             try:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SLICE_S: Final = 0.5
 """Longest wait in a poll before offsets that have become safe meanwhile are committed."""
 BUSY_SLICE_S: Final = 0.02
-"""The same while a message is in hand: its `out` is observed when its delivery report is called."""
+"""The same while a message is in flight: its `out` is observed when its delivery report is called."""
 FLUSH_S: Final = 5.0
 """Longest wait of a revocation for records in flight, so that the next owner repeats less."""
 _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "oauth", "client.dns", "broker.address")
@@ -102,7 +102,7 @@ class NodeConsumer(Consumer):
 
     def done(self, message: Message) -> None:
         """End the handling of this message, from any thread. It is finished once its outputs are acknowledged."""
-        handling = self._node.in_hand(message)
+        handling = self._node.in_flight(message)
         if handling is not None:
             handling.end_handling()
 
@@ -113,7 +113,7 @@ class NodeConsumer(Consumer):
         Its handling is over at the end of the block, unless the block raises: then it is not finished, and not
         committed.
         """
-        found = self._node.in_hand(message)
+        found = self._node.in_flight(message)
         if found is None:
             yield
             return

@@ -1,4 +1,4 @@
-"""A message in hand: from its take-in until its own handling is over and all its outputs are acknowledged."""
+"""A message in flight: from its take-in until its own handling is over and all its outputs are acknowledged."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _CURRENT: Final[ContextVar[tuple[InFlightMessage, ...]]] = ContextVar("lagloss_h
 
 
 class InFlightMessage:
-    """One message in hand. Thread-safe: outputs are acknowledged on whichever thread polls the producer.
+    """One message in flight. Thread-safe: outputs are acknowledged on whichever thread polls the producer.
 
     Args:
         emitter: of the node that has it.
         identity: None for a message without identity, which sends no beacon and is otherwise treated alike.
         is_redelivered: the message is taken in again if it is never finished (its offset is not committed). So a
-            failed output keeps it in hand. Without that, a failed output is over.
+            failed output keeps it in flight. Without that, a failed output is over.
         finished: called once, when everything is over.
     """
 
@@ -61,15 +61,15 @@ class InFlightMessage:
         self._work: Processing | None = None
 
     def begin_work(self) -> None:
-        """Begin work in hand."""
+        """Begin work in flight."""
         self._work = self.emitter.processing()
 
-    def take_in(self, key: str | bytes | None = None, **payload: Unpack[Payload]) -> None:
-        """Put the message in hand and send its `in`, with its checksum and size if given, and its order judged within
+    def received(self, key: str | bytes | None = None, **payload: Unpack[Payload]) -> None:
+        """Put the message in flight and send its `in`, with its checksum and size if given, and its order judged within
         `key` if there is one; does nothing for one without identity."""
         if self.identity is not None:
             self.begin_work()
-            self.identity.report(self.emitter.taken_in, traceparent=self.identity.traceparent, key=key, **payload)
+            self.identity.report(self.emitter.received, traceparent=self.identity.traceparent, key=key, **payload)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 

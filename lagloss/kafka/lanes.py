@@ -103,7 +103,7 @@ class Lane:
 class KafkaLanes:
     """The input lanes of a confluent_kafka Consumer, for `Emitter.follow`.
 
-    Call `taken(message)` right after `emitter.taken_in` for it, and pass changes of the assignment on: call
+    Call `taken(message)` right after `emitter.received` for it, and pass changes of the assignment on: call
     `lanes.subscribe(topics)` instead of `consumer.subscribe(topics)`; or hand `assigned` and `revoked` to the latter as
     on_assign and on_revoke (also on_lost), or call them from hooks of your own; after a `consumer.assign`, call
     `assigned` yourself. Without that, lanes are known from `taken` alone: one of which nothing was taken in is not

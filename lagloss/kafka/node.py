@@ -55,7 +55,7 @@ class KafkaNode:
             them, so both of its nodes have to send checksums. Needs the extra `checksum`.
         order: judge the order of messages, by event time: "key" among records with the same key of a topic (those
             without one are not judged), "partition" among all of a partition; of what is taken in, and of what is
-            sent out in the order in which it is acknowledged. See `Emitter.taken_in`.
+            sent out in the order in which it is acknowledged. See `Emitter.received`.
         emitter: an existing emitter of this node, instead of one made here.
         options: more options of the `Emitter` that is made.
 
@@ -88,7 +88,7 @@ class KafkaNode:
         self.identities.reads_traces = self.emitter.keeps_traces
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
-        self._in_hand: dict[Place, InFlightMessage] = {}
+        self._in_flight: dict[Place, InFlightMessage] = {}
 
     @property
     def skipped(self) -> int:
@@ -131,12 +131,10 @@ class KafkaNode:
 
     # -- exits of a message that no producer reports ------------------------------------------------------------------
 
-    def sent_out(
-        self, message: Message | Identity, to: str | None = None, *, payload: str | bytes | None = None
-    ) -> None:
+    def sent(self, message: Message | Identity, to: str | None = None, *, payload: str | bytes | None = None) -> None:
         """Report that the sink has acknowledged the message; `payload`: what was sent, for its checksum."""
         key = None if isinstance(message, Identity) else self.key_of(message)
-        self._exit(message, partial(self.emitter.sent_out, to=to, key=key, **self.payload_of(payload)))
+        self._exit(message, partial(self.emitter.sent, to=to, key=key, **self.payload_of(payload)))
 
     def filtered(self, message: Message | Identity, reason: str) -> None:
         """Report that the message was dropped on purpose, or handed back with an error; its failed outputs no longer
@@ -145,13 +143,13 @@ class KafkaNode:
         self._exit(message, partial(self.emitter.filtered, reason=reason))
         self._discard_failed(message)
 
-    def dead(self, message: Message | Identity, reason: str) -> None:
+    def dead_lettered(self, message: Message | Identity, reason: str) -> None:
         """Report that the message is in a dead-letter queue; its failed outputs no longer count.
 
-        If that queue is a topic, use `producer.produce(topic, ..., dead=reason)`, which reports it once the broker has
-        the record.
+        If that queue is a topic, use `producer.produce(topic, ..., dead_lettered=reason)`, which reports it once the
+        broker has the record.
         """
-        self._exit(message, partial(self.emitter.dead, reason=reason))
+        self._exit(message, partial(self.emitter.dead_lettered, reason=reason))
         self._discard_failed(message)
 
     @contextlib.contextmanager
@@ -162,7 +160,7 @@ class KafkaNode:
         again in another block, or let the process end; the next one takes them in again.
         """
         batch = list(messages)
-        handlings = [handling for message in batch if (handling := self.in_hand(message)) is not None]
+        handlings = [handling for message in batch if (handling := self.in_flight(message)) is not None]
         for handling in handlings:
             handling.add_output(BATCH)
         try:
@@ -172,7 +170,7 @@ class KafkaNode:
                 handling.failed(BATCH)
             raise
         for message in batch:
-            self.sent_out(message, to)
+            self.sent(message, to)
         for handling in handlings:
             handling.acknowledged()
 
@@ -182,30 +180,30 @@ class KafkaNode:
             identity.report(method)
 
     def _discard_failed(self, message: Message | Identity) -> None:
-        handling = None if isinstance(message, Identity) else self.in_hand(message)
+        handling = None if isinstance(message, Identity) else self.in_flight(message)
         if handling is not None:
             handling.discard_failed()
 
-    # -- messages in hand, for consumers and producers ------------------------------------------------------------
+    # -- messages in flight, for consumers and producers ------------------------------------------------------------
 
     def take(self, message: Message, taken: Taken) -> InFlightMessage | None:
-        """Put the message in hand and send its `in`; return None if a `missing` function has dealt with it."""
+        """Put the message in flight and send its `in`; return None if a `missing` function has dealt with it."""
         place = place_of(message)
 
         def finished() -> None:
             taken.done()
-            if self._in_hand.get(place) is handling:
-                self._in_hand.pop(place, None)
+            if self._in_flight.get(place) is handling:
+                self._in_flight.pop(place, None)
 
         handling = InFlightMessage(self.emitter, None, is_redelivered=True, finished=finished)
-        self._in_hand[place] = handling
+        self._in_flight[place] = handling
         if not self.identities.is_handed_over:
             handling.identity = self.identities.of(carrier_of(message))
-            handling.take_in(self.key_of(message), **self.payload_of(message.value()))
+            handling.received(self.key_of(message), **self.payload_of(message.value()))
             return handling
         with handling_now(handling):  # the function's outputs are this message's
             handling.identity = self.identities.of(carrier_of(message))
-        handling.take_in(self.key_of(message), **self.payload_of(message.value()))
+        handling.received(self.key_of(message), **self.payload_of(message.value()))
         if handling.identity is None:
             handling.end_handling()
             return None
@@ -226,26 +224,26 @@ class KafkaNode:
             return None
         return f"{record.topic()}/".encode() + (key.encode() if isinstance(key, str) else key)
 
-    def in_hand(self, message: Message) -> InFlightMessage | None:
-        """Return this message's state in hand; None if it is finished, or another consumer's."""
-        return self._in_hand.get(place_of(message))
+    def in_flight(self, message: Message) -> InFlightMessage | None:
+        """Return this message's state in flight; None if it is finished, or another consumer's."""
+        return self._in_flight.get(place_of(message))
 
     def identity_of(self, message: Message) -> Identity | None:
         """Return the identity under which this message was taken in, or else the one that it carries."""
-        handling = self.in_hand(message)
+        handling = self.in_flight(message)
         return handling.identity if handling is not None else self.identities.find(carrier_of(message))
 
     def release_partitions(self, partitions: Iterable[Partition]) -> None:
         """Give up messages of these partitions, which are another consumer's to finish."""
         gone = set(partitions)
-        for place, handling in list(self._in_hand.items()):
+        for place, handling in list(self._in_flight.items()):
             if place[0] in gone:
-                self._in_hand.pop(place, None)
+                self._in_flight.pop(place, None)
                 handling.discard_failed()
 
     def has_work(self) -> bool:
-        """Return True while a message is in hand."""
-        return bool(self._in_hand)
+        """Return True while a message is in flight."""
+        return bool(self._in_flight)
 
     def poll_producers(self) -> None:
         """Call the delivery reports that have arrived."""

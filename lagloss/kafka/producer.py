@@ -103,7 +103,7 @@ class NodeProducer(Producer):
         source: Message | Identity | None = None,
         message_id: str | None = None,
         event_time_ms: int | None = None,
-        dead: str | None = None,
+        dead_lettered: str | None = None,
     ) -> None:
         """Produce as confluent_kafka does, with the headers `lagloss-id` and `lagloss-event-time` added, and
         `lagloss-replay` for a replayed message.
@@ -114,7 +114,7 @@ class NodeProducer(Producer):
                 `lagloss-replay` among `headers`, the record is part of that replay. Its trace is that of `traceparent`
                 among them, else of OpenTelemetry's active span.
             event_time_ms: likewise its event time; by default now.
-            dead: the reason, if the topic is a dead-letter queue: once acknowledged, the message is dead.
+            dead_lettered: the reason, if the topic is a dead-letter queue; reported once the record is acknowledged.
         """
         handlings, identity = self._origin(source, headers)
         is_new = identity is None and not handlings and self._node.emitter.first
@@ -123,7 +123,8 @@ class NodeProducer(Producer):
             handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
-        output = _Output(self, handlings, identity, topic, self._observer(topic, dead, value), on_delivery or callback)
+        observe = self._observer(topic, dead_lettered, value)
+        output = _Output(self, handlings, identity, topic, observe, on_delivery or callback)
         observed_at = time.time_ns() / 1e6
         output.begin(is_new=is_new)
         try:
@@ -141,7 +142,7 @@ class NodeProducer(Producer):
             raise
         if is_new and identity is not None:  # only now: a full queue rejects the record, and the host retries
             emitter = self._node.emitter
-            identity.report(emitter.taken_in, observed_at=observed_at, traceparent=identity.traceparent)
+            identity.report(emitter.received, observed_at=observed_at, traceparent=identity.traceparent)
             handlings[0].end_handling()
 
     def _new_identity(
@@ -169,7 +170,7 @@ class NodeProducer(Producer):
         if isinstance(source, Identity):
             return _named(source, found)
         if source is not None:
-            handling = self._node.in_hand(source)
+            handling = self._node.in_flight(source)
             return (handling,) if handling is not None else (), self._node.identity_of(source)
         if len(found) == 1:
             return found, found[0].identity
@@ -179,17 +180,17 @@ class NodeProducer(Producer):
         same, named = _named(named, found)
         return same or found, named
 
-    def _observer(self, topic: str, dead: str | None, value: str | bytes | None) -> Observe:
+    def _observer(self, topic: str, dead_lettered: str | None, value: str | bytes | None) -> Observe:
         """Return the call of the emitter to make once the broker has the record."""
         emitter = self._node.emitter
-        if dead is not None:
-            return lambda identity, _: identity.report(emitter.dead, reason=dead)
+        if dead_lettered is not None:
+            return lambda identity, _: identity.report(emitter.dead_lettered, reason=dead_lettered)
         to = None if self._next_nodes is None else self._next_nodes.get(topic)
         if self._next_nodes is not None and to is None:
             return lambda identity, _: None
         payload = self._node.payload_of(value)
         key_of = self._node.key_of
-        return lambda identity, record: identity.report(emitter.sent_out, to=to, key=key_of(record), **payload)
+        return lambda identity, record: identity.report(emitter.sent, to=to, key=key_of(record), **payload)
 
 
 class _Output:

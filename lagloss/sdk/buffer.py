@@ -40,7 +40,7 @@ class Count:
 
 
 class Processing:
-    """Work in hand, from its construction to `done` (or the end of the with block)."""
+    """Work in flight, from its construction to `done` (or the end of the with block)."""
 
     __slots__ = ("_hand", "_token")
     _tokens = itertools.count()
@@ -74,7 +74,7 @@ class BeaconBuffer:
         self.values: list[Any] = []
         self.columns: list[Columns] = []
         self.hand: dict[int, int] = {}
-        """Start of each work in hand, epoch ms."""
+        """Start of each work in flight, epoch ms."""
         self.has_hand = False
         self.refused = Count()
         self.unplaced = Count()
@@ -122,6 +122,6 @@ class BeaconBuffer:
                 found[key] = new
         return found
 
-    def in_hand_since(self) -> int | None:
-        """Return the start of the oldest work in hand, epoch ms; None if there is none."""
+    def in_flight_since(self) -> int | None:
+        """Return the start of the oldest work in flight, epoch ms; None if there is none."""
         return min(list(self.hand.values()), default=None)

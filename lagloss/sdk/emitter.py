@@ -1,8 +1,8 @@
 """The emitter: the calls that a service makes when a message comes in and when it goes out.
 
     emitter = Emitter("clicks", "event-norm")
-    emitter.taken_in(message_id, event_time_ms)
-    emitter.sent_out(message_id, event_time_ms)
+    emitter.received(message_id, event_time_ms)
+    emitter.sent(message_id, event_time_ms)
 
 A call costs one clock read and one append; a daemon thread does the rest, every one to 2.5 s.
 """
@@ -75,7 +75,8 @@ MAX_PLACES: Final = 200
 SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 LABELS_VARIABLE: Final = "LAGLOSS_LABELS"
 TRACES_VARIABLE: Final = "LAGLOSS_TRACES"
-BeaconKind = Literal["in", "out", "filtered", "dead"]
+BeaconKind = Literal["received", "sent", "filtered", "dead_lettered"]
+_PLACES: Final[Mapping[str, str]] = {"received": "in", "sent": "out", "filtered": "filtered", "dead_lettered": "dead"}
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -174,7 +175,7 @@ class Emitter:
         self.first = first
         self._names_ids = ids == "names"
         self.keeps_traces = first and (self._names_ids and traces_are_on() if traces is None else traces)
-        """Whether `taken_in` has a use for a `traceparent`."""
+        """Whether `received` has a use for a `traceparent`."""
         self._final = final
         self._max_items = max_buffered * STRIDE
         spool = spool or os.environ.get(SPOOL_VARIABLE)
@@ -251,7 +252,7 @@ class Emitter:
 
     # -- for each message -----------------------------------------------------------------------------------------
 
-    def taken_in(
+    def received(
         self,
         message_id: str,
         event_time: EventTime,
@@ -285,7 +286,7 @@ class Emitter:
         if traceparent is not None:
             plain, traceparent = False, cut_traceparent(traceparent)
         extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes, traceparent, False)
-        clock_ns = time_ns()  # inlined as in `sent_out`: a function call would cost a third more
+        clock_ns = time_ns()  # inlined as in `sent`: a function call would cost a third more
         if (
             len(self._buffer) < self._room
             and key is None
@@ -298,7 +299,7 @@ class Emitter:
             return True
         return self._observe("in", message_id, event_time, extras, key)
 
-    def sent_out(
+    def sent(
         self,
         message_id: str,
         event_time: EventTime,
@@ -310,7 +311,7 @@ class Emitter:
         payload_bytes: int = 0,
         key: str | bytes | None = None,
     ) -> bool:
-        """Record that the sink or the next topic has acknowledged a message; see `taken_in`.
+        """Record that the sink or the next topic has acknowledged a message; see `received`.
 
         `to` names the next node if there are several.
         """
@@ -341,10 +342,10 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """Record that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
+        """Record that a message was dropped on purpose, or handed back to its sender with an error; see `received`."""
         return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0, None, False))
 
-    def dead(
+    def dead_lettered(
         self,
         message_id: str,
         event_time: EventTime,
@@ -353,7 +354,7 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """Record that a message was put in a dead-letter queue; see `taken_in`."""
+        """Record that a message was put in a dead-letter queue; see `received`."""
         return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0, None, False))
 
     def observe_all(
@@ -368,14 +369,14 @@ class Emitter:
         replay: str | None = None,
     ) -> int:
         """Record many messages at once, from columns: for files, where it costs a tenth of a call for each; see
-        `taken_in`. Not for signal handlers.
+        `received`. Not for signal handlers.
 
         Args:
-            kind: "in", "out", "filtered" or "dead", as the methods for one message.
+            kind: "received", "sent", "filtered" or "dead_lettered", as the methods for one message.
             message_ids: a list, or an array of numpy, pandas or Arrow.
             event_times: as many, epoch ms or datetimes with a zone; an array may hold datetime64 in UTC.
-            to: the next node, with "out", if there are several.
-            reason: with "filtered" and "dead".
+            to: the next node, with "sent", if there are several.
+            reason: with "filtered" and "dead_lettered".
             observed_at: of all of them, instead of the clock; epoch ms.
             replay: the replay's name, if they are part of one.
 
@@ -385,7 +386,7 @@ class Emitter:
         beacons = self._beacons
         try:
             clock_ns = time_ns()
-            place = kind if to is None else self._out_place(to)
+            place = _PLACES[kind] if to is None else self._out_place(to)
             ids = list_of(message_ids)
             event_ms = epoch_ms_column(event_times)
             if place is None or len(ids) != len(event_ms):
@@ -474,11 +475,11 @@ class Emitter:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def processing(self) -> Processing:
-        """Return work in hand: until it is `done`, progress of NODE.out stands where it began, so that it is late and
+        """Return work in flight: until it is `done`, progress of NODE.out stands where it began, so that it is late and
         not lost.
 
-        Use it in a `with`, or call `done` from a callback. Begin it before the `taken_in` of its messages, end it after
-        their `sent_out`, `filtered` or `dead`.
+        Use it in a `with`, or call `done` from a callback. Begin it before the `received` of its messages, end it after
+        their `sent`, `filtered` or `dead_lettered`.
         """
         work = Processing(self._beacons.hand)
         self._beacons.has_hand = True
@@ -531,9 +532,10 @@ class Emitter:
 
         Args:
             timeout_s: longest wait.
-            finished: False for a host that ends with work in hand which another process will do again. A closed emitter
-                has nothing in hand; this one ends without saying so, which makes messages in hand late and not lost. It
-                then counts as silent, as after a kill, and its node's evidence is incomplete around now.
+            finished: False for a host that ends with work in flight which another process will do again. A closed
+                emitter has nothing in flight; this one ends without reporting that, which makes messages in flight late
+                and not lost. It then counts as silent, as after a kill, and its node's evidence is incomplete around
+                now.
 
         Returns:
             False if the broker did not acknowledge the last report.

@@ -41,7 +41,7 @@ class Flush:
     thinned: Mapping[TallyKey, int] = field(default_factory=dict)
     """Tallies that a sample left beacons out of, and that sample."""
     progress: tuple[Progress, ...] | None = None
-    """Progress of lanes and work in hand at `observed_until_ms` or a little later; None if it was not read."""
+    """Progress of lanes and work in flight at `observed_until_ms` or a little later; None if it was not read."""
 
     @property
     def keys(self) -> set[TallyKey]:

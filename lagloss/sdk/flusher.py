@@ -140,7 +140,7 @@ class Flusher:
     def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
         """End the thread after a last turn, which calls `shut` once nothing more is to be taken in.
 
-        `is_finished`: nothing is in hand, and the last report may say `closed`.
+        `is_finished`: nothing is in flight, and the last report may say `closed`.
         """
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
@@ -302,11 +302,11 @@ class Flusher:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def _read_progress(self) -> tuple[Progress, ...]:
-        """Return the progress of work in hand and lanes, now or a little later; a source that fails is left out."""
+        """Return the progress of work in flight and lanes, now or a little later; a source that fails is left out."""
         found: list[Progress] = []
         if self._buffer.has_hand:
             t_ms = now_ms()  # work that begins after this was taken in later
-            since = self._buffer.in_hand_since()
+            since = self._buffer.in_flight_since()
             found.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
         for source in list(self.sources):
             try:

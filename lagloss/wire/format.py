@@ -175,7 +175,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Progress:
-    """Progress of a lane: `until` (epoch ms), everything in it has been taken in (or, for work in hand, has left)."""
+    """Progress of a lane: `until` (epoch ms), everything in it has been taken in (or, for work in flight, has left)."""
 
     checkpoint: str
     lane: str

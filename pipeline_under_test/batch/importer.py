@@ -111,7 +111,7 @@ class Importer:
         name, is_taken_in, is_writing = file.stored.message_id, False, False
         try:
             events = self._read(file)
-            file.take_in([event.id for event in events], [event.event_ms for event in events])
+            file.received([event.id for event in events], [event.event_ms for event in events])
             is_taken_in = True
             bad = _reject(file, events)
             if fresh:
@@ -195,7 +195,7 @@ def _reject(file: QueuedFile, events: Sequence[ScoreEvent]) -> list[str]:
     rejected = []
     for problem in sorted({event.problem for event in events if event.problem is not None}):
         bad = [event for event in events if event.problem == problem]
-        file.reject("dead", [event.id for event in bad], [event.event_ms for event in bad], f"bad {problem}")
+        file.dead_lettered([event.id for event in bad], [event.event_ms for event in bad], f"bad {problem}")
         rejected += [event.id for event in bad]
     return rejected
 

@@ -159,7 +159,7 @@ class EventIntake:
                 except Unacceptable as problem:
                     outcomes.append(IntakeOutcome(index, None, str(problem)))
                     continue
-                self._emitter.taken_in(event.id, event.event_time_ms)
+                self._emitter.received(event.id, event.event_time_ms)
                 plan = self._faults.plan(event)
                 outcomes.append(IntakeOutcome(index, event.id))
                 arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, self._accept)))
@@ -195,7 +195,7 @@ class EventIntake:
         self._emitter.filtered(arrival.event.id, arrival.event.event_time_ms, reason)
 
     def _beacon_out(self, event: Event) -> None:
-        self._emitter.sent_out(event.id, event.event_time_ms, payload_crc=event.crc)
+        self._emitter.sent(event.id, event.event_time_ms, payload_crc=event.crc)
 
     async def _produce(self, event: Event, plan: Plan) -> bool:
         """Send the event; return True once all in-sync replicas acknowledged it."""

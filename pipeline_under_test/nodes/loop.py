@@ -87,7 +87,7 @@ class Loop(Worker):
         event = outbound.event
 
         def acknowledged() -> None:
-            self.emitter.sent_out(event.id, event.event_time_ms, to=GLOBAL_RETRIER, replay=event.replay)
+            self.emitter.sent(event.id, event.event_time_ms, to=GLOBAL_RETRIER, replay=event.replay)
             self._one_done(outbound.job)
 
         self._ledger.write([LedgerEntry("retried", event.id, event.event_time_ms, place_of_node(self._node), reason)])

@@ -123,7 +123,7 @@ class TierOutlet:
             return
 
         def acknowledged() -> None:
-            self._loop.emitter.sent_out(event.id, event.event_time_ms, to=event.back_to, replay=event.replay)
+            self._loop.emitter.sent(event.id, event.event_time_ms, to=event.back_to, replay=event.replay)
             waiting.taken.done()
 
         def rejected(reason: str) -> None:

@@ -82,7 +82,7 @@ class EventSender(Protocol):
 
 
 class EventOutlet(Protocol):
-    """Outlet of a node's events. It reports the fate of each by the worker's `sent_out` or `rejected`, or by the
+    """Outlet of a node's events. It reports the fate of each by the worker's `sent` or `rejected`, or by the
     loop's `kept`, `retry_later` or `refused`."""
 
     @property
@@ -246,7 +246,7 @@ class Worker(ABC):
             self._dead_letters.send(nameless, taken.done)
             return None
         work = self.emitter.processing()
-        self.emitter.taken_in(event.id, event.event_time_ms, replay=event.replay, payload_crc=event.crc)
+        self.emitter.received(event.id, event.event_time_ms, replay=event.replay, payload_crc=event.crc)
         self._lanes.taken(record)
         plan = self._faults.plan(event)
         partition, _ = place_of(record)
@@ -280,11 +280,11 @@ class Worker(ABC):
 
     def _beacon_out(self, event: Event, to: str | None) -> None:
         named = to if self._branches else None
-        self.emitter.sent_out(event.id, event.event_time_ms, to=named, replay=event.replay, payload_crc=event.crc)
+        self.emitter.sent(event.id, event.event_time_ms, to=named, replay=event.replay, payload_crc=event.crc)
 
     def _set_aside(self, event: Event, reason: str, done: Callable[[], None]) -> None:
         def safe() -> None:
-            self.emitter.dead(event.id, event.event_time_ms, reason, replay=event.replay)
+            self.emitter.dead_lettered(event.id, event.event_time_ms, reason, replay=event.replay)
             done()
 
         self._dead_letters.send(event.set_aside(event.back_to or self._node, reason, self._node), safe)

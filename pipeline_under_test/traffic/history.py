@@ -206,11 +206,11 @@ class SyntheticHistory:
             message_id = minute.ids[index]
             match kind:
                 case "in":
-                    emitter.taken_in(message_id, event_time_ms, observed_at=observed_at)
+                    emitter.received(message_id, event_time_ms, observed_at=observed_at)
                 case "out":
-                    emitter.sent_out(message_id, event_time_ms, to=to or None, observed_at=observed_at)
+                    emitter.sent(message_id, event_time_ms, to=to or None, observed_at=observed_at)
                 case "filtered":
                     emitter.filtered(message_id, event_time_ms, "robot", observed_at=observed_at)
                 case _:
-                    emitter.dead(message_id, event_time_ms, "unreadable", observed_at=observed_at)
+                    emitter.dead_lettered(message_id, event_time_ms, "unreadable", observed_at=observed_at)
         return len(chosen)

@@ -66,7 +66,7 @@ def test_emitter_spark_and_consumer_groups_come_with_a_certificate_whose_key_is_
     create_topics(bootstrap)
     with Emitter("orders", "shop", first=True) as emitter:
         for at in range(100):
-            emitter.taken_in(f"m-{at}", int(time.time() * 1_000))
+            emitter.received(f"m-{at}", int(time.time() * 1_000))
         assert emitter.flush(20), emitter.stats()
     with closing(BeaconLog(bootstrap, BEACONS)) as log:
         ranges = [OffsetRange(place, 0, end - 1) for place, end in log.ends().items() if end]

@@ -284,11 +284,11 @@ def losing(bootstrap: str, name: str) -> Iterator[None]:
         snk.follow(NothingWaits())
         event_ms = int(time.time() * 1_000)
         for at in range(600):
-            src.taken_in(f"m-{at}", event_ms)
-            src.sent_out(f"m-{at}", event_ms)
+            src.received(f"m-{at}", event_ms)
+            src.sent(f"m-{at}", event_ms)
             if at % 5:
-                snk.taken_in(f"m-{at}", event_ms)
-                snk.sent_out(f"m-{at}", event_ms)
+                snk.received(f"m-{at}", event_ms)
+                snk.sent(f"m-{at}", event_ms)
         yield
 
 

@@ -126,7 +126,7 @@ def test_each_part_needs_no_more_than_the_table_gives_it(
     let_in.by(way, "emitter")
     with Emitter("orders", "shop", first=True) as emitter:
         for at in range(100):
-            emitter.taken_in(f"m-{at}", int(time.time() * 1_000))
+            emitter.received(f"m-{at}", int(time.time() * 1_000))
         assert emitter.flush(20), emitter.stats()
     with fresh_database(postgres) as database_url, serving(LAGLOSS_DATABASE_URL=database_url) as (_, client):
         wait_for(lambda: client.get("/healthz").is_success, what="the collector")
@@ -267,7 +267,7 @@ def test_other_mechanisms_let_all_three_clients_in(
 ) -> None:
     let_in("emitter", SASL_MECHANISM=mechanism)
     with Emitter("orders", "shop", first=True) as emitter:
-        emitter.taken_in("m", int(time.time() * 1_000))
+        emitter.received("m", int(time.time() * 1_000))
         assert emitter.flush(20), emitter.stats()
     let_in("aggregator", SASL_MECHANISM=mechanism)
     with closing(BeaconLog(topics, BEACONS)) as log:
@@ -289,7 +289,7 @@ def test_a_wrong_password_is_named_at_once(topics: str, let_in: LetIn, caplog: p
     assert check.verdict == "fail"
     assert "refuses user emitter" in check.found
     with caplog.at_level(logging.WARNING, "lagloss"), Emitter("orders", "shop") as emitter:
-        emitter.taken_in("m", int(time.time() * 1_000))
+        emitter.received("m", int(time.time() * 1_000))
         assert not emitter.flush(4)
         assert "Authentication failed" in (emitter.stats().last_error or "")
     assert sum("are kept until" in record.message for record in caplog.records) == 1
@@ -309,12 +309,12 @@ def test_a_missing_acl_is_named(topics: str, let_in: LetIn) -> None:
     with pytest.raises(KafkaRefuses, match="an ACL is missing, CREATE on topics"):
         create_topics(let_in("service"))
     with Emitter("orders", "shop") as emitter:
-        emitter.taken_in("m", int(time.time() * 1_000))
+        emitter.received("m", int(time.time() * 1_000))
         assert not emitter.flush(3)
         assert emitter.stats().last_error == f"topic {BEACONS} does not exist, or no ACL allows DESCRIBE on it"
     let_in("dashboard")
     with Emitter("orders", "shop") as emitter:
-        emitter.taken_in("m", int(time.time() * 1_000))
+        emitter.received("m", int(time.time() * 1_000))
         assert not emitter.flush(3)
         assert "an ACL is missing, WRITE on" in (emitter.stats().last_error or "")
     let_in("emitter")

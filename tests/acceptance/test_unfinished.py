@@ -57,10 +57,10 @@ class World:
             Event(event.id, self.start_s * 1000 + at, event.body) for at, event in enumerate(clicks(name, EVENTS))
         ]
         for event in events:
-            self.source.taken_in(event.id, event.event_time_ms)
+            self.source.received(event.id, event.event_time_ms)
         put(self.settings, topic_of(self.settings.pipeline, node), events)
         for event in events:
-            self.source.sent_out(event.id, event.event_time_ms)
+            self.source.sent(event.id, event.event_time_ms)
         assert self.source.flush(20)
         return {event.id for event in events}
 

@@ -126,7 +126,7 @@ def _sent() -> tuple[bytes, bytes]:
     log = MemoryOutlet()
     with Emitter("orders", "enrich", outlet=lambda: log, first=True) as emitter:
         for number in range(3):
-            emitter.taken_in(f"m-{number}", time.time_ns() // 1_000_000)
+            emitter.received(f"m-{number}", time.time_ns() // 1_000_000)
             emitter.filtered(f"m-{number}", time.time_ns() // 1_000_000, reason="robot")
     return log.values(BEACONS)[0], log.values(REPORTS)[-1]
 

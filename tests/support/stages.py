@@ -131,7 +131,7 @@ class Sink:
 
     def _take(self, message: Message) -> None:
         order = self.stage.orders[(message.key() or b"").decode()]
-        self.emitter.taken_in(order.id, order.event_ms, observed_at=self.stage.seen_ms("snk"))
+        self.emitter.received(order.id, order.event_ms, observed_at=self.stage.seen_ms("snk"))
         self.lanes.taken(message)
         self.in_hand.append(message)
         self.taken += 1
@@ -140,7 +140,7 @@ class Sink:
         """All that is in hand is delivered, and committed."""
         for message in self.in_hand:
             order = self.stage.orders[(message.key() or b"").decode()]
-            self.emitter.sent_out(order.id, order.event_ms, observed_at=self.stage.seen_ms("snk"))
+            self.emitter.sent(order.id, order.event_ms, observed_at=self.stage.seen_ms("snk"))
         if self.in_hand:
             self.consumer.commit(asynchronous=False)
         self.in_hand.clear()
@@ -213,13 +213,13 @@ class Stage:
             order = Order(f"order-{window}-{at}", event_ms, at % PARTITIONS, at in lost)
             self.orders[order.id] = order
             seen = event_ms + 5 + self.clock.ahead_ms.get("src", 0)
-            self.source.taken_in(order.id, event_ms, observed_at=seen)
+            self.source.received(order.id, event_ms, observed_at=seen)
             if not order.is_lost:
                 self._producer.produce(
                     self.topic, b"", order.id, partition=order.partition, timestamp=self.clock.now_ms
                 )
             for to_node in self.next_nodes:
-                self.source.sent_out(order.id, event_ms, to=to_node, observed_at=seen)
+                self.source.sent(order.id, event_ms, to=to_node, observed_at=seen)
         assert self._producer.flush(10) == 0
         return to - from_ - sum(from_ <= at < to for at in lost)
 

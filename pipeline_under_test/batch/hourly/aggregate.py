@@ -80,11 +80,11 @@ def _aggregate(
     rows = rows.persist()
     with settings.ledger_of(AGGREGATE) as ledger:
         ledger.write("aggregated", hour=hour, ids=_ids(connection, hour))
-    events = report(rows, settings.pipeline, AGGREGATE, "in", replay)
+    events = report(rows, settings.pipeline, AGGREGATE, "received", replay)
     _replace(connection, hour, [row.asDict() for row in scored(rows).collect()])
     lane.until_ms = waiting_since_ms(connection)
     connection.commit()
-    report(rows, settings.pipeline, AGGREGATE, "out", replay)
+    report(rows, settings.pipeline, AGGREGATE, "sent", replay)
     work.done()  # and not where it failed: what came in is late then, until it is tried again
     return events
 

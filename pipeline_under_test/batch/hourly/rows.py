@@ -55,7 +55,7 @@ class HourSnapshot:
         )
 
 
-def report(rows: DataFrame, pipeline: str, node: str, kind: Literal["in", "out"], replay: str) -> int:
+def report(rows: DataFrame, pipeline: str, node: str, kind: Literal["received", "sent"], replay: str) -> int:
     """Report each row at a checkpoint of the node, from the tasks that have them; return how many there are.
 
     What an earlier run has reported is part of a replay of this name: no duplicate, and its lag counts nowhere.
@@ -82,7 +82,7 @@ def _read_slices(of: HourSnapshot, batches: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def _report_batches(
-    pipeline: str, node: str, kind: Literal["in", "out"], replay: str, batches: Iterable[pa.RecordBatch]
+    pipeline: str, node: str, kind: Literal["received", "sent"], replay: str, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     emitter = Emitter(pipeline, node, resumes=True)  # a task that failed is tried again
     reported = 0

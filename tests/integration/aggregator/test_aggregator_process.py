@@ -85,8 +85,8 @@ def history(kafka_bootstrap: str) -> tuple[str, int]:
             event_ms = (start_s + 60 * minute) * 1000 + at * 100
             for node, emitter in enumerate(emitters):
                 if node == 0 or at % 50:
-                    emitter.taken_in(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
-                    emitter.sent_out(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
+                    emitter.received(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
+                    emitter.sent(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
     for emitter in emitters:
         assert emitter.flush(60)
         emitter.close()

@@ -66,8 +66,8 @@ class Healthy:
             event_ms = (self.start_s + 60 * minute) * 1000 + at * 100
             for node, emitter in enumerate(self._emitters):
                 if node == 0 or at % 50:
-                    emitter.taken_in(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
-                    emitter.sent_out(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
+                    emitter.received(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
+                    emitter.sent(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
         for emitter in self._emitters:
             assert emitter.flush(60)
 
@@ -94,7 +94,7 @@ def good_block(start_s: int) -> Keyed:
     """A block of the odd pipeline's window, as it stands at both ends of a range that is read."""
     log = MemoryOutlet()
     with Emitter(ODD, "src", outlet=lambda: log, first=True) as emitter:
-        emitter.taken_in("good", start_s * 1000)
+        emitter.received("good", start_s * 1000)
     return block_key(ODD, start_s), log.values(BEACONS)[0]
 
 

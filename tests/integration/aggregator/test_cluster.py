@@ -40,11 +40,11 @@ def send_history(bootstrap: str, name: str, start_s: int) -> None:
     src, snk = (Emitter(name, node, bootstrap, first=node == "src") for node in ("src", "snk"))
     for at in range(MINUTES * A_MINUTE):
         event_ms = start_s * 1000 + at * 60_000 // A_MINUTE
-        src.taken_in(f"m-{at}", event_ms, observed_at=event_ms + 5)
-        src.sent_out(f"m-{at}", event_ms, observed_at=event_ms + 9)
+        src.received(f"m-{at}", event_ms, observed_at=event_ms + 5)
+        src.sent(f"m-{at}", event_ms, observed_at=event_ms + 9)
         if at % 50:
-            snk.taken_in(f"m-{at}", event_ms, observed_at=event_ms + 15)
-            snk.sent_out(f"m-{at}", event_ms, observed_at=event_ms + 19)
+            snk.received(f"m-{at}", event_ms, observed_at=event_ms + 15)
+            snk.sent(f"m-{at}", event_ms, observed_at=event_ms + 19)
     for emitter in (src, snk):
         assert emitter.flush(60)
         emitter.close()

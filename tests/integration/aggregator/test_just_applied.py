@@ -25,8 +25,8 @@ def apply(store: Store, name: str, nodes: str) -> None:
 def send(bootstrap: str, name: str, node: str, *, to: str | None = None) -> None:
     """One message through a node whose emitter starts now."""
     emitter = Emitter(name, node, bootstrap, first=True)
-    emitter.taken_in("m-1", int(time.time() * 1000))
-    emitter.sent_out("m-1", int(time.time() * 1000), to=to)
+    emitter.received("m-1", int(time.time() * 1000))
+    emitter.sent("m-1", int(time.time() * 1000), to=to)
     emitter.close()
 
 

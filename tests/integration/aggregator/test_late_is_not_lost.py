@@ -114,8 +114,8 @@ def a_canary_sends_beacons_and_no_reports(stage: Stage) -> Moments:
     sink.work(send_rest(stage))
     canary = stage.emitter("canary", MuteOutlet)
     for order in stage.orders.values():
-        canary.taken_in(order.id, order.event_ms, observed_at=stage.seen_ms("canary"))
-        canary.sent_out(order.id, order.event_ms, observed_at=stage.seen_ms("canary"))
+        canary.received(order.id, order.event_ms, observed_at=stage.seen_ms("canary"))
+        canary.sent(order.id, order.event_ms, observed_at=stage.seen_ms("canary"))
     stage.at(DUE)
     yield "ok", "loss", "evidence:canary"
     stage.at(DUE + 20 * 60)

@@ -66,8 +66,8 @@ class Minutes:
             event_ms = (self.start_s + 60 * self._sent) * 1000 + at * 100
             for node, emitter in enumerate(self._emitters):
                 if node == 0 or at % 50:
-                    emitter.taken_in(f"{self._sent}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
-                    emitter.sent_out(f"{self._sent}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
+                    emitter.received(f"{self._sent}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
+                    emitter.sent(f"{self._sent}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
         self._sent += 1
 
     def flush(self) -> None:

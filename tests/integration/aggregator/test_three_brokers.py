@@ -45,8 +45,8 @@ class Traffic:
         at = self.sent[minute]
         event_ms = (self._start_s + 60 * minute) * 1000 + at % 60_000
         for node, emitter in enumerate(self._emitters):
-            emitter.taken_in(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
-            emitter.sent_out(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
+            emitter.received(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
+            emitter.sent(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
         self.sent[minute] += 1
 
     def send_until(self, enough: threading.Event) -> None:

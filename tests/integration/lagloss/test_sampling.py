@@ -69,8 +69,8 @@ class Shop:
         for node, there in (("src", ids), ("snk", [name for name in ids if name not in LOST])):
             for at, name in enumerate(there):
                 event_ms = (self.start_s + 60 * window) * 1000 + at
-                emitters[node].taken_in(name, event_ms, observed_at=event_ms + 5)
-                emitters[node].sent_out(name, event_ms, observed_at=event_ms + 10)
+                emitters[node].received(name, event_ms, observed_at=event_ms + 5)
+                emitters[node].sent(name, event_ms, observed_at=event_ms + 10)
             assert emitters[node].flush(30)
 
     def close(self, emitters: Mapping[str, Emitter]) -> dict[str, Any]:
@@ -142,7 +142,7 @@ def test_a_switch_within_a_window_is_judged_at_the_lowest_and_leaves_every_accou
     def is_told() -> bool:
         nonlocal probe
         probe += 1
-        emitters["src"].taken_in(f"probe-{probe}", int(time.time() * 1000))
+        emitters["src"].received(f"probe-{probe}", int(time.time() * 1000))
         emitters["src"].flush()
         return emitters["src"].stats().sampled_out > 0
 

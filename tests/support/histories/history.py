@@ -96,8 +96,8 @@ class History:
                         ends_at = max(ends_at, (mourned // 60 + 1) * 60 + CALM_S)
                 message_id, event_time_ms = fates.draw_id(self._random, len(self.sent)), time.time_ns() // 1_000_000
                 if fates.fate_of(message_id) == fates.LOST_ON_SRC_MID:
-                    node.emitter.taken_in(message_id, event_time_ms)
-                    node.emitter.sent_out(message_id, event_time_ms)
+                    node.emitter.received(message_id, event_time_ms)
+                    node.emitter.sent(message_id, event_time_ms)
                 else:
                     producer.produce(f"{self.pipeline}-mid", b"", message_id=message_id, event_time_ms=event_time_ms)
                 self.sent[message_id] = event_time_ms
@@ -123,7 +123,7 @@ class History:
                 identity = node.identity_of(message)
                 assert identity is not None
                 if fates.fate_of(identity.message_id) != fates.LOST_AT_SNK:
-                    node.sent_out(message)
+                    node.sent(message)
 
     def _draw_actions(self) -> list[tuple[float, str]]:
         """Draw what is done to the group, and when; at the end at least one worker runs."""

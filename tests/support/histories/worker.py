@@ -43,7 +43,7 @@ def main() -> None:
                 case fates.LOST_AT_MID:
                     pass
                 case fates.LOST_ON_MID_SNK:
-                    node.sent_out(message)
+                    node.sent(message)
                 case fates.FILTERED:
                     node.filtered(message, "robot")
                 case _:

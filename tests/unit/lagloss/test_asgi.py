@@ -220,7 +220,7 @@ def test_the_end_of_the_application_closes_the_emitter() -> None:
 
     asyncio.run(service.middleware({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send))
     assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
-    assert not service.emitter.taken_in("b", NOW_MS)
+    assert not service.emitter.received("b", NOW_MS)
 
 
 async def parts() -> AsyncIterator[bytes]:

@@ -53,7 +53,7 @@ def test_a_replay_whose_name_cannot_be_one_is_a_replay_all_the_same(name: str) -
 def test_a_report_by_an_identity_is_part_of_its_replay() -> None:
     log, again = MemoryOutlet(), Identity("a", time.time_ns() // 1_000_000, "again")
     with Emitter("orders", "enrich", outlet=lambda: log) as emitter:
-        assert again.report(emitter.taken_in)
+        assert again.report(emitter.received)
         assert again.report(emitter.filtered, reason="robot")
     blocks = [decode_block(value) for value in log.values(BEACONS)]
     assert {(block.checkpoint, block.reason, block.replay) for block in blocks} == {

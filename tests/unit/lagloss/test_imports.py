@@ -19,7 +19,6 @@ EXTRAS = {
     "airflow/listener.py": {"pluggy"},
     "airflow/plugin.py": {"airflow"},
     "airflow/sensor.py": {"airflow"},
-    "notebook.py": {"pandas"},
     "spark.py": {"pyarrow", "pyspark"},
     "sdk/outlets/http.py": {"httpx2"},
     "broker/connection.py": {MSK_PACKAGE},

@@ -44,7 +44,7 @@ def traced(log: MemoryOutlet) -> set[int]:
 def test_all_messages_of_a_batch_are_out_at_its_end_and_in_hand_until_then() -> None:
     log = MemoryOutlet()
     with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
-        emitter.taken_in("a", NOW_MS)
+        emitter.received("a", NOW_MS)
         with batch(emitter, [("a", NOW_MS)], to="mail") as messages:
             messages.take("b", NOW_MS)
             assert emitter._beacons.in_hand_since() is not None
@@ -56,7 +56,7 @@ def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
     log = MemoryOutlet()
     with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
         again = Identity("a", NOW_MS, "again")
-        again.report(emitter.taken_in)
+        again.report(emitter.received)
         with batch(emitter, [again]) as messages:
             messages.take("b", NOW_MS, "again")
             messages.take("c", NOW_MS)

@@ -92,7 +92,7 @@ class Chain:
         for at, name in enumerate(ids):
             event_ms = (self.start_s + 60 * window) * 1000 + at
             observed = event_ms + 10 * NODES.index(node) + 5
-            (emitter.taken_in if side == "in" else emitter.sent_out)(name, event_ms, observed_at=observed)
+            (emitter.received if side == "in" else emitter.sent)(name, event_ms, observed_at=observed)
 
     def settle(self) -> None:
         """Everything sent so far is in the log and followed."""
@@ -164,8 +164,8 @@ def test_late_messages_of_a_window_that_loses_nothing_are_named_with_what_held_t
                 chain.send(node, side, [name for name in IDS if node != "snk" or name not in late], window)
     for at, name in enumerate(late):
         event_ms = chain.start_s * 1000 + at
-        chain.emitters["snk"].taken_in(name, event_ms, observed_at=event_ms + 9_000 + at)
-        chain.emitters["snk"].sent_out(name, event_ms, observed_at=event_ms + 9_100 + at)
+        chain.emitters["snk"].received(name, event_ms, observed_at=event_ms + 9_000 + at)
+        chain.emitters["snk"].sent(name, event_ms, observed_at=event_ms + 9_100 + at)
     chain.settle()
     chain.close(0)
     window = chain.window()
@@ -180,8 +180,8 @@ def test_dead_messages_are_counted_by_node_and_reason(chain: Chain) -> None:
     send_all(chain)
     send_all(chain, window=1)
     for at, name in enumerate(IDS[::20]):
-        chain.emitters["snk"].taken_in(name, chain.start_s * 1000 + 20 * at)
-        chain.emitters["snk"].dead(name, chain.start_s * 1000 + 20 * at, "no schema" if at else "unreadable")
+        chain.emitters["snk"].received(name, chain.start_s * 1000 + 20 * at)
+        chain.emitters["snk"].dead_lettered(name, chain.start_s * 1000 + 20 * at, "no schema" if at else "unreadable")
     chain.settle()
     chain.close(0)
     window = chain.window()
@@ -214,7 +214,7 @@ def test_a_lost_message_keeps_the_trace_in_which_it_came_in(chain: Chain) -> Non
     for at, name in enumerate(IDS):
         event_ms = chain.start_s * 1000 + at
         traceparent = f"00-{'-'.join(traces[name])}-01" if name in traces else None
-        chain.emitters["src"].taken_in(name, event_ms, observed_at=event_ms + 5, traceparent=traceparent)
+        chain.emitters["src"].received(name, event_ms, observed_at=event_ms + 5, traceparent=traceparent)
     chain.send("src", "out", IDS)
     for side in ("in", "out"):
         chain.send("mid", side, IDS)
@@ -241,7 +241,7 @@ def test_a_backlog_of_one_pipeline_delays_no_window_of_another(chain: Chain, mon
     with Emitter(other, "src", chain.bootstrap, first=True) as emitter:
         for window in (0, 1, 2):
             send_all(chain, window)
-        emitter.taken_in("m", chain.start_s * 1000)
+        emitter.received("m", chain.start_s * 1000)
         chain.settle()
         assert emitter.flush(30)
     chain.parts.follow_all()
@@ -529,7 +529,7 @@ def test_a_pipeline_whose_windows_all_fail_delays_no_other(chain: Chain, monkeyp
         head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {name}}}"
         chain.store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{{name: src}}]}}}}"))
         with Emitter(name, "src", chain.bootstrap, first=True) as emitter:
-            emitter.taken_in("m", chain.start_s * 1000)
+            emitter.received("m", chain.start_s * 1000)
             assert emitter.flush(30)
     for window in range(4):
         send_all(chain, window)

@@ -77,7 +77,7 @@ def work_until(nodes: Nodes, queue: NodeQueue, is_over: Callable[[], bool], *, f
         for file in queue.receive(WaitTimeSeconds=1, MaxNumberOfMessages=10):
             with suppress(OSError), queue.importing(file):
                 body = nodes.landing.bucket(nodes.world.s3).read(file.stored)["Body"].read()
-                file.take_in(IDS, times())
+                file.received(IDS, times())
                 bodies.append(body.decode())
                 if fails:
                     raise OSError("the database is away")
@@ -144,7 +144,7 @@ def test_a_visibility_timeout_that_runs_out_gives_the_file_to_another_and_both_s
     _, other = nodes.importer()
     work_until(nodes, other, lambda: bodies_read(nodes) > 0)
     with slow.importing(received[0]) as file:
-        file.take_in(IDS, times())
+        file.received(IDS, times())
     nodes.close()
     assert nodes.beacons()["scores db.out"] == 600
     assert nodes.beacons()["scores-files db.in"] == 2

@@ -136,7 +136,7 @@ def takes_in(consumer: Consumer, lanes: KafkaLanes, emitter: Emitter) -> Callabl
     def step() -> None:
         message = consumer.poll(1.0)
         if message is not None and message.error() is None:
-            emitter.taken_in(f"{message.partition()}-{message.offset()}", now_ms())
+            emitter.received(f"{message.partition()}-{message.offset()}", now_ms())
             lanes.taken(message)
 
     return step
@@ -336,7 +336,7 @@ def test_an_emitter_reports_the_lanes_it_follows(
         lanes.subscribe([topic])
         (message,) = poll(consumer, 1)
         before = now_ms()
-        emitter.taken_in("m", before)
+        emitter.received("m", before)
         lanes.taken(message)
         # brokers that are busy may not tell the lane's end in time for the first report
         wait_for(lambda: lanes_of(lanes)[0] >= before, what="the brokers' answer")

@@ -193,7 +193,7 @@ def test_a_replayed_message_is_told_and_sent_on_as_part_of_its_replay(make_servi
     live, again, bad = consumed(consumer, 3)
     producer.produce(f"{service.topic}.out", "of a", source=live)
     producer.produce(f"{service.topic}.out", "of a again", headers=Identity("a", NOW_MS, "again").headers())
-    producer.produce(f"{service.topic}.side", "of b", source=Identity("b", NOW_MS), dead="bad")
+    producer.produce(f"{service.topic}.side", "of b", source=Identity("b", NOW_MS), dead_lettered="bad")
     assert producer.flush(20) == 0
     assert service.committed(consumer) == 3
     expected = [("mid.in", None, 1), ("mid.in", "again", 2), ("mid.out", None, 1), ("mid.out", "again", 1)]
@@ -275,7 +275,7 @@ def test_a_dead_message_is_dead_once_its_queue_has_it_and_is_committed(make_serv
     service.put("a")
     consumer, producer = service.consumer(), service.producer()
     polled(consumer)
-    producer.produce(f"{service.topic}.side", "of a", dead="unreadable")
+    producer.produce(f"{service.topic}.side", "of a", dead_lettered="unreadable")
     assert service.beacons() == {"mid.in": 1}
     assert producer.flush(20) == 0
     assert service.committed(consumer) == 1
@@ -326,7 +326,7 @@ def test_a_handler_or_batch_that_raises_leaves_its_messages_uncommitted(make_ser
     with service.node.batch(messages):
         pass
     assert service.committed(consumer) == 0
-    service.node.dead(messages[0], "bad")
+    service.node.dead_lettered(messages[0], "bad")
     assert service.committed(consumer) == 2
     assert service.beacons() == {"mid.in": 2, "mid.out": 2, "mid.dead bad": 1}
 
@@ -346,7 +346,7 @@ def test_a_message_without_identity_is_handled_and_committed_and_counted(make_se
 
 def test_a_function_may_put_messages_without_identity_into_a_dead_letter_queue(make_service: MakeService) -> None:
     def set_aside(carrier: Carrier) -> None:
-        producer.produce(f"{service.topic}.side", carrier.body, dead="no identity")
+        producer.produce(f"{service.topic}.side", carrier.body, dead_lettered="no identity")
 
     service = make_service(missing=set_aside)
     service.put("", "a")

@@ -38,8 +38,8 @@ def test_blocks_hold_what_was_put_in_and_lie_where_the_tallies_say(bootstrap: st
     with Emitter("it-clicks", "src", bootstrap, first=True) as emitter:
         for i in range(5_000):
             message_id, event_ms = f"m-{uuid.uuid4().hex[: i % 20 + 4]}é{i}", now_ms - 7 * i
-            assert emitter.taken_in(message_id, event_ms, observed_at=event_ms + i % 100)
-            assert emitter.sent_out(message_id, event_ms, observed_at=event_ms + 250)
+            assert emitter.received(message_id, event_ms, observed_at=event_ms + i % 100)
+            assert emitter.sent(message_id, event_ms, observed_at=event_ms + 250)
             put_in["src.in", event_ms, message_id, i % 100] += 1
             put_in["src.out", event_ms, message_id, 250] += 1
         assert emitter.flush()
@@ -87,9 +87,9 @@ def test_tallies_are_cumulative_and_the_closing_report_comes_last(bootstrap: str
     event_ms = now_ms // 60_000 * 60_000 - 60_000
     for round_ in range(3):
         for i in range(10):
-            emitter.taken_in(f"{round_}-{i}", event_ms)
+            emitter.received(f"{round_}-{i}", event_ms)
         emitter.filtered(f"{round_}-0", event_ms, "robot")
-        emitter.taken_in(f"{round_}-1", event_ms, replay="second try")
+        emitter.received(f"{round_}-1", event_ms, replay="second try")
         assert emitter.flush()
     assert emitter.close(timeout_s=10)
     assert emitter.close()
@@ -105,13 +105,13 @@ def test_tallies_are_cumulative_and_the_closing_report_comes_last(bootstrap: str
     assert [report.closed for report in reports] == [False] * (len(reports) - 1) + [True]
     assert reports[-1].final_through * 1000 >= now_ms - 1000
     assert {at.block.reason for at in blocks_of(bootstrap, emitter.id)} == {None, "robot"}
-    assert not emitter.taken_in("late", event_ms)
+    assert not emitter.received("late", event_ms)
     assert emitter.stats().refused == 1
 
 
 def test_a_mark_is_acknowledged_once_the_log_holds_what_came_before(bootstrap: str, now_ms: int) -> None:
     with Emitter("it-clicks", "mid", bootstrap) as emitter:
-        emitter.taken_in("a", now_ms)
+        emitter.received("a", now_ms)
         mark = emitter.mark()
         emitter.request_flush()
         wait_for(lambda: emitter.acknowledged(mark), what="acknowledgement")
@@ -129,7 +129,7 @@ def test_a_small_report_size_makes_parts_of_which_only_the_last_moves_final_thro
         with emitter.processing():
             wait_for(lambda: time.time() > before.final_through + 1, what="another second")
             for minute in range(12):
-                emitter.taken_in("x", now_ms - minute * 60_000)
+                emitter.received("x", now_ms - minute * 60_000)
             assert emitter.flush()
         parts = reports_of(bootstrap, emitter.id)[before.seq :]
         with_tallies = [part for part in parts if part.tallies]
@@ -150,7 +150,7 @@ def test_without_a_topic_the_host_goes_on_and_nothing_is_lost(
     monkeypatch.setattr("lagloss.sdk.shipper.REPORTS", reports)
     with Emitter("it-clicks", "mid", kafka_bootstrap) as emitter:
         for i in range(100):
-            assert emitter.taken_in(f"m{i}", now_ms)
+            assert emitter.received(f"m{i}", now_ms)
         wait_for(lambda: "does not exist" in (emitter.stats().last_error or ""), what="a look for the topic")
         create_topics(kafka_bootstrap, PARTITIONS, beacons=beacons, reports=reports)
         wait_for(lambda: emitter.stats().sent == 100, what="delivery")
@@ -163,7 +163,7 @@ def test_a_broker_that_hangs_for_longer_than_a_request_loses_nothing(
 ) -> None:
     config = {"socket.timeout.ms": 1_000, "request.timeout.ms": 1_000}
     with Emitter("it-clicks", "mid", bootstrap, kafka_config=config) as emitter:
-        emitter.taken_in("before", now_ms)
+        emitter.received("before", now_ms)
         assert emitter.flush()
         broker = psutil.Process(kafka.processes[0].pid)
         victims = [broker, *broker.children(recursive=True)]
@@ -172,10 +172,10 @@ def test_a_broker_that_hangs_for_longer_than_a_request_loses_nothing(
         try:
             before = emitter.stats().sent
             for i in range(20_000):
-                assert emitter.taken_in(f"m{i}", now_ms)
+                assert emitter.received(f"m{i}", now_ms)
             assert not emitter.flush(timeout_s=4)
             for i in range(20_000):
-                assert emitter.sent_out(f"m{i}", now_ms)
+                assert emitter.sent(f"m{i}", now_ms)
             assert emitter.stats().sent == before
         finally:
             for victim in victims:
@@ -193,12 +193,12 @@ def test_a_broker_that_is_stopped_and_started_again_loses_nothing_and_what_overf
     kafka: EmbeddedKafka, bootstrap: str, now_ms: int
 ) -> None:
     with Emitter("it-clicks", "mid", bootstrap, max_buffered=1_000) as emitter:
-        emitter.taken_in("before", now_ms)
+        emitter.received("before", now_ms)
         assert emitter.flush()
         kafka.stop()
-        emitter.taken_in("in the drain that waits", now_ms)
+        emitter.received("in the drain that waits", now_ms)
         wait_for(lambda: emitter.stats().buffered == 0, what="a drain")
-        taken = sum(emitter.taken_in(f"m{i}", now_ms) for i in range(1_500))
+        taken = sum(emitter.received(f"m{i}", now_ms) for i in range(1_500))
         assert taken == 1_000
         kafka.start()
         assert emitter.flush(timeout_s=60)
@@ -209,7 +209,7 @@ def test_a_broker_that_is_stopped_and_started_again_loses_nothing_and_what_overf
 
 def test_close_keeps_its_time_while_nobody_answers(now_ms: int) -> None:
     emitter = Emitter("it-clicks", "mid", "127.0.0.1:1")
-    emitter.taken_in("a", now_ms)
+    emitter.received("a", now_ms)
     started = time.monotonic()
     assert not emitter.close(timeout_s=1)
     assert time.monotonic() - started < 3
@@ -218,13 +218,13 @@ def test_close_keeps_its_time_while_nobody_answers(now_ms: int) -> None:
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 def test_a_forked_child_is_an_emitter_of_its_own(bootstrap: str, now_ms: int) -> None:
     with Emitter("it-clicks", "mid", bootstrap) as emitter:
-        emitter.taken_in("parent's", now_ms)
+        emitter.received("parent's", now_ms)
         assert emitter.flush()
         read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
             try:
-                emitter.taken_in("child's", now_ms)
+                emitter.received("child's", now_ms)
                 closed = emitter.close(timeout_s=10)
                 os.write(write_end, emitter.id + bytes([closed]))
             finally:
@@ -239,6 +239,6 @@ def test_a_forked_child_is_an_emitter_of_its_own(bootstrap: str, now_ms: int) ->
         assert said[:16] != emitter.id
         assert [at.block.count for at in blocks_of(bootstrap, said[:16])] == [1]
         assert reports_of(bootstrap, said[:16])[-1].closed
-        emitter.taken_in("parent's again", now_ms)
+        emitter.received("parent's again", now_ms)
         assert emitter.flush()
         assert sum(at.block.count for at in blocks_of(bootstrap, emitter.id)) == 2

@@ -42,8 +42,8 @@ def test_beacons_reports_and_the_closing_one_reach_the_log_through_the_collector
     expected: Counter[tuple[str, int]] = Counter()
     with Emitter(pipeline, "src", collector=collector.url, first=True, spool=tmp_path) as emitter:
         for number in range(3_000):
-            assert emitter.taken_in(f"m{number}", now_ms())
-            assert emitter.sent_out(f"m{number}", now_ms())
+            assert emitter.received(f"m{number}", now_ms())
+            assert emitter.sent(f"m{number}", now_ms())
             expected["src.in", hash_id(f"m{number}")] += 1
             expected["src.out", hash_id(f"m{number}")] += 1
             if number % 1_000 == 0:
@@ -66,12 +66,12 @@ def test_while_the_collector_is_stopped_nothing_is_lost_and_nothing_counts_twice
     collector: Collector, pipeline: str
 ) -> None:
     with Emitter(pipeline, "mid", collector=collector.url) as emitter:
-        assert emitter.taken_in("before", now_ms())
+        assert emitter.received("before", now_ms())
         assert emitter.flush()
         collector.process.suspend()
         try:
             for number in range(500):
-                assert emitter.taken_in(f"m{number}", now_ms())
+                assert emitter.received(f"m{number}", now_ms())
             mark = emitter.mark()
             emitter.request_flush()
             assert not emitter.flush(timeout_s=1)
@@ -88,12 +88,12 @@ def test_a_token_that_does_not_hold_makes_beacons_wait_and_not_be_lost(collector
     token, secret = create(collector.store, pipeline)
     wait_for(lambda: collector.client.get(f"/v1/pipelines/{pipeline}/intake").status_code == 401, what="the token")
     with Emitter(pipeline, "mid", collector=collector.url) as locked_out:
-        locked_out.taken_in("m", now_ms())
+        locked_out.received("m", now_ms())
         wait_for(lambda: "401" in (locked_out.stats().last_error or ""), what="a refusal")
         assert locked_out.stats().dropped == 0
         locked_out.close(timeout_s=0.5)
     with Emitter(pipeline, "mid", collector=collector.url, token=secret) as emitter:
-        emitter.taken_in("m", now_ms())
+        emitter.received("m", now_ms())
         assert emitter.flush()
     assert_exact(collector, emitter, Counter({("mid.in", hash_id("m")): 1}))
     revoke(collector.store, token.id)
@@ -111,7 +111,7 @@ def test_the_sample_of_a_definition_is_heard_over_http(collector: Collector, pip
         outlet.close()
     with Emitter(pipeline, "mid", collector=collector.url) as emitter:
         for number in range(200):
-            emitter.taken_in(f"m{number}", now_ms())
+            emitter.received(f"m{number}", now_ms())
         assert emitter.flush()
         stats = emitter.stats()
         assert stats.sent + stats.sampled_out == 200
@@ -124,8 +124,8 @@ def test_a_block_that_the_collector_will_never_take_is_dropped_and_counted_and_t
     """Its event time is hours ahead: the emitter allows for a clock of its own that is behind."""
     with Emitter(pipeline, "mid", collector=collector.url) as emitter:
         assert emitter.flush()
-        emitter.taken_in("m", now_ms())
-        emitter.dead("n", now_ms() + 6 * 3_600_000, "x")
+        emitter.received("m", now_ms())
+        emitter.dead_lettered("n", now_ms() + 6 * 3_600_000, "x")
         assert emitter.flush()
         stats = emitter.stats()
         assert (stats.sent, stats.dropped) == (1, 1)

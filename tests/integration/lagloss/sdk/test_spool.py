@@ -34,7 +34,7 @@ number = 0
 print(emitter.id.hex(), flush=True)
 while True:
     for _ in range(50):
-        emitter.taken_in(f"m{number}", now_ms)
+        emitter.received(f"m{number}", now_ms)
         number += 1
     mark = emitter.mark()
     emitter.request_flush()
@@ -142,7 +142,7 @@ def test_an_outage_with_the_beacons_of_ten_minutes_at_5000_a_second_loses_none(
     """As much data as in ten minutes, and as many flushes, in less time."""
     run = uuid.uuid4().hex[:8]
     with Emitter("it-spool", "mid", bootstrap, spool=tmp_path, max_buffered=50_000) as emitter:
-        assert emitter.taken_in(f"{run}-before", time.time_ns() // 1_000_000)
+        assert emitter.received(f"{run}-before", time.time_ns() // 1_000_000)
         assert emitter.flush()
         kafka.stop()
         try:
@@ -150,8 +150,8 @@ def test_an_outage_with_the_beacons_of_ten_minutes_at_5000_a_second_loses_none(
                 now_ms = time.time_ns() // 1_000_000
                 for number in range(FLUSH_BEACONS // 2):
                     message_id = f"{run}-{flush}-{number}"
-                    assert emitter.taken_in(message_id, now_ms)
-                    assert emitter.sent_out(message_id, now_ms)
+                    assert emitter.received(message_id, now_ms)
+                    assert emitter.sent(message_id, now_ms)
                 mark = emitter.mark()
                 emitter.request_flush()
                 wait_for(lambda mark=mark: emitter.acknowledged(mark), what="a flush")  # type: ignore[misc]

@@ -51,8 +51,8 @@ def aggregate(batch: BatchPipeline) -> None:
     with batch.settings.ledger_of(AGGREGATE) as ledger:
         ledger.write("aggregated", hour=0, ids=ids)
     with Emitter(batch.settings.pipeline, AGGREGATE, batch.env[BOOTSTRAP_VARIABLE]) as emitter:
-        emitter.observe_all("in", ids, times)
-        emitter.observe_all("out", ids, times)
+        emitter.observe_all("received", ids, times)
+        emitter.observe_all("sent", ids, times)
 
 
 def await_verdicts(batch: BatchPipeline, lagloss: Settings) -> list[Verdict]:

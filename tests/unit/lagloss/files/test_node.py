@@ -68,7 +68,7 @@ def import_all(queue: NodeQueue, *, fails: bool = False) -> int:
     files = queue.receive(WaitTimeSeconds=20, MaxNumberOfMessages=10)
     for file in files:
         with suppress(OSError), queue.importing(file):
-            file.take_in(IDS, TIMES)
+            file.received(IDS, TIMES)
             if fails:
                 raise OSError("the database is away")
     return len(files)
@@ -231,8 +231,8 @@ def test_records_that_are_rejected_are_not_out(log: MemoryOutlet, node: FileNode
     queue = node.queue(sqs, URL)
     (file,) = queue.receive(WaitTimeSeconds=1)
     with queue.importing(file):
-        file.take_in(IDS, TIMES)
-        file.reject("filtered", ["a"], TIMES[:1], "robot")
+        file.received(IDS, TIMES)
+        file.filtered(["a"], TIMES[:1], "robot")
     node.close()
     assert beacons(log)["scores db.out"] == 2
     assert beacons(log)["scores db.filtered"] == 1

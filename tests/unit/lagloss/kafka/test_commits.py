@@ -32,7 +32,7 @@ def finished() -> list[str]:
 @pytest.fixture
 def handling(emitter: Emitter, finished: list[str]) -> InFlightMessage:
     made = InFlightMessage(emitter, IDENTITY, is_redelivered=True, finished=lambda: finished.append("finished"))
-    made.take_in()
+    made.received()
     return made
 
 

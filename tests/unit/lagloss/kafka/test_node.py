@@ -23,7 +23,7 @@ from lagloss.wire.format import decode_block, decode_report
 def test_a_node_that_takes_in_again_what_it_had_in_hand_says_so(options: dict[str, Any], resumes: bool) -> None:
     log = MemoryOutlet()
     with KafkaNode("orders", "mid", "unused", outlet=lambda: log, **options) as node:
-        node.emitter.taken_in("a", 0)
+        node.emitter.received("a", 0)
     assert {decode_report(value).resumes for value in log.values(REPORTS)} == {resumes}
 
 
@@ -36,7 +36,7 @@ def test_checksums_are_of_what_was_received_where_they_are_asked_for(
     with KafkaNode("orders", "mid", "unused", outlet=lambda: log, checksum=checksum) as node:
         handling = node.take(message, Commits(cast("Any", None), node.emitter).taken(message))
         assert handling is not None
-        node.sent_out(message, payload="123456789")
+        node.sent(message, payload="123456789")
     blocks = {block.checkpoint: block for block in map(decode_block, log.values(BEACONS))}
     assert blocks.keys() == {"mid.in", "mid.out"}
     for block in blocks.values():

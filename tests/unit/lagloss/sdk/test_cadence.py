@@ -85,10 +85,10 @@ def test_beacons_are_sent_soon_once_they_are_waited_for_or_enough(
     monkeypatch.setattr("lagloss.sdk.cadence.LONGEST_S", 60)
     log, now_ms = MemoryOutlet(), time.time_ns() // 1_000_000
     with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
-        assert emitter.taken_in("few", now_ms)
+        assert emitter.received("few", now_ms)
         mark = emitter.mark()
         wait_for(lambda: emitter.acknowledged(mark), 5)
-        assert all(emitter.taken_in(f"many-{at}", now_ms) for at in range(ENOUGH))
+        assert all(emitter.received(f"many-{at}", now_ms) for at in range(ENOUGH))
         wait_for(lambda: emitter.stats().sent == ENOUGH + 1, 5)
-        assert emitter.taken_in("last", now_ms)
+        assert emitter.received("last", now_ms)
     assert sum(decode_block(value).count for value in log.values(BEACONS)) == ENOUGH + 2

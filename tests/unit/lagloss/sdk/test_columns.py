@@ -77,16 +77,16 @@ def counted(observe: Callable[[Emitter], object], **options: Any) -> tuple[Any, 
     st.lists(st.tuples(IDS, TIMES), max_size=12),
     st.booleans(),
     st.sampled_from([None, "again"]),
-    st.sampled_from([("in", "taken_in", {}), ("out", "sent_out", {"to": "snk"}), ("dead", "dead", {"reason": "bad"})]),
+    st.sampled_from([("received", {}), ("sent", {"to": "snk"}), ("dead_lettered", {"reason": "bad"})]),
 )
 def test_columns_say_what_single_calls_say(
-    rows: list[tuple[Any, Any]], first: bool, replay: str | None, how: tuple[BeaconKind, str, dict[str, str]]
+    rows: list[tuple[Any, Any]], first: bool, replay: str | None, how: tuple[BeaconKind, dict[str, str]]
 ) -> None:
-    kind, method, more = how
+    kind, more = how
 
     def one_by_one(emitter: Emitter) -> None:
         for message_id, event_time in rows:
-            getattr(emitter, method)(message_id, event_time, replay=replay, **more)
+            getattr(emitter, kind)(message_id, event_time, replay=replay, **more)
 
     def at_once(emitter: Emitter) -> None:
         emitter.observe_all(kind, [row[0] for row in rows], [row[1] for row in rows], replay=replay, **more)
@@ -116,7 +116,7 @@ def test_columns_say_what_single_calls_say(
 def test_ids_and_event_times_may_be_columns_of_any_library(times: Any, column: Callable[[list[str]], Any]) -> None:
     log = MemoryOutlet()
     with Emitter("orders", "src", outlet=lambda: log, first=True) as emitter:
-        assert emitter.observe_all("in", column(["a", "b"]), times, observed_at=NOW_MS + 10) == 2
+        assert emitter.observe_all("received", column(["a", "b"]), times, observed_at=NOW_MS + 10) == 2
     blocks = [decode_block(value) for value in log.values(BEACONS)]
     assert all(block.message_ids for block in blocks)
     lags = {int(id_hash): lag for block in blocks for id_hash, lag in zip(block.id_hash, block.lag_ms, strict=True)}
@@ -126,7 +126,7 @@ def test_ids_and_event_times_may_be_columns_of_any_library(times: Any, column: C
 def test_a_column_is_the_callers_to_change_afterwards() -> None:
     log, times, ids = MemoryOutlet(), np.array([NOW_MS]), ["a"]
     with Emitter("orders", "mid", outlet=lambda: log) as emitter:
-        emitter.observe_all("in", ids, times)
+        emitter.observe_all("received", ids, times)
         times[0], ids[0] = 0, "b"
     assert sent(log) == Counter({("mid.in", NOW_MS // 60_000 * 60, None, None, hash_id("a")): 1})
 
@@ -134,15 +134,15 @@ def test_a_column_is_the_callers_to_change_afterwards() -> None:
 def test_columns_of_different_lengths_are_an_error_that_is_counted() -> None:
     log = MemoryOutlet()
     with Emitter("orders", "mid", outlet=lambda: log) as emitter:
-        assert emitter.observe_all("in", ["a", "b"], [NOW_MS]) == 0
+        assert emitter.observe_all("received", ["a", "b"], [NOW_MS]) == 0
         assert emitter.stats().errors == 1
 
 
 def test_columns_for_which_there_is_no_room_are_dropped_and_counted_by_window() -> None:
     log = MemoryOutlet(down=True)
     emitter = Emitter("orders", "mid", outlet=lambda: log, max_buffered=10)
-    assert emitter.observe_all("in", [str(at) for at in range(8)], np.full(8, NOW_MS)) == 8
-    assert emitter.observe_all("in", ["x", "y", "z"], [NOW_MS, NOW_MS, NOW_MS - 60_000]) == 0
+    assert emitter.observe_all("received", [str(at) for at in range(8)], np.full(8, NOW_MS)) == 8
+    assert emitter.observe_all("received", ["x", "y", "z"], [NOW_MS, NOW_MS, NOW_MS - 60_000]) == 0
     assert emitter.stats().buffered == 8
     log.down = False
     assert emitter.close()
@@ -155,5 +155,5 @@ def test_a_closed_emitter_refuses_columns() -> None:
     log = MemoryOutlet()
     emitter = Emitter("orders", "mid", outlet=lambda: log)
     emitter.close()
-    assert emitter.observe_all("in", ["a"], [NOW_MS]) == 0
+    assert emitter.observe_all("received", ["a"], [NOW_MS]) == 0
     assert emitter.stats().refused == 1

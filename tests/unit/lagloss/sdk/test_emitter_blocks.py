@@ -284,8 +284,8 @@ def test_datetimes_and_milliseconds_name_the_same_window() -> None:
 def test_what_is_no_traceparent_is_as_none_and_raises_nothing(odd: Any) -> None:
     log, now_ms = MemoryOutlet(down=True), time.time_ns() // 10**6
     with Emitter("p", "n", first=True, outlet=lambda: log) as emitter:
-        assert emitter.taken_in("a", now_ms, traceparent=odd)
-        assert emitter.taken_in("b", now_ms, traceparent=TRACEPARENT)
+        assert emitter.received("a", now_ms, traceparent=odd)
+        assert emitter.received("b", now_ms, traceparent=TRACEPARENT)
         kept = [value[5] or "" for value in emitter._buffer if isinstance(value, tuple)]
         assert max(map(len, kept)) <= 56
         log.down = False

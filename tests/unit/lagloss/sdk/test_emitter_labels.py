@@ -15,7 +15,7 @@ def report_of(labels: Mapping[str, str] | None = None) -> tuple[bytes, EmitterRe
     """The last report of an emitter with these labels: the bytes it begins with, and what it says."""
     outlet = MemoryOutlet()
     with Emitter("orders", "mid", outlet=lambda: outlet, labels=labels) as emitter:
-        emitter.taken_in("a", 1_780_000_020_000)
+        emitter.received("a", 1_780_000_020_000)
     value = [value for topic, _, _, value in outlet.records if topic == REPORTS][-1]
     return value[:10], decode_report(value)
 

@@ -60,11 +60,11 @@ def test_an_emitter_flags_what_was_overtaken_where_a_key_is_given() -> None:
     log, now_ms = MemoryOutlet(), time.time_ns() // 1_000_000
     with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
         for name, when, key in (("a", 9, "k"), ("b", 5, "k"), ("c", 5, "l"), ("d", 1, None), ("e", 9, b"k")):
-            assert emitter.taken_in(name, now_ms + when, key=key)
-        assert emitter.taken_in("f", now_ms, key="k", replay="again")
-        assert emitter.sent_out("a", now_ms + 9, key="k", payload_crc=7)
-        assert emitter.sent_out("b", now_ms + 5, key="k", payload_crc=7)
-        assert emitter.sent_out("g", now_ms + 5, to="x", key="k")
+            assert emitter.received(name, now_ms + when, key=key)
+        assert emitter.received("f", now_ms, key="k", replay="again")
+        assert emitter.sent("a", now_ms + 9, key="k", payload_crc=7)
+        assert emitter.sent("b", now_ms + 5, key="k", payload_crc=7)
+        assert emitter.sent("g", now_ms + 5, to="x", key="k")
     assert flagged(log, "in") == {hash_id("b")}
     assert flagged(log, "out") == {hash_id("b")}
     assert flagged(log, "out:x") == set()

@@ -22,7 +22,7 @@ class Telling(MemoryOutlet):
 
 parent = os.getpid()
 emitter = Emitter("clicks", "mid", outlet=Telling)
-emitter.taken_in("m", time.time_ns() // 1_000_000)
+emitter.received("m", time.time_ns() // 1_000_000)
 
 def wait_in_c():
     consumer = Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0})
@@ -48,8 +48,8 @@ def handle_it():
 def terminate_a_child():
     child = os.fork()
     if child == 0:
-        emitter.taken_in("c", time.time_ns() // 1_000_000)
-        emitter.taken_in("d", time.time_ns() // 1_000_000)
+        emitter.received("c", time.time_ns() // 1_000_000)
+        emitter.received("d", time.time_ns() // 1_000_000)
         os.write(1, b"forked\\n")
         Consumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}).consume(10)
     time.sleep(0.5)

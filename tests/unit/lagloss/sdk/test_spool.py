@@ -274,11 +274,11 @@ def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_wit
 ) -> None:
     log = MemoryOutlet(down=True)
     with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path) as dead:
-        dead.taken_in("m", NOW_MS)
+        dead.received("m", NOW_MS)
         mark = dead.mark()
         dead.request_flush()
         wait_for(lambda: dead.acknowledged(mark))
-        dead.taken_in("n", NOW_MS)
+        dead.received("n", NOW_MS)
         assert not dead.close(timeout_s=1)
     log.down = False
     assert log.records == []
@@ -296,11 +296,11 @@ def test_a_spool_takes_what_memory_has_no_room_for_and_stops_at_its_size(tmp_pat
     with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, max_buffered=10, spool_bytes=4_000) as emitter:
         observed = 0
         while emitter.stats().spooled_bytes < 4_000:
-            observed += sum(emitter.taken_in(f"m{observed}", NOW_MS) for _ in range(10))
+            observed += sum(emitter.received(f"m{observed}", NOW_MS) for _ in range(10))
             mark = emitter.mark()
             emitter.request_flush()
             wait_for(lambda mark=mark: emitter.acknowledged(mark))  # type: ignore[misc]
-        refused = sum(not emitter.taken_in("m", NOW_MS) for _ in range(25))
+        refused = sum(not emitter.received("m", NOW_MS) for _ in range(25))
         assert refused >= 15
         log.down = False
         assert emitter.flush()
@@ -317,7 +317,7 @@ def test_a_directory_that_cannot_be_written_leaves_the_host_with_memory(
     (tmp_path / "file").write_text("in the way")
     log = MemoryOutlet()
     with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path / "file") as emitter:
-        assert emitter.taken_in("m", NOW_MS)
+        assert emitter.received("m", NOW_MS)
         assert emitter.flush()
         assert emitter.stats().sent == 1
         assert emitter.stats().errors >= 1

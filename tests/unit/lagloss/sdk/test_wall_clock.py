@@ -35,15 +35,15 @@ def test_beacons_and_reports_go_on_within_a_flush_of_a_step(clock: list[int], st
     log = MemoryOutlet()
     with Emitter("clicks", "mid", outlet=lambda: log, first=first) as emitter:
         event_ms = time.time_ns() // 1_000_000
-        assert emitter.taken_in("before", event_ms)
+        assert emitter.received("before", event_ms)
         assert emitter.flush()
         sequence = decode_report(log.values(REPORTS)[-1]).seq
         with emitter.processing():
             clock[0] = step_ms
             began = time.monotonic()
             # what an hour old or young clock would set as event time, and what others set
-            assert emitter.taken_in("after", event_ms + step_ms)
-            assert emitter.sent_out("after", event_ms) == (not first or step_ms > 0)
+            assert emitter.received("after", event_ms + step_ms)
+            assert emitter.sent("after", event_ms) == (not first or step_ms > 0)
             wait_for(lambda: emitter.stats().sent == 3 - emitter.stats().refused, 5)
             wait_for(lambda: decode_report(log.values(REPORTS)[-1]).seq > sequence, 5)
             assert time.monotonic() - began < 10 * FLUSH_S
@@ -70,7 +70,7 @@ def test_a_tally_that_a_step_makes_look_old_goes_on_where_it_was(
         event_ms = time.time_ns() // 1_000_000
         for step_ms in (0, HOUR_MS, -HOUR_MS):
             clock[0] = step_ms
-            emitter.taken_in("m", event_ms)
+            emitter.received("m", event_ms)
             assert emitter.flush()
             assert emitter.flush()
     tallies = [tally for value in log.values(REPORTS) for tally in decode_report(value).tallies]

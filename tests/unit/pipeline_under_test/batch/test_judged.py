@@ -84,8 +84,8 @@ def aggregate(world: World) -> None:
     ids, times = list(world.sink.rows), [event.event_ms for event in world.sink.rows.values()]
     world.ledger.write("aggregated", hour=0, ids=ids)
     with Emitter(world.settings.pipeline, AGGREGATE, outlet=lambda: world.log) as emitter:
-        emitter.observe_all("in", ids, times)
-        emitter.observe_all("out", ids, times)
+        emitter.observe_all("received", ids, times)
+        emitter.observe_all("sent", ids, times)
 
 
 def judged(world: World, definition: Definition, truth: BatchTruth) -> Verdict:

@@ -1,4 +1,4 @@
-"""Windows as pandas data frames: what `lagloss.read_windows` returns."""
+"""Windows as pandas data frames, for notebooks."""
 
 from __future__ import annotations
 
@@ -6,26 +6,45 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-import pandas as pd
-
+from lagloss_server.errors import NotebookMissing
 from lagloss_server.model.window_result import contract_document, reason_rows
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from lagloss_server.times import parse_time_s
 
 if TYPE_CHECKING:
-    from lagloss.notebook import Of
+    from pandas import DataFrame
 
+Of = Literal["windows", "checkpoints", "nodes", "links", "destinations", "reasons"]
 _PARTS: Final = ("checkpoints", "nodes", "links", "destinations")
 _NESTED: Final = (*_PARTS, "crashes", "unknown_checkpoints", "reasons_by_node", "staleness_ms")
 """Fields of a window that have a frame of their own, or are no single values."""
 _MOMENTS: Final = ("window_start", "closed_at")
 
 
-def read_windows(pipeline: str, from_: str, to: str, *, of: Of, database_url: str | None) -> pd.DataFrame:
-    """Read windows as `lagloss.read_windows` says."""
+def read_windows(
+    pipeline: str, from_: str = "-1h", to: str = "now", *, of: Of = "windows", database_url: str | None = None
+) -> DataFrame:
+    """Return the windows of a pipeline with from <= start < to, oldest first, one row each.
+
+    Args:
+        pipeline: its name.
+        from_: RFC 3339 or relative (`-2h`).
+        to: likewise.
+        of: return a row for each checkpoint, node, link, destination, or reason for which messages were filtered or
+            dead-lettered, of each window, instead.
+        database_url: by default that of the settings, or of a running `lagloss up`.
+
+    Returns:
+        The columns are the fields of `lagloss windows --json`, nested ones joined by an underscore: `lost_min`,
+        `e2e_lag_ms_p95`.
+
+    Raises:
+        LaglossError: pandas is not installed, the pipeline is unknown, a time is invalid, or the database does not
+            answer.
+    """
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with closing(Store(Settings.load(database_url=database_url).require_database())) as store:
         store.check()
@@ -34,12 +53,17 @@ def read_windows(pipeline: str, from_: str, to: str, *, of: Of, database_url: st
     return windows_frame(found, of)
 
 
-def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> pd.DataFrame:
+def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> DataFrame:
     """Return a row for each window's document, or for each of its parts; empty without any.
 
     Raises:
+        NotebookMissing: pandas is not installed.
         ValueError: there is no such part.
     """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise NotebookMissing(what="read_windows", package="pandas", instead="") from error
     if of == "windows":
         rows = [{name: value for name, value in window.items() if name not in _NESTED} for window in windows]
     elif of == "reasons":
@@ -48,7 +72,7 @@ def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> p
         rows = [_of_window(window) | part for window in windows for part in _parts(window, of)]
     else:
         raise ValueError(f"expected windows, reasons, {', '.join(_PARTS)}, found {of}")
-    frame = pd.json_normalize(rows, sep="_")
+    frame: DataFrame = pd.json_normalize(rows, sep="_")
     for name in _MOMENTS:
         if name in frame:
             frame[name] = pd.to_datetime(frame[name], format="ISO8601", utc=True)

@@ -7,10 +7,9 @@ import sys
 import pandas as pd
 import pytest
 
-import lagloss
-from lagloss_server.errors import BadTime
+from lagloss_server.errors import BadTime, NotebookMissing
 from lagloss_server.model.window_result import contract_document
-from lagloss_server.queries.frames import windows_frame
+from lagloss_server.notebook import read_windows, windows_frame
 from tests.support.window_documents import clicks, document
 
 START_S = 1_795_250_400
@@ -74,9 +73,9 @@ def test_no_window_gives_an_empty_frame_and_no_part_an_error() -> None:
         windows_frame([], "hops")  # type: ignore[arg-type]
 
 
-def test_the_sdk_reads_them_and_says_what_to_install_where_it_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_time_and_a_missing_pandas_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BadTime):
-        lagloss.read_windows("clicks", "yesterday")
-    monkeypatch.setitem(sys.modules, "lagloss_server.queries.frames", None)
-    with pytest.raises(ImportError, match=r"pip install 'lagloss-server\[notebook\]'"):
-        lagloss.read_windows("clicks")
+        read_windows("clicks", "yesterday")
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(NotebookMissing, match=r"pip install 'lagloss-server\[notebook\]'"):
+        windows_frame([])

@@ -1,12 +1,12 @@
-"""Windows of a real database as data frames, by the SDK's function."""
+"""Windows of a real database as data frames."""
 
 from __future__ import annotations
 
 import pytest
 
-import lagloss
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.notebook import read_windows
 from lagloss_server.store.store import Store
 from tests.support.stored_windows import Stored, days_ago
 
@@ -16,9 +16,9 @@ def test_windows_are_rows_oldest_first(store: Store, database_url: str) -> None:
     for at, lost in enumerate((0, 3)):
         stored.close(start_s + 60 * at, 100, lost)
     span = rfc3339(start_s), rfc3339(start_s + 120)
-    frame = lagloss.read_windows("chain", *span, database_url=database_url)
+    frame = read_windows("chain", *span, database_url=database_url)
     assert frame[["messages", "lost_min", "verdict"]].values.tolist() == [[100, 0, "ok"], [100, 3, "loss"]]
-    points = lagloss.read_windows("chain", *span, of="checkpoints", database_url=database_url)
+    points = read_windows("chain", *span, of="checkpoints", database_url=database_url)
     assert points["name"].tolist() == ["src.in", "snk.out"] * 2
     with pytest.raises(UnknownPipeline):
-        lagloss.read_windows("nowhere", database_url=database_url)
+        read_windows("nowhere", database_url=database_url)
