@@ -95,7 +95,7 @@ class Service:
 def test_a_request_is_in_once_and_leaves_by_what_it_is_answered(path: str, exit_: str) -> None:
     service = Service()
     service.post(path, json={"number": 1})
-    assert service.emitter._beacons.in_hand_since() is None
+    assert service.emitter._beacons.in_flight_since() is None
     assert service.beacons() == {"shop.in": 1, exit_: 1}
 
 

@@ -46,9 +46,9 @@ def test_all_messages_of_a_batch_are_out_at_its_end_and_in_hand_until_then() -> 
     with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
         emitter.received("a", NOW_MS)
         with batch(emitter, [("a", NOW_MS)], to="mail") as messages:
-            messages.take("b", NOW_MS)
-            assert emitter._beacons.in_hand_since() is not None
-        assert emitter._beacons.in_hand_since() is None
+            messages.received("b", NOW_MS)
+            assert emitter._beacons.in_flight_since() is not None
+        assert emitter._beacons.in_flight_since() is None
     assert counts(log) == {"warehouse.in": 2, "warehouse.out:mail": 2}
 
 
@@ -58,8 +58,8 @@ def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
         again = Identity("a", NOW_MS, "again")
         again.report(emitter.received)
         with batch(emitter, [again]) as messages:
-            messages.take("b", NOW_MS, "again")
-            messages.take("c", NOW_MS)
+            messages.received("b", NOW_MS, "again")
+            messages.received("c", NOW_MS)
     replays = Counter[tuple[str, str | None]]()
     for block in map(decode_block, log.values(BEACONS)):
         replays[block.checkpoint, block.replay] += block.count
@@ -69,8 +69,8 @@ def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
 def test_a_batch_takes_in_with_the_trace_of_each_message() -> None:
     log = MemoryOutlet()
     with Emitter("orders", "shop", first=True, outlet=lambda: log) as emitter, batch(emitter) as messages:
-        messages.take(*Identity("a", NOW_MS, None, TRACEPARENT))
-        messages.take("b", NOW_MS)
+        messages.received(*Identity("a", NOW_MS, None, TRACEPARENT))
+        messages.received("b", NOW_MS)
     assert counts(log) == {"shop.in": 2, "shop.out": 2}
     assert traced(log) == {hash_id("a")}
 
@@ -79,9 +79,9 @@ def test_none_of_a_batch_that_raises_is_out() -> None:
     log = MemoryOutlet()
     with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
         with suppress(OSError), batch(emitter) as messages:
-            messages.take("a", NOW_MS)
+            messages.received("a", NOW_MS)
             raise OSError("refused")
-        assert emitter._beacons.in_hand_since() is None
+        assert emitter._beacons.in_flight_since() is None
     assert counts(log) == {"warehouse.in": 1}
 
 
@@ -107,7 +107,7 @@ def test_a_spark_task_counts_rows_without_id_or_time_and_sends_the_others_on_the
     rows = [pa.RecordBatch.from_pydict({"id": ["a", None, "b"], "time": [NOW_MS, NOW_MS, None]})]
     counted = SimpleNamespace(add=lambda number: skipped.update(rows=number))
     observation = SparkObservation(
-        "orders", "load", "out", "id", "time", None, "ga", skipped=counted, options={"outlet": lambda: log}
+        "orders", "load", "sent", "id", "time", None, "ga", skipped=counted, options={"outlet": lambda: log}
     )
     assert list(observe_partition(observation, rows)) == rows
     assert counts(log) == {"load.out:ga": 1}
@@ -118,7 +118,7 @@ def test_a_spark_task_that_is_stopped_in_between_closes_its_emitter() -> None:
     log = MemoryOutlet()
     rows = [pa.RecordBatch.from_pydict({"id": ["a"], "time": [NOW_MS]})] * 2
     task = observe_partition(
-        SparkObservation("orders", "load", "out", "id", "time", None, options={"outlet": lambda: log}), rows
+        SparkObservation("orders", "load", "sent", "id", "time", None, options={"outlet": lambda: log}), rows
     )
     next(task)
     task.close()
@@ -146,7 +146,9 @@ def test_a_spark_task_of_the_first_node_sends_the_traces_of_its_column() -> None
     columns = {"id": ["a", "b", None], "time": [now_ms] * 3, "parent": [TRACEPARENT, None, TRACEPARENT]}
     rows = [pa.RecordBatch.from_pydict(columns)]
     options = {"outlet": lambda: log, "first": True}
-    observation = SparkObservation("orders", "load", "in", "id", "time", None, options=options, trace_column="parent")
+    observation = SparkObservation(
+        "orders", "load", "received", "id", "time", None, options=options, trace_column="parent"
+    )
     assert list(observe_partition(observation, rows)) == rows
     assert counts(log) == {"load.in": 2}
     assert traced(log) == {hash_id("a")}
@@ -158,7 +160,9 @@ def test_a_spark_task_sends_checksums_of_its_column(payloads: list[Any]) -> None
     columns = {"id": ["a", "b", "c"], "time": [now_ms] * 3, "value": payloads}
     rows = [pa.RecordBatch.from_pydict(columns)]
     options = {"outlet": lambda: log}
-    observation = SparkObservation("orders", "load", "out", "id", "time", None, options=options, payload_column="value")
+    observation = SparkObservation(
+        "orders", "load", "sent", "id", "time", None, options=options, payload_column="value"
+    )
     assert list(observe_partition(observation, rows)) == rows
     assert counts(log) == {"load.out": 3}
     crcs = [

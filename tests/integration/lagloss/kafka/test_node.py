@@ -366,7 +366,7 @@ def test_a_first_node_takes_in_what_it_produces_and_what_fails_is_not_out(make_s
     producer.produce(f"{service.topic}.out", "three", partition=99)
     producer.flush(20)
     assert service.beacons() == {"mid.in": 3, "mid.out": 2}
-    assert service.node.emitter._beacons.in_hand_since() is None
+    assert service.node.emitter._beacons.in_flight_since() is None
 
 
 def test_a_thread_of_the_producers_own_waits_for_delivery_reports(make_service: MakeService) -> None:

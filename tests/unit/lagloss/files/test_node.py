@@ -108,9 +108,9 @@ def test_a_file_that_could_not_be_stored_is_in_hand_until_it_is_and_comes_in_onc
     node = FileNode("scores", "landing", files="scores-files", first=True, outlet=lambda: log)
     with pytest.raises(ConnectionError):
         node.bucket(s3).put(IDS, TIMES, Bucket="raw", Key=KEY, Body=b"rows")
-    assert node.records._beacons.in_hand_since() is not None
+    assert node.records._beacons.in_flight_since() is not None
     node.bucket(s3).put(IDS, TIMES, Bucket="raw", Key=KEY, Body=b"rows")
-    assert node.records._beacons.in_hand_since() is None
+    assert node.records._beacons.in_flight_since() is None
     assert node.close()
     assert beacons(log)["scores landing.in"] == beacons(log)["scores landing.out"] == 3
 
@@ -211,11 +211,11 @@ def test_a_try_that_fails_leaves_the_file_in_hand_and_the_last_one_is_dead_with_
 ) -> None:
     queue = node.queue(sqs, URL)
     import_all(queue, fails=True)
-    assert node.records._beacons.in_hand_since() is not None
+    assert node.records._beacons.in_flight_since() is not None
     assert not queue.progress.is_settled
     sqs.now_ms += 31_000
     import_all(queue, fails=True)
-    assert node.records._beacons.in_hand_since() is None
+    assert node.records._beacons.in_flight_since() is None
     node.close()
     assert sqs.deleted == []
     assert reasons(log) == {("db.dead", "OSError")}

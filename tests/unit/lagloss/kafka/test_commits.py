@@ -198,9 +198,9 @@ def test_a_failed_output_of_a_message_that_is_dead_does_not_keep_it(
 def test_a_message_is_work_in_hand_until_it_is_finished(emitter: Emitter, handling: InFlightMessage) -> None:
     handling.add_output("mail")
     handling.end_handling()
-    assert emitter._beacons.in_hand_since() is not None
+    assert emitter._beacons.in_flight_since() is not None
     handling.acknowledged()
-    assert emitter._beacons.in_hand_since() is None
+    assert emitter._beacons.in_flight_since() is None
 
 
 def test_a_message_is_current_inside_the_block_and_at_its_own_node_only(

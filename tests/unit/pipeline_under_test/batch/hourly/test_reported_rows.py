@@ -31,7 +31,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> MemoryOutlet:
 
 def test_rows_are_reported_live_and_what_an_earlier_run_reported_as_a_replay(log: MemoryOutlet) -> None:
     batches = [batch(("a", False), ("b", True)), batch(("c", False))]
-    (found,) = rows._report_batches("scores", "aggregate", "out", "rerun", iter(batches))
+    (found,) = rows._report_batches("scores", "aggregate", "sent", "rerun", iter(batches))
     assert found.to_pydict() == {"reported": [3]}
     sent: Counter[tuple[str, str | None, int]] = Counter()
     for value in log.values(BEACONS):
@@ -51,7 +51,7 @@ def test_a_task_whose_beacons_are_not_acknowledged_fails(monkeypatch: pytest.Mon
     monkeypatch.setattr(rows, "CLOSE_S", 0.2)
     monkeypatch.setattr(rows, "Emitter", partial(Emitter, outlet=lambda: MemoryOutlet(down=True)))
     with pytest.raises(rows.BeaconsMissing):
-        list(rows._report_batches("scores", "aggregate", "in", "rerun", [batch(("a", False))]))
+        list(rows._report_batches("scores", "aggregate", "received", "rerun", [batch(("a", False))]))
 
 
 def test_the_job_reports_when_the_oldest_event_was_imported_that_waits(log: MemoryOutlet) -> None:
