@@ -8,6 +8,7 @@ No header says where a request comes from: what a proxy writes there is read by 
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import sys
 import time
@@ -29,6 +30,9 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_HELD_BYTES: Final = 32 * 1024 * 1024
 """Limit of the bodies of all requests in progress."""
+MAX_UNCOLLECTED_BYTES: Final = 8 * 1024 * 1024
+"""Size of the bodies of ended requests after which garbage is collected. FastAPI leaves a refused body in a cycle of an
+exception and its frame, which Python counts as one object of thousands."""
 MAX_PIPELINED: Final = 8
 """Limit of the requests of a connection that wait for the answer to an earlier one; browsers and proxies send none."""
 HEAD_S: Final = 10.0
@@ -163,6 +167,7 @@ class HttpServer(uvicorn.Server):
         """By connection the bytes that its client has not read, and when it last read any."""
 
     def run(self, *args: Any, **kwargs: Any) -> None:
+        gc.freeze()  # modules and caches of the start: going through them takes most of the time of a collection
         with suppress(KeyboardInterrupt):  # uvicorn ends by the signal that it got
             super().run(*args, **kwargs)
         if not self.started:
@@ -209,6 +214,7 @@ class BoundedBodies:
         self._app = app
         self.max_bytes = max_bytes
         self.held_bytes = 0
+        self._uncollected_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -230,9 +236,16 @@ class BoundedBodies:
             if body.refusal is None:  # else it is the application's, whose body ended early
                 raise
         finally:
-            self.held_bytes -= body.size
+            self._release(body.size)
         if body.refusal is not None and not is_answered:
             await body.refusal.response()(scope, receive, send)
+
+    def _release(self, size: int) -> None:
+        self.held_bytes -= size
+        self._uncollected_bytes += size
+        if self._uncollected_bytes > MAX_UNCOLLECTED_BYTES:
+            self._uncollected_bytes = 0
+            gc.collect()
 
 
 class _Body:
