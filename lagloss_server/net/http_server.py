@@ -12,6 +12,7 @@ import gc
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from types import FrameType
@@ -19,7 +20,7 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lagloss.errors import EXIT_UNREACHABLE
 from lagloss_server import ending
@@ -66,6 +67,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.resumed_at = 0.0
         """When most of what there was to send had been sent, on the loop's clock."""
         self._is_in_head = self._is_in_message = False
+        self._unanswered = deque[RequestResponseCycle]()
         self._gets_on = False
         self._useless_bytes = 0
         """Received since the request last got on."""
@@ -77,6 +79,21 @@ class BoundedHttp(HttpToolsProtocol):
             others = (each for each in self.connections if isinstance(each, BoundedHttp) and each is not self)
             idle = [each for each in others if each.is_idle and not each.transport.is_closing()]
             min(idle, key=lambda each: each.idle_since, default=self).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._give_up()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Have no answer written any more. uvicorn does so for the newest request only: each other one would be an
+        exception in the log, with its traceback."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         # In pieces: the 256 kB that may come at a time would be parsed whole before anything could be counted.
@@ -110,7 +127,10 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at a time")
         self._is_in_head, self._gets_on, self.is_idle, self.head_since = False, True, False, None
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:  # else it becomes a WebSocket
+            self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._gets_on = True
@@ -121,6 +141,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
         self.is_idle, self.idle_since = self.cycle.response_complete, self.loop.time()
         self.head_since = self.idle_since if self._is_in_message else None  # the rest of its body is due, too
