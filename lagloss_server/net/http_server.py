@@ -8,9 +8,11 @@ No header says where a request comes from: what a proxy writes there is read by 
 from __future__ import annotations
 
 import asyncio
+import gc
 import resource
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from types import FrameType
@@ -18,7 +20,7 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lagloss.errors import EXIT_UNREACHABLE
 from lagloss_server import ending
@@ -29,6 +31,9 @@ MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_BODY_BYTES: Final = 1024 * 1024
 MAX_HELD_BYTES: Final = 32 * 1024 * 1024
 """Limit of the bodies of all requests in progress."""
+MAX_UNCOLLECTED_BYTES: Final = 8 * 1024 * 1024
+"""Size of the bodies of ended requests after which garbage is collected. FastAPI leaves a refused body in a cycle of an
+exception and its frame, which Python counts as one object of thousands."""
 MAX_PIPELINED: Final = 8
 """Limit of the requests of a connection that wait for the answer to an earlier one; browsers and proxies send none."""
 HEAD_S: Final = 10.0
@@ -62,6 +67,7 @@ class BoundedHttp(HttpToolsProtocol):
         self.resumed_at = 0.0
         """When most of what there was to send had been sent, on the loop's clock."""
         self._is_in_head = self._is_in_message = False
+        self._unanswered = deque[RequestResponseCycle]()
         self._gets_on = False
         self._useless_bytes = 0
         """Received since the request last got on."""
@@ -73,6 +79,21 @@ class BoundedHttp(HttpToolsProtocol):
             others = (each for each in self.connections if isinstance(each, BoundedHttp) and each is not self)
             idle = [each for each in others if each.is_idle and not each.transport.is_closing()]
             min(idle, key=lambda each: each.idle_since, default=self).transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._give_up()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(msg)
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Have no answer written any more. uvicorn does so for the newest request only: each other one would be an
+        exception in the log, with its traceback."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
         # In pieces: the 256 kB that may come at a time would be parsed whole before anything could be counted.
@@ -106,7 +127,10 @@ class BoundedHttp(HttpToolsProtocol):
         if len(self.pipeline) >= MAX_PIPELINED:
             raise ValueError("too many requests at a time")
         self._is_in_head, self._gets_on, self.is_idle, self.head_since = False, True, False, None
+        before = self.cycle
         super().on_headers_complete()
+        if self.cycle is not before:  # else it becomes a WebSocket
+            self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         self._gets_on = True
@@ -117,6 +141,7 @@ class BoundedHttp(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
+        self._unanswered.popleft()
         super().on_response_complete()
         self.is_idle, self.idle_since = self.cycle.response_complete, self.loop.time()
         self.head_since = self.idle_since if self._is_in_message else None  # the rest of its body is due, too
@@ -163,6 +188,7 @@ class HttpServer(uvicorn.Server):
         """By connection the bytes that its client has not read, and when it last read any."""
 
     def run(self, *args: Any, **kwargs: Any) -> None:
+        gc.freeze()  # modules and caches of the start: going through them takes most of the time of a collection
         with suppress(KeyboardInterrupt):  # uvicorn ends by the signal that it got
             super().run(*args, **kwargs)
         if not self.started:
@@ -209,6 +235,7 @@ class BoundedBodies:
         self._app = app
         self.max_bytes = max_bytes
         self.held_bytes = 0
+        self._uncollected_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -230,9 +257,16 @@ class BoundedBodies:
             if body.refusal is None:  # else it is the application's, whose body ended early
                 raise
         finally:
-            self.held_bytes -= body.size
+            self._release(body.size)
         if body.refusal is not None and not is_answered:
             await body.refusal.response()(scope, receive, send)
+
+    def _release(self, size: int) -> None:
+        self.held_bytes -= size
+        self._uncollected_bytes += size
+        if self._uncollected_bytes > MAX_UNCOLLECTED_BYTES:
+            self._uncollected_bytes = 0
+            gc.collect()
 
 
 class _Body:

@@ -83,6 +83,13 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
     return found
 
 
+def crowded(connection: Connection, pipelines: Collection[str], most: int) -> set[str]:
+    """Return which of these pipelines have more than `most` emitters."""
+    emitter = tables.EmitterRow
+    counted = select(emitter.pipeline).where(is_any(emitter.pipeline, sorted(pipelines))).group_by(emitter.pipeline)
+    return set(connection.execute(counted.having(func.count() > most)).scalars())
+
+
 def last_words(
     offsets_at: Callable[[int], Mapping[int, int]], silent: Iterable[EmitterState], held: Mapping[int, Watermarks]
 ) -> list[OffsetRange]:

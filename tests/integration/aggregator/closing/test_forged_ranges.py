@@ -13,7 +13,7 @@ from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
 
 from aggregator import quarantine
-from aggregator.closing import wide_reads
+from aggregator.closing import closer, wide_reads
 from aggregator.closing.schedule import SETTLE_MS
 from lagloss.wire.format import (
     BeaconBlock,
@@ -83,12 +83,14 @@ class Tenants:
                 self._producer.flush(60)
         assert self._producer.flush(60) == 0
 
-    def report(self, pipeline: str, window: int, beacons: int, ranges: Sequence[OffsetRange]) -> None:
+    def report(
+        self, pipeline: str, window: int, beacons: int, ranges: Sequence[OffsetRange], emitter: str = ""
+    ) -> None:
         self.seq += 1
         start_s, now_ms = self.start_s + 60 * window, int(time.time() * 1000)
         tally = Tally("src.in", start_s, beacons, 0, Sketch(), tuple(ranges))
         report = EmitterReport(
-            pipeline, "src", pipeline.encode().ljust(16), "", self.seq, self.start_s * 1000, now_ms, False,
+            pipeline, "src", (emitter or pipeline).encode().ljust(16), "", self.seq, self.start_s * 1000, now_ms, False,
             now_ms // 1000, (), (tally,),
         )  # fmt: skip
         self._producer.produce(self.reports, encode_report(report), pipeline.encode())
@@ -184,3 +186,23 @@ def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenan
     print(f"wide: closed after {seconds:.2f} s, undisturbed {undisturbed:.2f} s")
     assert seconds <= undisturbed + 2
     assert (other["messages"], "evidence:src" in other["reasons"]) == (80, False)
+
+
+def test_a_pipeline_with_many_emitters_is_closed_after_the_others(
+    tenants: Tenants, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closer, "MANY_EMITTERS", 3)
+    closed = list[str]()
+    store_closings = tenants.parts.closer._store
+    monkeypatch.setattr(
+        tenants.parts.closer,
+        "_store",
+        lambda connection, known, found: (
+            closed.extend(closing.window[0] for closing in found) or store_closings(connection, known, found)
+        ),
+    )
+    for at in range(4):
+        tenants.report(FORGER, 3, 1, [], f"emitter-{at}")
+    tenants.report(HONEST, 3, 3, tenants.send(HONEST, 3, ["a", "b", "c"]))
+    tenants.close(3, FORGER, HONEST)
+    assert list(dict.fromkeys(closed)) == [HONEST, FORGER]
