@@ -81,7 +81,7 @@ def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> D
 
 def _parts(window: Mapping[str, Any], of: Of) -> Iterator[dict[str, Any]]:
     """Yield the rows of a list in a window; those of checkpoints with their staleness."""
-    stale_ms = window.get("staleness_ms", {})
+    stale_ms = window["staleness_ms"]
     for part in window.get(of, ()):
         yield {**part, "staleness_ms": stale_ms.get(part["name"])} if of == "checkpoints" else dict(part)
 

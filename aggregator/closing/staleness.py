@@ -7,8 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, Connection, Text, cast, func, or_, select, text
-from sqlalchemy.dialects.postgresql import JSONB, JSONPATH
+from sqlalchemy import BigInteger, Connection, Text, select, text
 
 from aggregator.closing.window_store import Closing
 from lagloss.wire.sketch import bin_value_ms
@@ -180,16 +179,12 @@ def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
         zip(starts, firsts, lasts, strict=True), pipeline=Text(), first=BigInteger(), last=BigInteger()
     )
     window = tables.table_of(tables.WindowRow)
-    of_before = func.jsonb_path_exists(
-        cast(window.c.document_json, JSONB), cast(f"$.staleness_ms.* ? (@ >= {FRESH_MS})", JSONPATH)
-    )
-    is_stale = or_(window.c.stale_ms >= FRESH_MS, of_before)
     return list(
         connection.execute(
             select(window.c.pipeline, window.c.window_start, window.c.basis, window.c.document)
             .join(asked, window.c.pipeline == asked.c.pipeline)
             .where(window.c.window_start > asked.c.first, window.c.window_start < asked.c.last)
-            .where(window.c.state == "closed", window.c.basis < basis, is_stale)
+            .where(window.c.state == "closed", window.c.basis < basis, window.c.stale_ms >= FRESH_MS)
             .where(window.c.window_start > min(firsts), window.c.window_start < max(lasts))  # for the planner
         )
     )

@@ -180,7 +180,6 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
         "deadline": closing.deadline,
         "log_start": as_json([list(start) for start in closing.log_start]),
         "document": pack_json(document),
-        "document_json": None,
         "stale_ms": max(result.staleness_ms.values(), default=None),
         "facts": closing.facts.pack(),
     }

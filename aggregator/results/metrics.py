@@ -59,8 +59,7 @@ def _one(read: Callable[[_Row], float | None]) -> _Read:
 
 
 def _field(name: str, scale: float = 1.0) -> _Read:
-    """Read a number; results of earlier versions have not all of them."""
-    return _one(lambda row: None if row.get(name) is None else row[name] * scale)
+    return _one(lambda row: None if row[name] is None else row[name] * scale)
 
 
 def _bounds(read: Callable[[_Row], Mapping[str, float | None] | None]) -> _Read:
@@ -70,7 +69,7 @@ def _bounds(read: Callable[[_Row], Mapping[str, float | None] | None]) -> _Read:
 def _percentiles(name: str) -> _Read:
     def read(row: _Row) -> Iterator[tuple[tuple[str, ...], float | None]]:
         for percentile in PERCENTILES:
-            value = (row.get(name) or {}).get(percentile)
+            value = row[name].get(percentile)  # most have no max
             yield (percentile,), None if value is None else value / 1_000
 
     return read
@@ -84,7 +83,7 @@ def _each(rows: str, names: tuple[str, ...], read: _Read) -> Callable[[PipelineR
     """Read each row of a list in the window, labelled with these fields of it."""
 
     def found(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
-        for row in result.window.get(rows, ()):
+        for row in result.window[rows]:
             place = tuple(str(row[name]) for name in names)
             yield from (((*place, *labels), value) for labels, value in read(row))
 
@@ -120,7 +119,7 @@ def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float
 
 
 def _staleness(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
-    return (((name,), stale_ms / 1_000) for name, stale_ms in result.window.get("staleness_ms", {}).items())
+    return (((name,), stale_ms / 1_000) for name, stale_ms in result.window["staleness_ms"].items())
 
 
 _DESTINATION: Final = ("destination",)

@@ -49,7 +49,7 @@ def read_history(
     REPEATABLE READ transaction."""
     documents_from_s, first_s = from_s - CONTEXT_S, from_s - LONGEST_S
     in_span = (_WINDOW.c.pipeline == pipeline, _WINDOW.c.window_start < to_s)
-    counts = select(*(column for column in _WINDOW.c if column.name not in ("document", "document_json", "facts")))
+    counts = select(*(column for column in _WINDOW.c if column.name not in ("document", "facts")))
     closings, filled_in = [], set()
     for row in connection.execute(counts.where(*in_span, _WINDOW.c.window_start >= first_s)):
         if row.history:

@@ -69,7 +69,7 @@ def suffering(documents: Sequence[Document]) -> list[Document]:
     """Return what became of the messages due at each destination over some windows, those with the most lost, late or
     dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
     windows: defaultdict[str, list[PartSums]] = defaultdict(list)
-    for there in (there for document in documents for there in document.get("destinations", ())):
+    for there in (there for document in documents for there in document["destinations"]):
         windows[there["name"]].append(PartSums.of_window(there, Sketch()))
     totals = {name: PartSums.merged(parts) for name, parts in windows.items()}
     worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
@@ -102,14 +102,14 @@ def incident_body(incident: Incident, change: str, labels: Mapping[str, str], da
             **{name: document[name] for name in dated},
         },
         "breach": {
-            "what": detail.get("what", incident.kind),
+            "what": detail["what"],
             "unit": incident.unit,
             **document["breach"],
             "window_start": rfc3339(incident.last_window_s),
             "window_end": rfc3339(incident.last_window_s + WINDOW_S),
             "worst_window_start": None if worst_s is None else rfc3339(worst_s),
-            "messages": detail.get("messages"),
-            "lost": detail.get("lost"),
+            "messages": detail["messages"],
+            "lost": detail["lost"],
         },
         **{name: document[name] for name in _SHOWN},
         "commands": {

@@ -412,13 +412,13 @@ class _Work:
         else:
             evidence = self._evidence(rule, change, assessment.places).document(self.trace_links)
         return {
-            **{name: evidence.get(name) for name in ("where", "destinations", "examples", "messages", "lost", "blame")},
+            **{name: evidence[name] for name in ("where", "destinations", "examples", "messages", "lost", "blame")},
             "breaches": incidents.ranges(change.breaches),
             "what": rule.what,
             "unit": rule.unit,
             "text": text_of(rule, change, assessment),
-            "worst_window": worst_window[-1] if worst_window else before.get("worst_window"),
-            "windows": len(change.breaches) or before.get("windows", 1),
+            "worst_window": worst_window[-1] if worst_window else before["worst_window"],
+            "windows": len(change.breaches) or before["windows"],
             "notes": [*before.get("notes", ()), *notes][-MAX_NOTES:],
             "resolved_because": change.why or None,
         }

@@ -154,16 +154,15 @@ def _further(
 
 
 def is_raised(known: Document, now: Document) -> bool:
-    """Return whether the receiver of the one body knows of a ticket that is a page now. Bodies of the first version
-    have no severity: all were pages."""
-    before, after = (body["incident"].get("severity", "critical") for body in (known, now))
+    """Return whether the receiver of the one body knows of a ticket that is a page now."""
+    before, after = (body["incident"]["severity"] for body in (known, now))
     return bool(before != "critical" and after == "critical")
 
 
 def is_of_severity(row: SentNotification, severity: str) -> bool:
     """Return whether a notification was of the incident as it is now, and not of the ticket that it was before; the end
     of one counts for both."""
-    return row.action == "resolve" or bool(row.body["incident"].get("severity", severity) == severity)
+    return row.action == "resolve" or bool(row.body["incident"]["severity"] == severity)
 
 
 def is_news(known: Document, now: Document) -> bool:

@@ -107,7 +107,7 @@ def _of_pipeline(what: What, document: Document) -> float | None:
 
 
 def _at_destination(what: What, name: str, document: Document) -> float | None:
-    there = _row(document.get("destinations", ()), "name", name)
+    there = _row(document["destinations"], "name", name)
     if there is None:
         return None
     if what in ("p50", "p95", "p99"):

@@ -55,7 +55,7 @@ def _missing_evidence(breached: Sequence[Document], kind: PlaceKind, name: str) 
     node = name.partition("->")[2] if kind == "link" else name
     incomplete = sum(f"evidence:{node}" in window["reasons"] for window in breached)
     dead = dict.fromkeys(
-        crash["emitter"] for window in breached for crash in window.get("crashes", ()) if crash["node"] == node
+        crash["emitter"] for window in breached for crash in window["crashes"] if crash["node"] == node
     )
     if not incomplete:
         at = f"{node}.in has" if kind == "link" else f"{node}'s exits have"

@@ -17,7 +17,7 @@ from lagloss_server.model.window_result import loss_ratio_of
 def destinations(window: dict[str, Any], sla: Sla) -> Part | None:
     """Return the numbers of each destination of a window beside its targets, the worst first; None for a single one,
     which the window's own numbers are of."""
-    found = window.get("destinations") or []
+    found = window["destinations"]
     if len(found) < 2:
         return None
     rows = [_destination(there, sla) for there in sorted(found, key=lambda there: _badness(there, sla), reverse=True)]

@@ -168,14 +168,14 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         durations={
             label: Lags(**kept, max=None)
             for label, kept in [
-                *((f"node {node['name']}", node.get("process_duration_ms")) for node in window["nodes"]),
-                *((f"link {link['from']}->{link['to']}", link.get("queue_time_ms")) for link in window["links"]),
+                *((f"node {node['name']}", node["process_duration_ms"]) for node in window["nodes"]),
+                *((f"link {link['from']}->{link['to']}", link["queue_time_ms"]) for link in window["links"]),
             ]
-            if kept and kept["p95"] is not None
+            if kept["p95"] is not None
         },
-        reasons=window.get("reasons_by_node") or {},
-        destinations=window.get("destinations") or (),
-        sources=window.get("sources") or (),
+        reasons=window["reasons_by_node"] or {},
+        destinations=window["destinations"],
+        sources=window.get("sources", ()),
         history=window["history"],
     )
 

@@ -312,7 +312,7 @@ def _read_lags(
         places = ((name, newest[name].window_start) for name in others)
         here = tables.at_places(window.pipeline, window.window_start, places)
         with store.engine.connect() as connection:
-            rows = connection.execute(select(window.pipeline, window.document, window.document_json).where(*here))
+            rows = connection.execute(select(window.pipeline, window.document).where(*here))
             found |= {row.pipeline: row.document["e2e_lag_ms"] for row in rows}
     return found
 

@@ -167,9 +167,7 @@ def places(report: Report) -> ReportSection | None:
     places = lost_places(report.whole.total)[:MAX_ROWS]
     title, lost = "Where messages were lost", report.whole.total.lost_max
     if not places:
-        note = (
-            "No place is kept of these losses: they are older than the record of places." if lost else "None were lost."
-        )
+        note = "No place is known of these losses." if lost else "None were lost."
         return ReportSection(title, (note,))
     certain = report.whole.total.lost_min
     rows = [

@@ -102,12 +102,6 @@ class Sketch:
         )
 
     @classmethod
-    def unpacked(cls, packed: Sequence[Sequence[int]]) -> Sketch:
-        """Rebuild a sketch from the result of `pack`."""
-        keys, counts = packed
-        return cls(np.array(keys, np.int32), np.array(counts, np.int64))
-
-    @classmethod
     def merged(cls, sketches: Iterable[Sketch]) -> Sketch:
         """Return the sketch of all lags in `sketches`."""
         parts = [sketch for sketch in sketches if sketch.keys.size]
@@ -146,10 +140,6 @@ class Sketch:
         (`bin_value_ms`).
         """
         return sum(count for key, count in self.bins().items() if bin_value_ms(key) <= lag_ms)
-
-    def pack(self) -> list[list[int]]:
-        """Return the keys, ascending, and their counts: the form in which a sketch is stored as JSON."""
-        return [self.keys.tolist(), self.counts.tolist()]
 
     def to_bytes(self) -> bytes:
         """Return key and count of each bin, as Avro's encoding of a report has them."""

@@ -58,7 +58,7 @@ def _parts(window: dict[str, Any], kind: str, word: str) -> list[tuple[str, ...]
 
 def _reasons(window: dict[str, Any]) -> list[str]:
     """Return the reasons, with the size of the sample at `sample`."""
-    return [fmt.sampled(window.get("sample")) if reason == "sample" else reason for reason in window["reasons"]]
+    return [fmt.sampled(window["sample"]) if reason == "sample" else reason for reason in window["reasons"]]
 
 
 def _order(window: dict[str, Any]) -> list[str]:
@@ -69,5 +69,5 @@ def _order(window: dict[str, Any]) -> list[str]:
 
 def _clocks(window: dict[str, Any]) -> list[str]:
     """Return a note if hosts' clocks disagree: a missing message then stays pending for that much longer."""
-    apart_ms = window.get("clock_skew_ms")
+    apart_ms = window["clock_skew_ms"]
     return [f"clocks {fmt.duration(apart_ms)} apart"] if apart_ms else []

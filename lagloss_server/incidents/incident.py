@@ -12,7 +12,6 @@ from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, func, select
 
-from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.model.matchers import labels_of
@@ -75,8 +74,8 @@ class Incident:
     Windows: starts in epoch s. `value` (of the last window), `worst`, and `target` are in the rule's `unit`. `detail`:
     `what`, `unit`, and `text` (value against target) of the rule; `where` (worst first), `blame` (what the bad messages
     have in common), `examples`, `messages`, and `lost` of the newest breached windows; `breaches` as ranges of windows,
-    `windows` (their number), `worst_window`, `notes`, `resolved_because`. Properties read it, since rows of older
-    versions lack some of that. `runbooks`: address of the pipeline's own, from its newest definition.
+    `windows` (their number), `worst_window`, `notes`, `resolved_because`. `runbooks`: address of the pipeline's own,
+    from its newest definition.
     """
 
     id: UUID
@@ -116,51 +115,51 @@ class Incident:
 
     @property
     def resolved_because(self) -> str | None:
-        return self.detail.get("resolved_because")
+        because: str | None = self.detail["resolved_because"]
+        return because
 
     @property
     def text(self) -> str:
-        text: str | None = self.detail.get("text")
-        # rows without a text are older than all rules but that of loss
-        return text or f"{fmt.percent(self.value)} of messages lost, target {fmt.percent(self.target)}"
+        return str(self.detail["text"])
 
     @property
     def unit(self) -> str:
         """`ratio`, `ms`, `s` or `times`."""
-        return str(self.detail.get("unit", "ratio"))
+        return str(self.detail["unit"])
 
     @property
     def windows(self) -> int:
         """Number of windows that breach."""
-        windows: int | None = self.detail.get("windows")
-        return windows or sum((last - first) // WINDOW_S + 1 for first, last in self.detail.get("breaches", ()))
+        return int(self.detail["windows"])
 
     @property
     def worst_window_s(self) -> int | None:
-        return self.detail.get("worst_window")
+        start_s: int | None = self.detail["worst_window"]
+        return start_s
 
     @property
     def where(self) -> list[Document]:
-        return self.detail.get("where") or []
+        return list(self.detail["where"])
 
     @property
     def destinations(self) -> list[Document]:
         """What became of the messages due at each destination in its newest windows, the worst first."""
-        return self.detail.get("destinations") or []
+        return list(self.detail["destinations"])
 
     @property
     def examples(self) -> list[Document]:
-        return self.detail.get("examples") or []
+        return list(self.detail["examples"])
 
     @property
     def blame(self) -> Document | None:
         """What the bad messages have in common, as `lagloss blame --json` has it."""
-        return self.detail.get("blame")
+        blame: Document | None = self.detail["blame"]
+        return blame
 
     @property
     def cause(self) -> str | None:
         """What was concluded of the bad messages, perhaps that nothing stands out; None: it was not looked for."""
-        return None if self.blame is None else self.blame.get("conclusion")
+        return None if self.blame is None else self.blame["conclusion"]
 
     @property
     def named_cause(self) -> str | None:
@@ -169,7 +168,7 @@ class Incident:
 
     @property
     def notes(self) -> list[str]:
-        return self.detail.get("notes") or []
+        return list(self.detail["notes"])
 
     @property
     def runbook(self) -> str | None:

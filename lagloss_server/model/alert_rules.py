@@ -6,8 +6,8 @@ JSON. Most rules can be about single places as well: then they are a list, with 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, cast
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, Final, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, PlainSerializer, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -135,9 +135,6 @@ class LossPage(_OutOf):
     lost_messages: Count = Field(default=500, alias="lostMessages")
 
 
-_PAGE_OF_0_1: Final = ("breaches", "of", "atOnce", "minMessages")
-
-
 class LossAlert(_Placed):
     """Windows that lost more than `max` for certain: a ticket each, and a `page` if it is sure to matter."""
 
@@ -145,24 +142,6 @@ class LossAlert(_Placed):
 
     max: Annotated[float, NUMBER, Field(ge=0, le=1)] | None = None
     page: Annotated[LossPage | None, *_SWITCH] = LossPage()
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_in_0_1(cls, value: Any) -> Any:
-        """Read the settings of version 0.1: what is in `page` now, `severity`, and `ticketOver`, which has no effect
-        any more."""
-        if not isinstance(value, Mapping):
-            return value
-        new = {name: each for name, each in value.items() if name not in (*_PAGE_OF_0_1, "severity", "ticketOver")}
-        page = {name: value[name] for name in _PAGE_OF_0_1 if name in value}
-        severity = value.get("severity", "critical")
-        if severity not in ("critical", "warning"):
-            raise ValueError(f"expected severity to be 'critical' or 'warning', found {severity!r}")
-        if page and "page" in value:
-            raise ValueError(f"expected {', '.join(page)} below `page` alone, found it beside `page`, too")
-        if severity == "warning":
-            return {**new, "page": False}
-        return {**new, "page": page} if page else new
 
 
 class UncertainLossAlert(_Placed):
@@ -184,26 +163,6 @@ class LagAlert(_OutOf, _Placed):
     min_messages: Count = Field(default=1, alias="minMessages")
     severity: Severity = "critical"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _names_a_place(cls, value: Any) -> Any:
-        """Read `node: mid`, `checkpoint: ga.out` and `link: {from: a, to: b}` as matchers."""
-        if not isinstance(value, Mapping):
-            return value
-        named = [name for name in ("checkpoint", "node", "link") if value.get(name) is not None]
-        if len(named) > 1:
-            raise ValueError(f"expected one of checkpoint, node and link, found {' and '.join(named)}")
-        if not named:
-            return {name: each for name, each in value.items() if name not in ("checkpoint", "node", "link")}
-        if value.get("at"):
-            raise ValueError(f"expected either `at` or {named[0]}, found both")
-        place = value[named[0]]
-        if named[0] == "link":
-            link = LinkName.model_validate(place)
-            place = f"{link.from_}->{link.to}"
-        rest = {name: each for name, each in value.items() if name not in ("checkpoint", "node", "link")}
-        return {**rest, "at": (f"{named[0]}={place}",)}
-
     @model_validator(mode="after")
     def _has_a_target(self) -> LagAlert:
         kind = kind_of(self.at)
@@ -212,11 +171,6 @@ class LagAlert(_OutOf, _Placed):
         if kind is None and self.target is not None:
             raise ValueError("expected no target, which is sla.lag.target for the end-to-end lag, found one")
         return self
-
-
-class LinkName(Strict):
-    from_: Name = Field(alias="from")
-    to: Name
 
 
 class OnTimeAlert(_OutOf, _Placed):

@@ -335,7 +335,7 @@ class ReasonRow:
 def reason_rows(document: WindowDocument) -> list[ReasonRow]:
     """Return why messages were filtered or dead, most frequent first, the unknown reasons of each exit included; of a
     window's document or of a roll-up's."""
-    known: ReasonCounts = document.get("reasons_by_node") or {}
+    known: ReasonCounts = document["reasons_by_node"] or {}
     rows = []
     for checkpoint in document["checkpoints"]:
         node, _, exit_ = checkpoint["name"].partition(".")
@@ -357,6 +357,5 @@ def contract_document(window: dict[str, Any]) -> dict[str, Any]:
         "revision": window["revision"],
     }
     rest = {name: value for name, value in window.items() if name not in (*promised, "history", "closed_at")}
-    names = ("verdict", "reasons", "proof", "sample")  # the last is not in documents of older versions
-    head: dict[str, Any] = {name: rest.pop(name) for name in names if name in rest}
+    head: dict[str, Any] = {name: rest.pop(name) for name in ("verdict", "reasons", "proof", "sample")}
     return {**promised, **head, "closed_at": window["closed_at"], **rest}

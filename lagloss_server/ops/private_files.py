@@ -36,9 +36,9 @@ def make_folder(folder: Path, *, passable: bool) -> None:
 
 
 def close_folder(folder: Path, *, passable: bool) -> None:
-    """Remove the rights of other users on the files of earlier versions in a data directory, and on the directory
-    itself unless it holds other files, too. With `passable`, those who could pass still can. Files of another user and
-    targets of links stay as they are."""
+    """Remove the rights of other users on lagloss's files in a data directory (restored from a copy, or made by hand),
+    and on the directory itself unless it holds other files, too. With `passable`, those who could pass still can. Files
+    of another user and targets of links stay as they are."""
     entries = {path.name: path for path in folder.iterdir()}
     if entries.keys() <= {*_WITH_DATA, *_FILES, *_INSTANCES}:
         _close(folder, passable=passable)

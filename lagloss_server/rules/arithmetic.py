@@ -458,7 +458,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
 
     Raises:
         CutInsidePattern: time has moved a cut into a pattern, or the tallies prove no longer what they did, or the
-            facts are older than destinations; read the blocks again, cut at `horizon(...).cuts`.
+            facts are of other destinations; read the blocks again, cut at `horizon(...).cuts`.
     """
     if facts.proven and not proves(graph, evidence):
         raise CutInsidePattern

@@ -17,7 +17,7 @@ from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window_result import bounded_reasons
-from lagloss_server.rules.packed_sketches import is_of_old_form, pack_document, sketches_of, unpack_document
+from lagloss_server.rules.packed_sketches import pack_document, unpack_document, unpack_sketches
 from lagloss_server.rules.picked import PickedMessages
 
 MAX_NAMES = 1_000
@@ -174,27 +174,24 @@ class WindowFacts:
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
-        """Unpack facts. Those packed before there were destinations have one for all of them."""
         raw, rest = unpack_document(packed)
-        sketch: Callable[[Any], Sketch] = sketches_of(rest)
-        emitter: Callable[[str], bytes] = bytes.fromhex if is_of_old_form(packed) else b85decode
+        sketches = unpack_sketches(rest)
         return cls(
             patterns=tuple(
-                Pattern(int(mask, 16), count, tuple(on_time) if isinstance(on_time, list) else (on_time,), *seen)
-                for mask, count, on_time, *seen in raw["patterns"]
+                Pattern(int(mask, 16), count, tuple(on_time), *seen) for mask, count, on_time, *seen in raw["patterns"]
             ),
             checkpoints={
-                name: CheckpointFacts(beacons, replayed, distinct, duplicates, sketch(lags), *more)
+                name: CheckpointFacts(beacons, replayed, distinct, duplicates, sketches[lags], *more)
                 for name, (beacons, replayed, distinct, duplicates, lags, *more) in raw["checkpoints"].items()
             },
-            arrivals=tuple(map(sketch, raw["arrivals"] if "arrivals" in raw else [raw["e2e_lags"]])),
-            source_arrivals=tuple(map(sketch, raw.get("source_arrivals", ()))),
-            durations={label: sketch(stays) for label, stays in raw["durations"].items()},
+            arrivals=tuple(sketches[number] for number in raw["arrivals"]),
+            source_arrivals=tuple(sketches[number] for number in raw.get("source_arrivals", ())),
+            durations={label: sketches[number] for label, number in raw["durations"].items()},
             strangers=raw["strangers"],
-            read={(emitter(name), checkpoint, replay): n for name, checkpoint, replay, n in raw["read"]},
+            read={(b85decode(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
-            checked=raw.get("checked", {}),
-            reasons=raw.get("reasons", {}),
+            checked=raw["checked"],
+            reasons=raw["reasons"],
             quarantined=frozenset(raw["quarantined"]),
             sample=raw["sample"],
             cuts=tuple(raw["cuts"]),

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
-from pydantic_core import from_json
 
 from lagloss.wire.avro import decode_bytes, decode_longs, encode_bytes, encode_longs
 from lagloss.wire.sketch import Sketch
@@ -20,8 +19,6 @@ from lagloss_server.packed_json import pack_json, unpack_json
 _LEVEL: Final = 6
 _MEMORY: Final = 9
 _VERSION: Final = b"\1"
-_OLD: Final = b"x"
-"""The first byte of documents as they were packed at first: JSON with the sketches in it, compressed by zlib."""
 
 
 def pack_document(document: Callable[[Callable[[Sketch], int]], Any]) -> bytes:
@@ -43,21 +40,15 @@ def pack_document(document: Callable[[Callable[[Sketch], int]], Any]) -> bytes:
 
 
 def unpack_document(packed: bytes) -> tuple[Any, bytes]:
-    """Return the JSON value that `pack_document` packed, and what `sketches_of` finds its sketches in."""
-    if is_of_old_form(packed):
-        return from_json(zlib.decompress(packed)), b""
+    """Return the JSON value that `pack_document` packed, and its sketches, for `unpack_sketches`.
+
+    Raises:
+        ValueError: it was packed in another form.
+    """
+    if packed[:1] != _VERSION:
+        raise ValueError(f"expected a packed document of version {_VERSION.hex()}, found {packed[:1].hex() or 'none'}")
     value, rest = decode_bytes(packed[1:])
     return unpack_json(value), rest
-
-
-def sketches_of(rest: bytes) -> Callable[[Any], Sketch]:
-    """Return what gives the sketch that stands in a document's place of it."""
-    return unpack_sketches(rest).__getitem__ if rest else Sketch.unpacked
-
-
-def is_of_old_form(packed: bytes) -> bool:
-    """Return whether this was packed with its sketches in it."""
-    return packed[:1] == _OLD
 
 
 def pack_sketches(sketches: Sequence[Sketch]) -> bytes:

@@ -80,7 +80,7 @@ def stages_of(graph: Graph) -> list[Stage]:
 def stages_of_document(document: Mapping[str, Any]) -> list[Stage]:
     """Return the stages of the version that a window was judged by."""
     links = [(link["from"], link["to"]) for link in document["links"]]
-    destinations = [there["name"] for there in document.get("destinations", ())]
+    destinations = [there["name"] for there in document["destinations"]]
     return stages([node["name"] for node in document["nodes"]], links, destinations)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -15,7 +13,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
 from lagloss_server.packed_json import pack_json, unpack_json
 from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.packed_sketches import is_of_old_form, pack_document, sketches_of, unpack_document
+from lagloss_server.rules.packed_sketches import pack_document, unpack_document, unpack_sketches
 from lagloss_server.rules.quality import stages_of_document, worst_of
 
 Period = Literal["hour", "day"]
@@ -209,9 +207,7 @@ class Rollup:
             },
             destinations={
                 there["name"]: PartSums.of_window(there, lags)
-                for there, lags in zip(
-                    document.get("destinations", ()), facts.arrivals or repeat(Sketch()), strict=False
-                )
+                for there, lags in zip(document["destinations"], facts.arrivals or repeat(Sketch()), strict=False)
             },
             sources={
                 there["name"]: PartSums.of_source(there, lags)
@@ -223,14 +219,14 @@ class Rollup:
             lost_at={
                 label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
             },
-            reasons=document.get("reasons_by_node") or {},
+            reasons=document["reasons_by_node"] or {},
             durations=facts.durations,
             checksums={
                 f"{link['from']}->{link['to']}": (link["corrupted"], link["checked"])
                 for link in document["links"]
-                if link.get("checked")
+                if link["checked"]
             },
-            staleness_ms=document.get("staleness_ms", {}),
+            staleness_ms=document["staleness_ms"],
         )
         return replace(total, worst=worst_of(stages_of_document(document), total, start_of(document)))
 
@@ -350,7 +346,7 @@ class Rollup:
     def pack(self) -> bytes:
         """Return the roll-up packed, its counts first; equal ones give equal bytes."""
         counts = {"verdicts": self.verdicts, "proofs": self.proofs, **{name: getattr(self, name) for name in _SUMS}}
-        return b"".join((_VERSION, encode_bytes(pack_json(counts)), pack_document(self._document_of_parts)))
+        return encode_bytes(pack_json(counts)) + pack_document(self._document_of_parts)
 
     def _document_of_parts(self, number: Callable[[Sketch], int]) -> dict[str, Any]:
         def pack_parts(parts: Mapping[str, PartSums]) -> dict[str, list[Any]]:
@@ -376,38 +372,31 @@ class Rollup:
     @classmethod
     def unpack(cls, packed: bytes) -> Rollup:
         raw, rest = _unpacked(packed)
-        sketch = sketches_of(rest)
+        sketches = unpack_sketches(rest)
 
         def unpack_parts(parts: Mapping[str, list[Any]]) -> dict[str, PartSums]:
-            return {name: PartSums(sketch(lags), *counts) for name, (lags, *counts) in parts.items()}
+            return {name: PartSums(sketches[lags], *counts) for name, (lags, *counts) in parts.items()}
 
         checkpoints = {
-            name: CheckpointSums(sketch(lags), *counts) for name, (lags, *counts) in raw.pop("checkpoints").items()
+            name: CheckpointSums(sketches[lags], *counts) for name, (lags, *counts) in raw.pop("checkpoints").items()
         }
-        # older ones do not have all of these
-        lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
         return cls(
-            e2e_lags=sketch(raw.pop("e2e_lags")),
+            e2e_lags=sketches[raw.pop("e2e_lags")],
             checkpoints=checkpoints,
-            destinations=unpack_parts(raw.pop("destinations", {})),
+            destinations=unpack_parts(raw.pop("destinations")),
             sources=unpack_parts(raw.pop("sources", {})),
             sides=unpack_parts(raw.pop("sides", {})),
-            lost_at=lost_at,
-            durations={label: sketch(lags) for label, lags in raw.pop("durations", {}).items()},
-            checksums={link: (bad, of) for link, (bad, of) in raw.pop("checksums", {}).items()},
-            worst={name: (value, start_s) for name, (value, start_s) in raw.pop("worst", {}).items()},
+            lost_at={place: Interval(*lost) for place, lost in raw.pop("lost_at").items()},
+            durations={label: sketches[lags] for label, lags in raw.pop("durations").items()},
+            checksums={link: (bad, of) for link, (bad, of) in raw.pop("checksums").items()},
+            worst={name: (value, start_s) for name, (value, start_s) in raw.pop("worst").items()},
             **raw,
         )
 
 
-_VERSION: Final = b"\1"
-
-
 def _unpacked(packed: bytes) -> tuple[dict[str, Any], bytes]:
     """Return all that is packed, and what its sketches are found in."""
-    if is_of_old_form(packed):
-        return unpack_document(packed)
-    counts, parts = decode_bytes(packed[1:])
+    counts, parts = decode_bytes(packed)
     raw, rest = unpack_document(parts)
     return unpack_json(counts) | raw, rest
 
@@ -415,12 +404,7 @@ def _unpacked(packed: bytes) -> tuple[dict[str, Any], bytes]:
 def counts_of(beginning: bytes) -> dict[str, Any]:
     """Return the verdicts and counts of the whole pipeline alone, of the first `COUNTS_BYTES` bytes of a packed
     roll-up, or more of them."""
-    counts: dict[str, Any]
-    if is_of_old_form(beginning):
-        text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
-        counts = json.loads(text[: text.index(_AFTER_COUNTS)] + "}")
-    else:
-        counts = unpack_json(decode_bytes(beginning[1:])[0])
+    counts: dict[str, Any] = unpack_json(decode_bytes(beginning)[0])
     return counts
 
 
@@ -429,12 +413,12 @@ def counts_document(packed: bytes) -> dict[str, Any]:
     raw, _ = _unpacked(packed)
     destinations = [
         dict(zip(("name", *_PART_COUNTS), (name, *counts), strict=True))
-        for name, (_, *counts) in raw.get("destinations", {}).items()
+        for name, (_, *counts) in raw["destinations"].items()
     ]
     return {
         **{name: raw[name] for name in ("windows", *_DOCUMENT_COUNTS)},
         "checkpoints": [
-            dict(zip(("name", *_CHECKPOINT_COUNTS), (name, *counts), strict=False))  # older ones have fewer
+            dict(zip(("name", *_CHECKPOINT_COUNTS), (name, *counts), strict=False))  # see `CheckpointSums.counts`
             for name, (_, *counts) in raw["checkpoints"].items()
         ],
         "destinations": destinations,
@@ -447,9 +431,7 @@ def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
     share = document["on_time_share"]
     if share is None:
         return 0, 0
-    of = document.get("on_time_of")
-    if of is None:  # older than destinations
-        of = document["messages"] - document["filtered"] - document["dead"]
+    of = document["on_time_of"]
     return round(share * of), of
 
 
@@ -459,9 +441,6 @@ VERDICT_COLUMNS: Final = {verdict: f"{verdict}_windows" for verdict in ("idle", 
 """Columns of the table `rollup`: windows by verdict."""
 COUNTS_BYTES: Final = 1_024
 """Length of the packed prefix that holds all counts, however large: they come first, in some 400 bytes of text."""
-_COUNTS_TEXT: Final = 1_024
-_AFTER_COUNTS: Final = ',"e2e_lags":'
-"""In the text of a roll-up of the old form."""
 _DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")
 _SUMS = ("windows", *_DOCUMENT_COUNTS, "lost_min", "lost_max", "on_time", "on_time_of")
 

@@ -116,11 +116,10 @@ class DueMessages:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> DueMessages:
-        """Read them from a closed window's document, of any version."""
-        rows = document.get("destinations", ())
-        asked = {there["name"]: there["due"] - there["filtered"] - there["dead"] for there in rows}
+        """Read them from a closed window's document."""
+        asked = {there["name"]: there["due"] - there["filtered"] - there["dead"] for there in document["destinations"]}
         _, total = on_time_counts(document)
-        rounded = 2 * len(asked) if document.get("sample", 1) < 1 else 0  # scaled counts do not add up exactly
+        rounded = 2 * len(asked) if document["sample"] < 1 else 0  # scaled counts do not add up exactly
         is_outside = total > sum(asked.values()) + rounded
         return cls({} if is_outside else asked, total)
 

@@ -33,6 +33,27 @@ EXAMPLE = {
 }
 
 
+def detail_of(**of: Any) -> dict[str, Any]:
+    """The column `detail` of an incident of loss, as alerting writes it."""
+    return {
+        "where": [],
+        "destinations": [],
+        "examples": [],
+        "messages": None,
+        "lost": None,
+        "blame": None,
+        "breaches": [],
+        "what": "loss_ratio",
+        "unit": "ratio",
+        "text": "3.20% of messages lost, target 1.00%",
+        "worst_window": None,
+        "windows": 2,
+        "notes": [],
+        "resolved_because": None,
+        **of,
+    }
+
+
 def store_incident(
     connection: Connection,
     *,
@@ -46,15 +67,8 @@ def store_incident(
     """An incident of two windows of loss, with its opening and, where it has one, its end among the changes."""
     id_ = id_ or uuid4()
     first = int(opened_at.timestamp()) - 180
-    told = {
-        "breaches": [[first, first + 60]],
-        "where": [WHERE],
-        "examples": [EXAMPLE],
-        "notes": [],
-        "resolved_because": because,
-        "text": "3.20% of messages lost, target 1.00%",
-        **(detail or {}),
-    }
+    shown = {"where": [WHERE], "examples": [EXAMPLE]}
+    told = detail_of(**{"breaches": [[first, first + 60]], **shown, "resolved_because": because, **(detail or {})})
     row = {
         "pipeline": "chain",
         "rule": "loss",

@@ -18,7 +18,7 @@ from lagloss_server.rules.error_budget import OBJECTIVES, Target, judge
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import PartSums, Rollup
 from lagloss_server.store.periods import Coverage
-from tests.support.incident_rows import NOON, WHERE
+from tests.support.incident_rows import NOON, WHERE, detail_of
 from tests.support.window_documents import chain
 
 NOW_S = NOON.timestamp()
@@ -66,7 +66,7 @@ def incident(rule: str = "loss", text: str = "3.20% of messages lost, target 1.0
     return Incident(
         UUID(int=1), "chain", rule, "loss", "critical", "resolved", NOON, NOON + timedelta(minutes=9), None, None,
         int(NOW_S), int(NOW_S), 0.03, 0.05, 0.01,
-        {"text": text, "worst_window": int(NOW_S), "windows": 1, "where": [WHERE], "resolved_because": "recovered"},
+        detail_of(text=text, worst_window=int(NOW_S), windows=1, where=[WHERE], resolved_because="recovered"),
     )  # fmt: skip
 
 

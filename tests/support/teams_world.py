@@ -34,6 +34,7 @@ from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.incident_rows import (
     EXAMPLE,
     WHERE,
+    detail_of,
     store_delivery,
     store_incident,
     store_leader,
@@ -141,7 +142,7 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
         special["id"] = incident
         name = f"id-{word(pipeline)}"
         blame = {"findings": [{"kind": "prefix", "value": name}]}
-        special["detail"] = {"text": word(pipeline), "examples": [{"message_id": name}], "blame": blame}
+        special["detail"] = detail_of(text=word(pipeline), examples=[{"message_id": name}], blame=blame)
     return values | {name: value for name, value in special.items() if name in table.c}
 
 

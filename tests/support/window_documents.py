@@ -71,7 +71,7 @@ def document(
 ) -> dict[str, Any]:
     """`lags_ms`: p95 by checkpoint (a node's Lag_out is its first out's). `lost`: (min, max) by place name, `mid` or
     `src->mid`. `due`: messages due at destinations, all of them delivered; others have what the window has. Without it
-    the document has none, as those of version 0.1. `verdict` None makes an open window."""
+    the document lists none. `verdict` None makes an open window."""
     graph = Graph(definition)
     lags = lags_ms or {}
     lost = lost or {}
@@ -109,6 +109,7 @@ def document(
         if is_open
         else {"min": least / messages if messages else None, "max": most / messages if messages else None},
         "on_time_share": None if is_open or not messages else (messages - most - pending) / messages,
+        "on_time_of": messages,
         "e2e_lag_ms": {"p50": e2e and e2e / 3, "p95": e2e, "p99": e2e and e2e * 1.4, "max": e2e and e2e * 2},
         "checkpoints": [
             {
@@ -128,6 +129,7 @@ def document(
                 "lag_in_p95_ms": lags.get(f"{node}.in"),
                 "lag_out_p95_ms": outs[node],
                 "process_duration_p95_ms": minus(outs[node], lags.get(f"{node}.in")),
+                "process_duration_ms": dict.fromkeys(("p50", "p95", "p99")),
                 "lost": loss(node),
                 "complete": f"evidence:{node}" not in reasons,
             }
@@ -138,12 +140,18 @@ def document(
                 "from": link.source,
                 "to": link.target,
                 "queue_time_p95_ms": minus(lags.get(f"{link.target}.in"), lags.get(link.out)),
+                "queue_time_ms": dict.fromkeys(("p50", "p95", "p99")),
                 "lost": loss(link.name),
                 "corrupted": None if is_open else 0,
                 "checked": None if is_open else 0,
             }
             for link in graph.links
         ],
+        "destinations": [],
+        "reasons_by_node": None,
+        "staleness_ms": {},
+        "crashes": [],
+        "unknown_checkpoints": [],
         "history": history,
     }
     if due is not None:
@@ -179,7 +187,7 @@ def facts(window: dict[str, Any]) -> WindowFacts:
         )
         for there in window["checkpoints"]
     }
-    arrivals = window.get("destinations") or [window]
+    arrivals = window["destinations"] or [window]
     each = tuple(lags(there["e2e_lag_ms"]["p95"], there["delivered"] or 0) for there in arrivals)
     return WindowFacts(checkpoints=checkpoints, arrivals=each)
 

@@ -168,7 +168,7 @@ def reasons_part(window: Document) -> Part:
     rows = reason_rows(window)
     if not rows:
         return dmc.Text("None was.", size="sm")
-    if window.get("reasons_by_node") is not None:
+    if window["reasons_by_node"] is not None:
         return reasons_table(rows)
     note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
     return [reasons_table(rows), dmc.Text(note, size="sm", c="dimmed", mt=4)]

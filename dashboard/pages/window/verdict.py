@@ -92,11 +92,11 @@ def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
     if window["verdict"] is not None:
         facts += [_PROOFS[window["proof"]], f"revision {window['revision']}"]
     if "sample" in window["reasons"]:
-        facts.append(fmt.sampled(window.get("sample")))
+        facts.append(fmt.sampled(window["sample"]))
     if window["closed_at"]:
         at_s = words.parse_utc_s(window["closed_at"])
         facts.append(html.Span(["closed ", moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True))]))
-    if window.get("history"):
+    if window["history"]:
         facts.append("history: sent after the fact, not paged")
     return [part for fact in facts for part in (" · ", fact)][1:]
 

@@ -258,10 +258,6 @@ class EmbeddedPostgres:
         if made_by != found:
             detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
-        of_0_1 = self.data_dir / "password"
-        if of_0_1.exists():
-            self._keep(of_0_1.read_text())
-            of_0_1.unlink()
         if not self._passfile.exists():
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
         mode = stat.S_IMODE(self._passfile.stat().st_mode)

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ARRAY,
-    JSON,
     BigInteger,
     ColumnElement,
     DateTime,
@@ -28,7 +27,6 @@ from sqlalchemy import (
     Text,
     Uuid,
     any_,
-    cast,
     column,
     func,
     literal,
@@ -165,8 +163,7 @@ _WINDOW_COLUMNS = "Result columns: see WindowResult."
 
 
 class PackedDocument(TypeDecorator[dict[str, Any]]):
-    """A result's document by `pack_json`. Rows of before migration 0031 have it as JSON, in the column
-    `document_json` of the same table."""
+    """A result's document, by `pack_json`."""
 
     impl = LargeBinary
     cache_ok = True
@@ -176,11 +173,6 @@ class PackedDocument(TypeDecorator[dict[str, Any]]):
 
     def process_result_value(self, value: bytes | None, dialect: Dialect) -> dict[str, Any] | None:
         return None if value is None else unpack_json(value)
-
-    def column_expression(self, column: ColumnElement[Any]) -> ColumnElement[Any]:
-        column = getattr(column, "element", column)  # of a label
-        old = column.table.c.document_json
-        return func.coalesce(column, func.convert_to(cast(old, Text), "UTF8"), type_=self)
 
 
 class WindowRow(Base):
@@ -215,10 +207,7 @@ class WindowRow(Base):
     deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
     log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
     document: Mapped[dict[str, Any]] = mapped_column(
-        PackedDocument, nullable=True, comment="the result as windows --json prints it, packed; null: see document_json"
-    )
-    document_json: Mapped[dict[str, Any] | None] = mapped_column(
-        JSON(none_as_null=True), comment="the same, of rows of before 0031"
+        PackedDocument, comment="the result as windows --json prints it, packed"
     )
     stale_ms: Mapped[float | None] = mapped_column(comment="largest staleness of a checkpoint; null: not known")
     facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
@@ -232,8 +221,7 @@ class WindowRevisionRow(Base):
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
     revision: Mapped[int] = mapped_column(Integer, primary_key=True)
     closed_at: Mapped[int] = mapped_column(comment="epoch ms")
-    document: Mapped[dict[str, Any]] = mapped_column(PackedDocument, nullable=True, comment="as in window")
-    document_json: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True), comment="as in window")
+    document: Mapped[dict[str, Any]] = mapped_column(PackedDocument, comment="as in window")
 
 
 class MissingMessageRow(Base):

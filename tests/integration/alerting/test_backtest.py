@@ -102,7 +102,7 @@ def test_rules_that_name_places_of_another_pipeline_are_refused(store: Store) ->
     Stored(store=store)
     other = parse_definition(
         "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: other}\nspec:\n  nodes: [{name: a}]\n"
-        "  alerts: {lag: [{node: a, target: 1s}]}\n"
+        "  alerts: {lag: [{at: node=a, target: 1s}]}\n"
     )
     problem = r"rules.yaml:1: spec.alerts.lag\[0\].at: expected a node of this pipeline, found node=a"
     with pytest.raises(BadDefinition, match=problem):

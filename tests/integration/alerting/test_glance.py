@@ -31,7 +31,7 @@ NODES = ("src", "mid", "snk")
 ALERTS = {
     "chain-1": "pendingAge: {max: 5m}, duplicates: on, negativeLag: on",
     "chain-2": "blind: {breaches: 2, of: 3}, staleness: {max: 3m}",
-    "chain-3": "volume: off, lag: [{}, {checkpoint: mid.in, target: 1s}]",
+    "chain-3": "volume: off, lag: [{}, {at: checkpoint=mid.in, target: 1s}]",
 }
 
 

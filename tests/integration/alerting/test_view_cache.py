@@ -26,7 +26,7 @@ from tests.support.stored_windows import Stored
 from tests.support.window_documents import document, store_missing, store_window
 
 NOW_S = int(time.time()) // 60 * 60
-RULES = """lag: [{}, {checkpoint: mid.in, target: 1s}]
+RULES = """lag: [{}, {at: checkpoint=mid.in, target: 1s}]
 duplicates: on
 deadLetters: on
 pendingAge: on
@@ -114,7 +114,7 @@ def test_a_new_version_of_the_definition_has_its_own_measures(store: Store) -> N
     with store.engine.begin() as connection:
         store_window(connection, document(pipeline.definition, NOW_S, lags_ms={"src.out": 7.0, "mid.in": 9.0}), NOW_S)
     assert readings.view(pipeline, NOW_S).windows.measured == ("p95", "p95 checkpoint mid.in")
-    changed = applied(store, "lag: [{link: {from: src, to: mid}, target: 1s}]")
+    changed = applied(store, "lag: [{at: link=src->mid, target: 1s}]")
     queue_time = Measure("p95", RulePlace("link", "src->mid"))
     assert readings.view(changed, NOW_S).windows.read(queue_time).tolist() == [2.0]
 

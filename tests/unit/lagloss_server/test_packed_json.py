@@ -19,7 +19,7 @@ LAGS = st.integers(-MAX_KEY, MAX_KEY).filter(lambda key: abs(key) >= KEY_OFFSET 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | LAGS | st.text()
 VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=30)
 FIRST = bytes.fromhex("01204a850000187b7d7d0300b5a46688bd0e4859e62b")
-"""Packed by the first version that packed."""
+"""Packed by version 1.0.0."""
 
 
 def as_text(value: Any) -> str:
@@ -32,19 +32,14 @@ def test_a_value_comes_back_as_from_its_text(value: Any) -> None:
     assert as_text(unpack_json(pack_json(value))) == as_text(json.loads(json.dumps(value)))
 
 
-@given(VALUES)
-def test_text_is_read_as_it_is(value: Any) -> None:
-    assert as_text(unpack_json(json.dumps(value).encode())) == as_text(value)
-
-
 def test_what_was_packed_once_can_be_read_for_ever() -> None:
     dictionary = resources.files("lagloss_server").joinpath("packed_json.dictionary").read_bytes()
     assert sha256(dictionary).hexdigest() == "d702d36f38f9192d04c458dbc388dc7c9539cdaaf2614bc2570bc9cacb21a8ba"
     assert unpack_json(FIRST) == {"window_start": "2026-01-01T00:00:00Z", "lag_ms": {"p50": bin_value_ms(10_200)}}
 
 
-@pytest.mark.parametrize("broken", [b"", b"x", b"\1", b"\1x", FIRST[:-1]])
-def test_what_is_neither_is_refused(broken: bytes) -> None:
+@pytest.mark.parametrize("broken", [b"", b"x", b"{}", b"\1", b"\1x", FIRST[:-1]])
+def test_what_was_not_packed_is_refused(broken: bytes) -> None:
     with pytest.raises(Exception, match=r"."):
         unpack_json(broken)
 

@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Sequence
 
-import alembic.command
 import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import OperationalError
@@ -18,7 +17,6 @@ from aggregator.set_aside import RETRY_MS, SetAside
 from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
-from tests.integration.lagloss_server.store.test_migrations import config
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, Stored, closing, days_ago
 
@@ -141,15 +139,6 @@ def test_hours_that_are_over_are_computed_before_those_that_run(
     assert rollups.roll_up(stored.store.engine, over_ms, failures) == (1, 0)
     assert totals(stored) == [(1, 100, 0)]
     assert stored.store.rollups("chain", "hour", hour, hour + 7_200).keys() == {hour}
-
-
-def test_windows_closed_before_there_were_rollups_are_rolled_up(database_url: str, store: Store) -> None:
-    stored = Stored(store=store)
-    stored.close(W, lost=5)
-    alembic.command.downgrade(config(database_url), "0001")
-    alembic.command.upgrade(config(database_url), "head")
-    roll_up(stored, SETTLED_MS)
-    assert totals(stored) == [(1, 100, 5)]
 
 
 def test_a_rollup_that_fails_is_set_aside_alone_and_tried_again_after_an_hour_and_by_recompute(

@@ -81,12 +81,6 @@ def test_an_incident_is_found_by_how_its_id_begins_and_only_if_that_says_which(s
             incidents.incident(store, unknown)
 
 
-def test_an_incident_of_before_there_were_other_rules_says_its_loss(store: Store) -> None:
-    with store.engine.begin() as connection:
-        store_incident(connection, id_=ONE, detail={"text": None})
-    assert incidents.incident(store, str(ONE)).text == "3.2 % of messages lost, target 1 %"
-
-
 def test_links_lead_to_the_last_window_and_the_runbook_of_the_kind_or_of_the_pipeline(store: Store) -> None:
     store.apply(chain())
     with store.engine.begin() as connection:
@@ -235,7 +229,7 @@ def test_times_to_acknowledge_and_resolve_are_from_the_first_opening_to_the_last
         )
         for minute, change in ((2, "acknowledged"), (5, "resolved"), (10, "reopened"), (20, "acknowledged")):
             store_change(connection, flapped, change, NOON + minute * MINUTE, "ann")
-        # of an older version: no changes but in its row
+        # no changes but in its row
         store_incident(
             connection,
             rule="lag",

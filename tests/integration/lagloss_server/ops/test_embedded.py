@@ -202,7 +202,7 @@ def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, mo
 
 @pytest.mark.parametrize("earlier", [0o022, OWNER_ONLY])
 def test_a_data_directory_that_is_closed_to_others_lets_the_server_pass(own_dir: Path, earlier: int) -> None:
-    """As `up` closes it; with files of an earlier version, or new ones."""
+    """As `up` closes it; with files that others can read, or new ones."""
     passable = os.geteuid() == 0
     for mask in (earlier, OWNER_ONLY):
         with umask(mask):

@@ -14,7 +14,7 @@ from alerting.rules.habits import DAY_S, HOUR_S, QUARTER_S, Habits, HabitSeries
 from alerting.rules.view import PipelineView
 from tests.support.alert_views import defined, minute, view_of, window
 
-ALERTS = """lag: [{}, {checkpoint: mid.in, target: 1s}, {node: mid, target: 2s}]
+ALERTS = """lag: [{}, {at: checkpoint=mid.in, target: 1s}, {at: node=mid, target: 2s}]
 uncertainLoss: {over: 5m}
 duplicates: on
 deadLetters: [{over: 5m, breaches: 2, of: 3}]

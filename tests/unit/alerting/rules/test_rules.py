@@ -109,8 +109,8 @@ LAGS = {"src.in": 1.0, "src.out": 100.0, "mid.in": 4_000.0, "mid.out": 4_100.0, 
 
 def test_lag_breaches_above_its_target_at_each_place() -> None:
     definition = defined(
-        "lag:\n  - {}\n  - {checkpoint: snk.in, target: 5s}\n  - {node: snk, target: 3s}\n"
-        "  - {link: {from: src, to: mid}, target: 3s}"
+        "lag:\n  - {}\n  - {at: checkpoint=snk.in, target: 5s}\n  - {at: node=snk, target: 3s}\n"
+        "  - {at: link=src->mid, target: 3s}"
     )
     slow, quick = window(definition, 0, lags_ms=LAGS), window(definition, 0, lags_ms=dict.fromkeys(LAGS, 10.0))
     documents = {0: quick, 1: slow, 2: slow, 3: quick}

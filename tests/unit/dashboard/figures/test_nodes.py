@@ -57,10 +57,7 @@ def test_a_point_of_a_long_span_is_the_highest_of_its_minutes() -> None:
     assert nodes.caption(drawn).startswith("a point is the highest of 3 minutes; ")
 
 
-def test_buckets_of_old_documents_have_no_durations() -> None:
+def test_buckets_of_minutes_that_were_not_read_have_no_durations() -> None:
     window = document(chain(), START, lags_ms=CHAIN_LAGS)
-    for place in [*window["nodes"], *window["links"]]:
-        place.pop("process_duration_ms", None)
-        place.pop("queue_time_ms", None)
     found = buckets.of_window(window, Graph(chain()))
     assert (found.durations, found.document()["durations_ms"]) == ({}, {})

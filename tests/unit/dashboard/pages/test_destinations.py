@@ -60,7 +60,7 @@ def test_a_target_of_a_percentile_that_results_do_not_hold_says_which_it_is_of()
 
 def test_a_single_destination_needs_no_table() -> None:
     assert destinations({"destinations": [there("snk", 1, 1.0, 1.0)]}, SLA) is None
-    assert destinations({}, SLA) is None
+    assert destinations({"destinations": []}, SLA) is None
 
 
 def test_an_open_minute_has_no_losses_yet() -> None:

@@ -1,4 +1,4 @@
-"""Which files of a data directory other users of the machine can read: none that lagloss makes or has made."""
+"""Which files of a data directory other users of the machine can read: none of lagloss's."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
 from lagloss_server.ops.processes import run
 
-OLD = (
+FILES = (
     "kafka/node-1/logs/lagloss.beacons-0/0.log",
     "logs/collector.log",
     "logs/collector.log.1",
@@ -22,14 +22,13 @@ OLD = (
     "ports.json",
     "up.lock",
 )
-"""Files as versions until 0.1 left them."""
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A data directory of an earlier version, which every user of the machine can read."""
+    """A data directory which every user of the machine can read, as a copy can be."""
     data_dir = tmp_path / "data"
-    for name in OLD:
+    for name in FILES:
         (data_dir / name).parent.mkdir(parents=True, exist_ok=True)
         (data_dir / name).touch()
     for path in (data_dir, *data_dir.rglob("*")):
@@ -42,7 +41,7 @@ def rights(path: Path) -> int:
     return path.stat().st_mode & 0o077
 
 
-def test_what_an_earlier_version_made_is_closed_to_other_users(folder: Path) -> None:
+def test_what_other_users_can_read_is_closed_to_them(folder: Path) -> None:
     close_folder(folder, passable=False)
     below = {path for path in folder.rglob("*") if not path.is_relative_to(folder / "postgres" / "cluster")}
     assert {path for path in (folder, *below) if rights(path)} == set()
@@ -52,7 +51,7 @@ def test_what_an_earlier_version_made_is_closed_to_other_users(folder: Path) -> 
 def test_a_server_of_another_user_can_still_pass_and_list_nothing(folder: Path) -> None:
     close_folder(folder, passable=True)
     assert (rights(folder), rights(folder / "postgres")) == (0o011, 0o011)
-    assert {rights(folder / name) for name in OLD if "cluster" not in name} == {0}
+    assert {rights(folder / name) for name in FILES if "cluster" not in name} == {0}
     assert {rights(folder / name) for name in ("kafka", "logs", "spool", "spark")} == {0}
     folder.chmod(0o700)
     close_folder(folder, passable=True)

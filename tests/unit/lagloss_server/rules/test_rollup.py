@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
@@ -90,6 +88,8 @@ def windows(draw: st.DrawFn) -> Made:
         "unexplained": draw(number),
         "lost": counted,
         "on_time_share": None if on_time is None else on_time / due,
+        "on_time_of": due,
+        "reasons_by_node": None,
         "nodes": [{"name": "src", "lost": None}, {"name": "snk", "lost": counted}],
         "links": [
             {
@@ -263,15 +263,6 @@ def test_a_rollup_of_nothing_has_no_ratios() -> None:
     document = Rollup().document()
     assert (document["windows"], document["on_time_share"], document["e2e_lag_ms"]["p95"]) == (0, None, None)
     assert document["loss_ratio"] == {"min": None, "max": None}
-
-
-def test_a_rollup_of_an_older_version_knows_nothing_of_duplicates_and_staleness() -> None:
-    checkpoint = {"src.in": [Sketch().pack(), 10, 9, 1, 0]}
-    older = {**dict.fromkeys(("windows", "messages", "delivered", "filtered", "dead"), 1), "checkpoints": checkpoint}
-    older |= {"verdicts": {}, "proofs": {}, "e2e_lags": Sketch().pack()}
-    found = Rollup.unpack(zlib.compress(json.dumps(older).encode()))
-    assert (found.checkpoints["src.in"].duplicates, found.checkpoints["src.in"].counted) == (1, 0)
-    assert (found.staleness_ms, found.checksums, found.worst) == ({}, {}, {})
 
 
 def test_hours_and_days_begin_on_the_clock_in_utc() -> None:

@@ -20,6 +20,7 @@ from lagloss_server.incidents.actions import Silence
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, Withheld, place_words
 from lagloss_server.incidents.runbooks import KINDS, runbook
+from tests.support.incident_rows import detail_of
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HERE = Address("/pipelines/clicks", {"zone": "Europe/Berlin", "range": "6h", "path": "ga"})
@@ -33,7 +34,7 @@ def incident(**more: Any) -> Incident:
         "opened_at": NOW - timedelta(minutes=9), "resolved_at": None, "acknowledged_at": None, "acknowledged_by": None,
         "first_window_s": int(NOW.timestamp()) - 720, "last_window_s": int(NOW.timestamp()) - 660,
         "value": 0.03, "worst": 0.05, "target": 0.01,
-        "detail": {"text": "3.00% of messages lost, target 1.00%", "unit": "ratio", "windows": 2},
+        "detail": detail_of(text="3.00% of messages lost, target 1.00%"),
     }  # fmt: skip
     return Incident(**{**given, **more})
 
