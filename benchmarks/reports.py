@@ -149,9 +149,8 @@ def _wal_bytes(engine: Engine) -> int:
 
 
 def _decode(values: Sequence[bytes]) -> None:
-    schema = REPORT_SCHEMA.versions[0].parsed
     for value in values:
-        fastavro.schemaless_reader(io.BytesIO(value[10:]), schema, None)
+        fastavro.schemaless_reader(io.BytesIO(value[10:]), REPORT_SCHEMA.parsed, None)
 
 
 def _copy(engine: Engine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from typing import Annotated, Final, NotRequired, TypeVar
 
 from pydantic import (
@@ -219,7 +220,7 @@ class ProgressJson(_Strict):
 
 
 class TallyJson(_Strict):
-    """As in docs/wire-format.md; `id_sum` as a signed 64-bit integer."""
+    """As in docs/wire-format.md, with bins and ranges as lists, in any order; `id_sum` as a signed 64-bit integer."""
 
     checkpoint: Text
     window_start: Count
@@ -238,13 +239,21 @@ class TallyJson(_Strict):
             self.window_start,
             self.beacons,
             self.id_sum,
-            Sketch.from_bins({each.key: each.count for each in self.lag_sketch}),
-            tuple(OffsetRange(each.partition, each.first, each.last) for each in self.ranges),
+            Sketch.from_bins({each.key: each.count for each in self.lag_sketch if each.count}),
+            _in_order(self.ranges),
             self.replay,
             self.sample,
             self.payload_bytes,
             self.dropped,
         )
+
+
+def _in_order(ranges: Sequence[RangeJson]) -> tuple[OffsetRange, ...]:
+    """Return the ranges in the order of a report, of those that begin at the same offset the longest."""
+    lasts: dict[tuple[int, int], int] = {}
+    for place in sorted(ranges, key=lambda place: (place.partition, place.first, place.last)):
+        lasts[place.partition, place.first] = place.last
+    return tuple(OffsetRange(partition, first, last) for (partition, first), last in lasts.items())
 
 
 class ReportJson(_Strict):

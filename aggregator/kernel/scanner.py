@@ -30,7 +30,7 @@ FIELDS = (
 _EXTRAS = [FIELDS.index(name) for name in ("names", "crcs", "traces", "reason", "out_of_order")]
 MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
 """Of a float32: the exponent of MAX_LAG_MS, a power of two."""
-_HEADERS = np.array([np.frombuffer(version.header, np.uint8) for version in BLOCK_SCHEMA.versions])
+_HEADER = np.frombuffer(BLOCK_SCHEMA.header, np.uint8)
 _TRACE_BYTES = TRACE_ROW.itemsize
 
 
@@ -75,7 +75,7 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
     """Scan the headers of these records."""
     n = values.starts.size - 1
     good, found = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
-    _scan(values.data, values.starts, keys.data, keys.starts, _HEADERS, good, found)
+    _scan(values.data, values.starts, keys.data, keys.starts, _HEADER, good, found)
     return Headers(values.data, good, found[_EXTRAS].max(axis=0, initial=-1) >= 0, found)
 
 
@@ -147,18 +147,6 @@ def _count_ids(data: U8, start: Int, size: Int) -> Int:
 
 
 @compiled
-def _version_of(data: U8, at: Int, end: Int, headers: Any) -> Int:
-    """Return which of the headers a record begins with, -1 for none."""
-    size = headers.shape[1]
-    if end - at < size:
-        return -1
-    for version in range(headers.shape[0]):
-        if (data[at : at + size] == headers[version]).all():
-            return version
-    return -1
-
-
-@compiled
 def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
     """Return whether the entries of `step` bytes begin with positions, uint16, that ascend and are below `count`, as
     `wire.traces.traces_fit` and `wire.positions.positions_fit` want them."""
@@ -174,13 +162,13 @@ def _ascend(data: U8, start: Int, size: Int, count: Int, step: Int) -> bool:
 
 
 @compiled
-def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: Any, found: Any) -> None:
+def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: Any, found: Any) -> None:
     for row in range(good.size):
         at, end = np.int64(starts[row]), np.int64(starts[row + 1])
-        version = _version_of(data, at, end, headers)
-        if version < 0:
+        body = at + header.size
+        if body > end or (data[at:body] != header).any():
             continue
-        pipeline, pipeline_size, at = _bytes(data, at + headers.shape[1], end)
+        pipeline, pipeline_size, at = _bytes(data, body, end)
         if at < 0:
             continue
         checkpoint, checkpoint_size, at = _bytes(data, at, end)
@@ -223,14 +211,10 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, headers: Any, good: 
         crcs, crcs_size, at = _optional(data, at, end)
         if at < 0:
             continue
-        traces, traces_size = -1, 0
-        if version > 0:
-            traces, traces_size, at = _optional(data, at, end)
-            if at < 0:
-                continue
-        out_of_order, out_of_order_size = -1, 0
-        if version > 1:
-            out_of_order, out_of_order_size, at = _optional(data, at, end)
+        traces, traces_size, at = _optional(data, at, end)
+        if at < 0:
+            continue
+        out_of_order, out_of_order_size, at = _optional(data, at, end)
         if at != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
             continue
         if partitions < 1 or partitions > MAX_PARTITIONS or sample < 1 or sample > SAMPLE_ALL:

@@ -279,7 +279,7 @@ def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
 def _at_most_bytes(tally: Tally) -> int:
     """Return an upper bound of a tally's encoded size.
 
-    Takes the longest integers of Avro, except for sketch keys, which take three bytes.
+    Takes the longest integers of Avro, except for the steps between sketch keys, which take three bytes.
     """
     names = len(tally.checkpoint) + 4 * len(tally.replay or "")
     return 80 + names + 13 * int(tally.lag_sketch.keys.size) + 25 * len(tally.ranges)

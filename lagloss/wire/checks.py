@@ -45,6 +45,7 @@ _UNTIL: Final = f"until: {_TIME}"
 _REPLAY: Final = f"replay: {_NAME}"
 _SAMPLE: Final = f"sample: expected 1 to {SAMPLE_ALL}"
 _COUNTS: Final = tuple(f"{field}: {_COUNT}" for field in ("beacons", "payload_bytes", "dropped"))
+_SKETCH: Final = "lag_sketch: expected keys in range and in ascending order, and counts of at least 1"
 _LABELS: Final = f"expected {MAX_LABELS} of {MAX_LABEL_CHARS} characters each"
 _MAX_LONG: Final = (1 << 63) - 1
 
@@ -186,10 +187,13 @@ def check_numbers(node: str, tally: TallyNumbers, at: int) -> None:
 
 def _check_tally(node: str, tally: Tally, at: int) -> None:
     check_numbers(node, tally, at)
-    _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", "lag_sketch: expected keys and counts in range", at)
+    _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", _SKETCH, at)
+    before = (-1, -1)
     for place in tally.ranges:
         fits = 0 <= place.partition < MAX_PARTITIONS and 0 <= place.first <= place.last <= _MAX_LONG
         _demand(fits, "tallies", "ranges: expected a partition and offsets, first <= last", at)
+        _demand((place.partition, place.first) > before, "tallies", "ranges: expected them in ascending order", at)
+        before = place.partition, place.first
 
 
 def _check_checkpoint(node: str, checkpoint: str, field: str, at: int) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
+from itertools import pairwise
 from typing import Any, Final, Literal, cast
 
 import fastavro
@@ -21,11 +22,10 @@ import xxhash
 
 from lagloss.wire.avro import (
     NULL,
-    decode_longs,
+    decode_rows,
     encode_array,
     encode_boolean,
     encode_bytes,
-    encode_items,
     encode_long,
     encode_longs,
     encode_optional,
@@ -204,70 +204,47 @@ class EmitterReport:
     labels: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SchemaVersion:
-    """One version of a schema; `header` opens its records."""
+_SINGLE_OBJECT: Final = b"\xc3\x01"
+"""What every Avro single object begins with."""
+_HEADER_BYTES: Final = 10
 
-    fields: Mapping[str, Any]
-    parsed: Any
-    header: bytes
-    later: Mapping[str, Any] = field(default_factory=dict)
-    """Defaults of the fields that later versions added: fastavro's own resolution takes three times as long to read a
-    block."""
 
-    @classmethod
-    def load(cls, name: str) -> SchemaVersion:
+class WireSchema:
+    """A schema of the wire format; `header` opens its records."""
+
+    def __init__(self, name: str) -> None:
         raw = json.loads(resources.files("lagloss.wire.schemas").joinpath(name).read_text("utf-8"))
         canonical = fastavro.schema.to_parsing_canonical_form(raw)
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
-        fields = {field["name"]: field for field in raw["fields"]}
-        return cls(fields, fastavro.parse_schema(raw), b"\xc3\x01" + fingerprint)
-
-
-class _Schema:
-    """All versions of a schema there ever were, oldest first. Each only gains fields with defaults, so every record is
-    read as one of the newest version."""
-
-    def __init__(self, *names: str) -> None:
-        versions = [SchemaVersion.load(name) for name in names]
-        newest = versions[-1].fields
-        self.versions = [
-            replace(each, later={name: of["default"] for name, of in newest.items() if name not in each.fields})
-            for each in versions
-        ]
-        self._by_header = {version.header: version for version in self.versions}
-
-    @property
-    def newest(self) -> SchemaVersion:
-        return self.versions[-1]
+        self.header: Final = _SINGLE_OBJECT + fingerprint
+        self.parsed: Final = fastavro.parse_schema(raw)
 
     def decode(self, value: bytes | memoryview) -> dict[str, Any]:
-        """Return the record as one of the newest version.
+        """Return the record.
 
         Raises:
             BadRecord: not_avro or unknown_fingerprint.
         """
-        head = bytes(value[:10])
-        known = self._by_header.get(head)
-        if known is None:
-            raise BadRecord("unknown_fingerprint" if head[:2] == b"\xc3\x01" and len(head) == 10 else "not_avro")
+        head = bytes(value[:_HEADER_BYTES])
+        if head != self.header:
+            is_other = len(head) == _HEADER_BYTES and head.startswith(_SINGLE_OBJECT)
+            raise BadRecord("unknown_fingerprint" if is_other else "not_avro")
         body = io.BytesIO(value)
-        body.seek(10)
+        body.seek(_HEADER_BYTES)
         try:
-            record = cast("dict[str, Any]", fastavro.schemaless_reader(body, known.parsed, None))
+            record = cast("dict[str, Any]", fastavro.schemaless_reader(body, self.parsed, None))
         except Exception as error:  # fastavro raises whatever the bytes lead it to: EOFError, IndexError, UnicodeError
             raise BadRecord("not_avro") from error
         if body.tell() != len(value):
             raise BadRecord("not_avro")
-        record.update(known.later)
         return record
 
     def first_text(self, value: bytes) -> str | None:
         """Return the first field, a string, of a record; None if there is none."""
-        if value[:10] not in self._by_header:
+        if not value.startswith(self.header):
             return None
         body = io.BytesIO(value)
-        body.seek(10)
+        body.seek(_HEADER_BYTES)
         try:
             return cast("str", fastavro.schemaless_reader(body, "string", None))
         except Exception:  # as in `decode`
@@ -276,8 +253,8 @@ class _Schema:
 
 _U8, _U4, _U2, _F4 = (np.dtype(kind) for kind in ("<u8", "<u4", "<u2", "<f4"))
 
-BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc", "beacon_block_v2.avsc", "beacon_block_v3.avsc")
-REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
+BLOCK_SCHEMA: Final = WireSchema("beacon_block.avsc")
+REPORT_SCHEMA: Final = WireSchema("emitter_report.avsc")
 
 
 @lru_cache(maxsize=16_384)
@@ -380,11 +357,10 @@ def _stride(packed: bytes) -> int:
 
 
 def encode_block(block: BeaconBlock) -> bytes:
-    """Return the block in the oldest version of its schema that can say all of it, which older servers read, too."""
-    version = 2 if block.out_of_order is not None else 1 if block.traces is not None else 0
+    """Return the block as the value of a record."""
     return b"".join(
         (
-            BLOCK_SCHEMA.versions[version].header,
+            BLOCK_SCHEMA.header,
             encode_string(block.pipeline),
             encode_string(block.checkpoint),
             block.emitter,
@@ -400,8 +376,8 @@ def encode_block(block: BeaconBlock) -> bytes:
             _optional_column(block.event_offset_ms, _U2),
             encode_optional(block.message_ids),
             _optional_column(block.payload_crc, _U4),
-            encode_optional(block.traces) if version >= 1 else b"",
-            encode_optional(block.out_of_order) if version >= 2 else b"",
+            encode_optional(block.traces),
+            encode_optional(block.out_of_order),
         )
     )
 
@@ -464,11 +440,10 @@ def pipeline_of_report(value: bytes | None) -> str | None:
 
 
 def encode_report(report: EmitterReport) -> bytes:
-    """Return the report in the oldest version of its schema that can say all of it, which older servers read, too."""
-    is_newest = bool(report.resumes or report.labels)
+    """Return the report as the value of a record."""
     return b"".join(
         (
-            REPORT_SCHEMA.versions[is_newest].header,
+            REPORT_SCHEMA.header,
             encode_string(report.pipeline),
             encode_string(report.node),
             report.emitter,
@@ -480,10 +455,8 @@ def encode_report(report: EmitterReport) -> bytes:
             encode_long(report.final_through),
             encode_array([_encode_progress(progress) for progress in report.progress]),
             encode_array([_encode_tally(tally) for tally in report.tallies]),
-            encode_boolean(report.resumes) if is_newest else b"",
-            encode_array([encode_string(name) + encode_string(label) for name, label in report.labels.items()])
-            if is_newest
-            else b"",
+            encode_boolean(report.resumes),
+            encode_array([encode_string(name) + encode_string(label) for name, label in report.labels.items()]),
         )
     )
 
@@ -493,8 +466,6 @@ def _encode_progress(progress: Progress) -> bytes:
 
 
 def _encode_tally(tally: Tally) -> bytes:
-    bins = np.stack((tally.lag_sketch.keys, tally.lag_sketch.counts), axis=1, dtype=np.int64)
-    ranges = np.array([(place.partition, place.first, place.last) for place in tally.ranges], np.int64)
     return b"".join(
         (
             encode_string(tally.checkpoint),
@@ -505,14 +476,14 @@ def _encode_tally(tally: Tally) -> bytes:
             encode_long(tally.payload_bytes),
             encode_long(signed64(tally.id_sum)),
             encode_long(tally.dropped),
-            encode_items(len(bins), encode_longs(bins)),
-            encode_items(len(ranges), encode_longs(ranges)),
+            encode_bytes(tally.lag_sketch.to_bytes()),
+            encode_bytes(pack_ranges(tally.ranges)),
         )
     )
 
 
 def tally_record(tally: Tally) -> dict[str, Any]:
-    """Return the tally as its schema has it, field by field, for JSON."""
+    """Return the tally by the names of its schema's fields, with bins and ranges as lists, for JSON."""
     return {
         "checkpoint": tally.checkpoint,
         "window_start": tally.window_start,
@@ -533,51 +504,54 @@ def decode_report(value: bytes | memoryview) -> EmitterReport:
     """Decode the report in a record's value.
 
     Raises:
-        BadRecord: not_avro, unknown_fingerprint, or header_invalid for numbers that no array can hold.
+        BadRecord: not_avro, unknown_fingerprint, or header_invalid for bins or ranges that are not made of whole
+            numbers in range.
     """
     raw = REPORT_SCHEMA.decode(value)
-    try:
-        return _report_of(raw)
-    except OverflowError as error:
-        raise BadRecord("header_invalid", fault=FieldFault("tallies", "expected numbers in range")) from error
+    raw["progress"] = tuple(Progress(**progress) for progress in raw["progress"])
+    raw["tallies"] = tuple(_unpacked(tally, position) for position, tally in enumerate(raw["tallies"]))
+    return EmitterReport(**raw)
 
 
-def _report_of(raw: dict[str, Any]) -> EmitterReport:
-    return EmitterReport(
-        **{
-            **raw,
-            "progress": tuple(Progress(**progress) for progress in raw["progress"]),
-            "tallies": tuple(
-                Tally(
-                    **{
-                        **tally,
-                        "lag_sketch": Sketch.from_bins({bin_["key"]: bin_["count"] for bin_ in tally["lag_sketch"]}),
-                        "ranges": tuple(OffsetRange(**place) for place in tally["ranges"]),
-                    }
-                )
-                for tally in raw["tallies"]
-            ),
-        }
-    )
+def _unpacked(tally: dict[str, Any], position: int) -> Tally:
+    for name, unpack in _PACKED_FIELDS.items():
+        try:
+            tally[name] = unpack(tally[name])
+        except ValueError as error:
+            raise BadRecord("header_invalid", fault=FieldFault("tallies", f"{name}: {error}", position)) from error
+    return Tally(**tally)
 
 
 def pack_ranges(ranges: Iterable[OffsetRange]) -> bytes:
-    """Return ranges as varints: partition, first, last, of one after another."""
-    numbers = [number for found in ranges for number in (found.partition, found.first, found.last)]
+    """Return ranges as a tally has them: partition, first, and last less first, of one after another."""
+    numbers = [number for place in ranges for number in (place.partition, place.first, place.last - place.first)]
     return encode_longs(np.array(numbers, np.int64))
 
 
-def unpack_ranges(packed: bytes) -> list[OffsetRange]:
+def unpack_ranges(packed: bytes) -> tuple[OffsetRange, ...]:
+    """Return the ranges that `pack_ranges` packed.
+
+    Raises:
+        ValueError: the bytes are not whole ranges, or a number has more than 64 bits.
+    """
     return next(unpack_each_ranges([packed]))
 
 
-def unpack_each_ranges(packed: Sequence[bytes]) -> Iterator[list[OffsetRange]]:
-    """Unpack the ranges of many tallies at once: a decoding costs the same for a few numbers as for thousands."""
-    joined = b"".join(packed)
-    found = [OffsetRange(*place) for place in decode_longs(joined).reshape(-1, 3).tolist()]
-    numbers = np.concatenate(([0], np.cumsum(np.frombuffer(joined, np.uint8) < 0x80)))  # each ends with such a byte
-    ends = (numbers[np.cumsum([len(one) for one in packed], dtype=np.int64)] // 3).tolist()
-    return (found[first:end] for first, end in zip([0, *ends], ends, strict=False))
+def unpack_each_ranges(packed: Sequence[bytes]) -> Iterator[tuple[OffsetRange, ...]]:
+    """Unpack the ranges of many tallies at once: a decoding costs the same for a few numbers as for thousands.
+
+    Raises:
+        ValueError: as `unpack_ranges`, for any of them.
+    """
+    rows, ends = decode_rows(packed, 3)
+    ranges = [OffsetRange(partition, first, first + length) for partition, first, length in rows.tolist()]
+    return (tuple(ranges[start:end]) for start, end in pairwise([0, *ends.tolist()]))
+
+
+_PACKED_FIELDS: Final[Mapping[str, Callable[[bytes], object]]] = {
+    "lag_sketch": Sketch.from_bytes,
+    "ranges": unpack_ranges,
+}
 
 
 def share_of(sample: int) -> float:

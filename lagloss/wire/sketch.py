@@ -117,10 +117,11 @@ class Sketch:
         return int(self.counts.sum())
 
     def is_sound(self, max_count: int) -> bool:
-        """Return whether every bin is one that a lag can fall into, with a count of 0 to `max_count`."""
+        """Return whether keys ascend and each bin is one that a lag can fall into, with a count of 1 to `max_count`."""
         size = np.abs(self.keys.astype(np.int64))
         in_range = (size >= MIN_KEY) & (size <= MAX_KEY) | (size == 0)
-        return bool(in_range.all() and (self.counts >= 0).all() and (self.counts <= max_count).all())
+        ascend = (self.keys[1:] > self.keys[:-1]).all()
+        return bool(ascend and in_range.all() and (self.counts >= 1).all() and (self.counts <= max_count).all())
 
     def quantile_ms(self, q: float) -> float | None:
         """Return the q-percentile of the lags, in ms (see `rank`); None if there are no lags."""
@@ -142,14 +143,28 @@ class Sketch:
         return sum(count for key, count in self.bins().items() if bin_value_ms(key) <= lag_ms)
 
     def to_bytes(self) -> bytes:
-        """Return key and count of each bin, as Avro's encoding of a report has them."""
-        return encode_longs(np.column_stack((self.keys, self.counts)))
+        """Return the bins as a tally has them: the key less the key before, and the count, of one after another."""
+        bins = np.empty((self.keys.size, 2), np.int64)
+        bins[:, 0], bins[:, 1] = self.keys, self.counts
+        bins[1:, 0] -= self.keys[:-1]
+        return encode_longs(bins)
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Sketch:
-        """Rebuild a sketch from the result of `to_bytes`."""
-        bins = decode_longs(packed).reshape(-1, 2)
-        return cls(bins[:, 0].astype(np.int32), bins[:, 1].copy())
+        """Rebuild a sketch from the result of `to_bytes`.
+
+        Raises:
+            ValueError: the bytes are not whole bins, or a key has more than 32 bits.
+        """
+        numbers = decode_longs(packed)
+        if numbers.size % 2:
+            raise ValueError("expected a key and a count for each bin")
+        bins = numbers.reshape(-1, 2)
+        sums = bins[:, 0].cumsum()
+        keys = sums.astype(np.int32)
+        if (keys != sums).any():
+            raise ValueError("expected keys of 32 bits")
+        return cls(keys, bins[:, 1].copy())
 
     def bins(self) -> dict[int, int]:
         return dict(zip(self.keys.tolist(), self.counts.tolist(), strict=True))

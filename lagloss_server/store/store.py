@@ -377,7 +377,7 @@ class Store:
         """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         return Graph(self.definition_at(name, window_start_s))
 
-    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[tuple[list[OffsetRange], int]], int]:
+    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[tuple[tuple[OffsetRange, ...], int]], int]:
         """Return the offset ranges and the beacons of each of a window's tallies, and the lowest sample in them."""
         tally = tables.TallyRow
         with self.engine.connect() as connection:

@@ -6,18 +6,13 @@ is shared with `lagloss`. Times are epoch milliseconds where a name ends in `_ms
 
 from __future__ import annotations
 
-import functools
-import io
-import json
 import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import fastavro
-import fastavro.schema
+from tests.oracle.wire import decode
 
 ALL_IDS: int = 2**32  # `sample` of a block that holds every id
 WINDOW_S = 60
@@ -258,34 +253,7 @@ def reachable(edges: dict[str, list[str]], starts: Iterable[str], without: str |
     return found
 
 
-# --- Wire format -----------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def schema(name: str) -> tuple[bytes, Any]:
-    """The 10 bytes that open a message of this schema (C3 01 and the fingerprint), and the schema."""
-    path = Path(__file__).parents[2] / "lagloss" / "wire" / "schemas" / f"{name}.avsc"
-    plain = json.loads(path.read_text(encoding="utf-8"))
-    canonical = fastavro.schema.to_parsing_canonical_form(plain)
-    fingerprint = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")
-    return b"\xc3\x01" + bytes.fromhex(fingerprint), fastavro.parse_schema(plain)
-
-
-VERSIONS = {
-    "beacon_block": ("beacon_block", "beacon_block_v2", "beacon_block_v3"),
-    "emitter_report": ("emitter_report", "emitter_report_v2"),
-}
-
-
-def decode(name: str, value: bytes | None) -> dict[str, Any] | None:
-    """The Avro single object as a dict, or None where it is none of any version of this schema."""
-    parsed = next((parsed for marker, parsed in map(schema, VERSIONS[name]) if value and value[:10] == marker), None)
-    if value is None or parsed is None:
-        return None
-    try:
-        return fastavro.schemaless_reader(io.BytesIO(value[10:]), parsed)  # type: ignore[return-value]
-    except Exception:  # whatever it is, it is not such a message
-        return None
+# --- Blocks ----------------------------------------------------------------------------------------------------------
 
 
 def ahead_or_crooked(window_start_s: int, arrived_ms: int) -> bool:
@@ -312,7 +280,7 @@ def unpack(block: dict[str, Any]) -> list[Beacon] | None:
         return None
     if block["message_ids"] is not None and not names_match(block["message_ids"], count):
         return None
-    late = block.get("out_of_order")
+    late = block["out_of_order"]
     if late is not None and (not late or len(late) % 2):
         return None
     overtaken = struct.unpack(f"<{len(late or b'') // 2}H", late or b"")
@@ -468,7 +436,7 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
         closed=report["closed"],
         final_through_s=report["final_through"],
         last_append_ms=appended_ms,
-        resumes=report.get("resumes", False),
+        resumes=report["resumes"],
         differences=[] if known is None else known.differences,
         inputs=set() if known is None else known.inputs,
         tallies={} if known is None else known.tallies,

@@ -10,10 +10,10 @@ import pytest
 
 from tests.oracle.blocks import id_hash
 from tests.oracle.by_hand import DUE_MS, ByHand, document, uuid, worked_case
-from tests.oracle.evidence import ALL_IDS, Record, World, milliseconds, schema
+from tests.oracle.evidence import ALL_IDS, Record, World, milliseconds
 from tests.oracle.oracle import bin_key, bin_value, difference, judge, missing, quantile, wilson
 from tests.oracle.plan import END_MS, START_MS, START_S
-from tests.oracle.wire import column
+from tests.oracle.wire import column, schema
 
 CHAIN: list[dict[str, Any]] = [{"name": "src", "to": ["mid"]}, {"name": "mid", "to": ["snk"]}, {"name": "snk"}]
 HEADLINE = ("messages", "delivered", "filtered", "dead", "pending", "lost")

@@ -12,10 +12,11 @@ import pytest
 import xxhash
 from hypothesis import HealthCheck, given, settings
 
-from tests.oracle.evidence import Record, World, decode
+from tests.oracle.evidence import Record, World
 from tests.oracle.oracle import difference, judge, missing
 from tests.oracle.plan import HARMLESS, PHENOMENA, START_S, Plan
 from tests.oracle.topologies import TOPOLOGIES
+from tests.oracle.wire import decode
 from tests.oracle.worlds import build_world, draw_plan, make_world, worlds
 
 QUIET = Plan("chain", 8, 8, frozenset(), 0)

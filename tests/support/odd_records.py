@@ -10,7 +10,8 @@ from typing import Any
 import fastavro
 from hypothesis import strategies as st
 
-from lagloss.wire.format import BLOCK_SCHEMA, REPORT_SCHEMA, SAMPLE_ALL, block_key, hash_id
+from lagloss.wire.format import BLOCK_SCHEMA, REPORT_SCHEMA, SAMPLE_ALL, WireSchema, block_key, hash_id
+from tests.oracle.wire import longs, packed
 
 Keyed = tuple[bytes | None, bytes | None]
 """Key and value of a record."""
@@ -22,16 +23,18 @@ INTS = st.sampled_from([-(1 << 31), -1, 0, 1, 8, (1 << 31) - 1]) | st.integers(-
 TEXTS = st.sampled_from(["", "\0", "a\0b", "x" * 501, "\U0001f600" * 200, "'; --", "../..", "\n"]) | st.text(
     max_size=20
 )
+NUMBERS = st.lists(LONGS, max_size=6).map(longs) | st.binary(max_size=12)
+"""Bytes that may be numbers one after another."""
 FLOATS = st.sampled_from([0.0, -0.0, 1e-45, 5.0, -5.0, 3.4e38, -3.4e38, float("inf"), float("nan")]) | st.floats(
     width=32
 )
 
 
-def written(version: Any, record: dict[str, Any]) -> bytes:
-    """Return the record as fastavro writes it by this version of its schema."""
+def written(schema: WireSchema, record: dict[str, Any]) -> bytes:
+    """Return the record as fastavro writes it by its schema."""
     out = io.BytesIO()
-    out.write(version.header)
-    fastavro.schemaless_writer(out, version.parsed, record)
+    out.write(schema.header)
+    fastavro.schemaless_writer(out, schema.parsed, record)
     return out.getvalue()
 
 
@@ -65,11 +68,29 @@ def blocks(draw: st.DrawFn, pipeline: str, checkpoints: Sequence[str], start_s: 
         "traces": draw(st.none() | st.just(_traces(range(count))) | st.just(_traces([1, 0])) | st.binary(max_size=60)),
     }
     key = draw(either(block_key(pipeline, row["window_start"]), st.none() | st.binary(max_size=20)))
-    return key, written(draw(st.sampled_from(BLOCK_SCHEMA.versions)), row)
+    return key, written(BLOCK_SCHEMA, row)
 
 
 def _traces(positions: Iterable[int]) -> bytes:
     return b"".join(position.to_bytes(2, "little") + bytes(range(24)) for position in positions)
+
+
+@st.composite
+def places(draw: st.DrawFn) -> dict[str, bytes]:
+    """Any bins and ranges of a tally, in bytes, most of them good."""
+    keys = sorted(draw(st.sets(st.sampled_from([-10_000, 0, 10_127]) | st.integers(9_900, 10_100), max_size=3)))
+    bins = [(draw(either(key, INTS)), draw(either(3, LONGS))) for key in keys]
+    numbers = sorted(draw(st.sets(st.integers(0, 9), max_size=3)))
+    ranges = [
+        (draw(either(number // 4, INTS)), draw(either(number, LONGS)), draw(either(9, LONGS))) for number in numbers
+    ]
+    good = packed(
+        {
+            "lag_sketch": [{"key": key, "count": count} for key, count in bins],
+            "ranges": [{"partition": partition, "first": first, "last": last} for partition, first, last in ranges],
+        }
+    )
+    return {name: draw(either(value, NUMBERS)) for name, value in good.items()}
 
 
 @st.composite
@@ -81,16 +102,13 @@ def reports(draw: st.DrawFn, pipeline: str, node: str, checkpoints: Sequence[str
         return str(draw(either(draw(st.sampled_from(checkpoints)), TEXTS)))
 
     def tally() -> dict[str, Any]:
-        bins = draw(st.lists(st.tuples(either(10_127, INTS), either(3, LONGS)), max_size=3))
-        ranges = draw(st.lists(st.tuples(either(0, INTS), either(0, LONGS), either(5, LONGS)), max_size=3))
         return {
             "checkpoint": place(),
             "window_start": draw(either(start_s, LONGS)),
             "replay": draw(either(None, TEXTS)),
             "sample": draw(either(SAMPLE_ALL, LONGS)),
             **{name: draw(either(3, LONGS)) for name in ("beacons", "payload_bytes", "id_sum", "dropped")},
-            "lag_sketch": [{"key": key, "count": count} for key, count in bins],
-            "ranges": [{"partition": p, "first": first, "last": last} for p, first, last in ranges],
+            **draw(places()),
         }
 
     row = {
@@ -109,7 +127,7 @@ def reports(draw: st.DrawFn, pipeline: str, node: str, checkpoints: Sequence[str
         "resumes": draw(st.booleans()),
         "labels": draw(st.dictionaries(TEXTS, TEXTS, max_size=2)),
     }
-    return row["emitter"], written(draw(st.sampled_from(REPORT_SCHEMA.versions)), row)
+    return row["emitter"], written(REPORT_SCHEMA, row)
 
 
 @st.composite

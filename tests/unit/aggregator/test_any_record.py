@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from aggregator.kernel.kernel import Counted, Part, Totals, count_partitions
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.reports.batch import ReportBatch, ReportRecord
+from lagloss.wire.format import unpack_ranges
+from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.arithmetic import judge
@@ -83,8 +85,9 @@ def test_any_reports_come_to_rows_that_tables_can_hold_or_are_set_aside(records:
     tallies = [found.tally for found in batch.tallies.values()]
     for tally in tallies:
         fits(tally.checkpoint, tally.replay or "", tally.sample, tally.beacons, tally.payload_bytes, tally.dropped)
-        fits(*(number for place in tally.ranges for number in (place.partition, place.first, place.last)))
-        assert all(value is None or math.isfinite(value) for value in tally.lag_sketch.quantiles_ms((0, 0.5, 1)))
+        ranges, lags = unpack_ranges(tally.ranges), Sketch.from_bytes(tally.lag_sketch)
+        fits(*(number for place in ranges for number in (place.partition, place.first, place.last)))
+        assert all(value is None or math.isfinite(value) for value in lags.quantiles_ms((0, 0.5, 1)))
     fits(sum(tally.beacons for tally in tallies))
 
 

@@ -30,6 +30,7 @@ from collector.intake import report_of_json
 from collector.models import as_batch, read_batch
 from collector.openlineage import read_event
 from collector.task_runs import read_reports
+from lagloss.wire import checks
 from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
@@ -202,6 +203,24 @@ def test_what_is_bad_is_the_clients_problem(parse: Parser, good: bytes, data: st
         assert 400 <= problem.status < 500  # noqa: PT017
 
 
+@given(
+    st.lists(st.tuples(st.sampled_from([-10_000, 0, 10_127]), st.integers(0, 3))),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.integers(0, 9))),
+)
+def test_a_report_in_json_has_bins_and_ranges_in_any_order(
+    bins: list[tuple[int, int]], places: list[tuple[int, int, int]]
+) -> None:
+    said = json.loads(_json_report())
+    said["tallies"][0]["lag_sketch"] = [{"key": key, "count": count} for key, count in bins]
+    ranges = [{"partition": partition, "first": first, "last": first + more} for partition, first, more in places]
+    said["tallies"][0]["ranges"] = ranges
+    record: Any = json_report(json.dumps(said).encode())
+    (tally,) = checks.read_report(record.value).tallies
+    assert tally.lag_sketch.bins() == {key: count for key, count in bins if count}
+    offsets = {(each["partition"], at) for each in ranges for at in range(each["first"], each["last"] + 1)}
+    assert {(place.partition, at) for place in tally.ranges for at in range(place.first, place.last + 1)} == offsets
+
+
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.just("\ud800") | st.just(10**400),
     lambda inner: (
@@ -314,7 +333,7 @@ def test_a_trace_is_the_same_in_every_format_and_of_the_first_node_only(monkeypa
     for found in (in_json, in_events, in_spans):
         assert _traces_of(found) == []
         assert _traces_of(replace(found, first=True)) == [{0: TRACE}]
-    monkeypatch.setenv("LAGLOSS_TRACES", "off")  # for an aggregator that reads version 1 only
+    monkeypatch.setenv("LAGLOSS_TRACES", "off")
     assert _traces_of(replace(in_json, first=True)) == []
 
 

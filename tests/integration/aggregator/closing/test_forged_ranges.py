@@ -88,7 +88,8 @@ class Tenants:
     ) -> None:
         self.seq += 1
         start_s, now_ms = self.start_s + 60 * window, int(time.time() * 1000)
-        tally = Tally("src.in", start_s, beacons, 0, Sketch(), tuple(ranges))
+        ordered = sorted(ranges, key=lambda place: (place.partition, place.first))
+        tally = Tally("src.in", start_s, beacons, 0, Sketch(), tuple(ordered))
         report = EmitterReport(
             pipeline, "src", (emitter or pipeline).encode().ljust(16), "", self.seq, self.start_s * 1000, now_ms, False,
             now_ms // 1000, (), (tally,),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import io
-from typing import Any
 
-import fastavro
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lagloss.wire.checks import read_report
 from lagloss.wire.format import (
-    BLOCK_SCHEMA,
+    MAX_COUNT,
+    MAX_PARTITIONS,
     REPORT_SCHEMA,
     BadRecord,
     BeaconBlock,
@@ -29,13 +28,17 @@ from lagloss.wire.format import (
     hash_id,
     id_starts,
     pack_ids,
+    pack_ranges,
     partition_of,
     partitions_of,
     signed64,
+    tally_record,
+    unpack_each_ranges,
     unpack_ids,
 )
-from lagloss.wire.sketch import Sketch
-from tests.support.odd_records import written
+from lagloss.wire.sketch import MAX_KEY, MIN_KEY, Sketch
+from tests.oracle.wire import decode, longs
+from tests.support.odd_records import places, written
 
 EMITTER = bytes(range(16))
 
@@ -61,7 +64,7 @@ def block(**fields: object) -> BeaconBlock:
 
 def test_block_bytes_are_as_documented() -> None:
     value = encode_block(block())
-    assert value[:10].hex() == "c301" + "cdc9c48ff0171919"
+    assert value[:10].hex() == "c301" + "956244b66e1414d0"
     assert value[10:].hex().startswith("0c" + b"clicks".hex() + "0c" + b"src.in".hex() + EMITTER.hex() + "0e")
 
 
@@ -78,25 +81,106 @@ def test_block_comes_back_as_it_was(traces: bytes | None) -> None:
         assert np.array_equal(getattr(there, name), getattr(back, name)), name
 
 
-def test_a_block_is_of_the_version_that_says_all_of_it() -> None:
-    plain, traced, ordered = (version.header for version in BLOCK_SCHEMA.versions)
-    assert encode_block(block())[:10] == plain
-    assert encode_block(block(traces=b"\2\0" + bytes(range(24))))[:10] == traced
-    assert encode_block(block(out_of_order=b"\2\0"))[:10] == ordered
+KEYS = st.just(0) | st.integers(MIN_KEY, MAX_KEY) | st.integers(-MAX_KEY, -MIN_KEY)
+SKETCHES = st.dictionaries(KEYS, st.integers(1, MAX_COUNT)).map(Sketch.from_bins)
+RANGES = st.dictionaries(
+    st.tuples(st.integers(0, MAX_PARTITIONS - 1), st.integers(0, 2**63 - 1)), st.integers(0, 2**63 - 1)
+).map(lambda found: [OffsetRange(*place, max(place[1], last)) for place, last in sorted(found.items())])
 
 
-@pytest.mark.parametrize("schema", [BLOCK_SCHEMA, REPORT_SCHEMA])
-def test_a_record_of_an_older_version_is_read_as_avro_resolves_it(schema: Any) -> None:
-    record = {
-        BLOCK_SCHEMA: BLOCK_SCHEMA.decode(encode_block(block(traces=bytes(26), out_of_order=b"\1\0"))),
-        REPORT_SCHEMA: REPORT_SCHEMA.decode(
-            encode_report(EmitterReport("p", "src", EMITTER, "here", 9, 1, 2, True, 60, labels={"zone": "a"}))
-        ),
-    }[schema]
-    for version in schema.versions:
-        value = written(version, record)
-        body = io.BytesIO(value[10:])
-        assert schema.decode(value) == fastavro.schemaless_reader(body, version.parsed, schema.newest.parsed)
+@given(SKETCHES)
+def test_any_sketch_survives_its_encoding(sketch: Sketch) -> None:
+    back = Sketch.from_bytes(sketch.to_bytes())
+    assert (back.bins(), back.keys.dtype, back.counts.dtype) == (sketch.bins(), np.int32, np.int64)
+    assert back.is_sound(MAX_COUNT)
+
+
+@given(st.lists(RANGES))
+def test_any_ranges_survive_their_encoding(ranges: list[list[OffsetRange]]) -> None:
+    assert [*unpack_each_ranges([pack_ranges(of_one) for of_one in ranges])] == [*map(tuple, ranges)]
+
+
+TALLY = {
+    "checkpoint": "src.in",
+    "window_start": 1_780_000_020,
+    "replay": None,
+    "sample": 1 << 32,
+    "beacons": 3,
+    "payload_bytes": 0,
+    "id_sum": 5,
+    "dropped": 0,
+}
+
+
+def report_with(lag_sketch: bytes, ranges: bytes) -> bytes:
+    good = REPORT_SCHEMA.decode(encode_report(EmitterReport("clicks", "src", EMITTER, "here", 9, 1, 2, True, 60)))
+    return written(REPORT_SCHEMA, {**good, "tallies": [{**TALLY, "lag_sketch": lag_sketch, "ranges": ranges}]})
+
+
+@settings(max_examples=300)
+@given(places())
+def test_any_bins_and_ranges_are_read_as_a_slow_reader_reads_them(packed: dict[str, bytes]) -> None:
+    value = report_with(**packed)
+    slow = decode("emitter_report", value)
+    if slow is None:
+        with pytest.raises(BadRecord, match="header_invalid"):
+            read_report(value)
+    else:
+        assert [tally_record(tally) for tally in read_report(value).tallies] == slow["tallies"]
+
+
+@pytest.mark.parametrize(
+    ("lag_sketch", "ranges", "is_good"),
+    [
+        ([], [], True),
+        ([10_127, 1, 1, 5], [0, 3, 0, 0, 4, 9, 1, 0, 0], True),
+        ([-10_127, 1, 10_127, 5], [5, 3, 7, 5, 8, 1], True),  # ranges that overlap
+        ([10_127, 1, 0, 5], [], False),  # the same key again
+        ([10_127, 1, -1, 5], [], False),
+        ([10_127, 0], [], False),
+        ([10_127, -1], [], False),
+        ([10_127, MAX_COUNT + 1], [], False),
+        ([1, 1], [], False),
+        ([MAX_KEY + 1, 1], [], False),
+        ([1 << 31, 1], [], False),
+        ([(1 << 32) + 10_127, 1], [], False),
+        ([10_127, 1, (1 << 63) - 1, 1, (1 << 63) - 1, 1, 3, 1], [], False),  # which adds up to 10,128 in 64 bits
+        ([10_127], [], False),
+        ([10_127, 1, 1], [], False),
+        ([], [0, 3], False),
+        ([], [0, 3, -1], False),
+        ([], [0, -1, 1], False),
+        ([], [-1, 3, 1], False),
+        ([], [MAX_PARTITIONS, 3, 1], False),
+        ([], [0, 1, (1 << 63) - 1], False),
+        ([], [0, 3, 1, 0, 3, 2], False),  # the same offset again
+        ([], [0, 3, 1, 0, 2, 0], False),
+        ([], [1, 3, 1, 0, 4, 1], False),
+    ],
+)
+def test_numbers_of_bins_and_ranges_are_in_order_and_in_range(
+    lag_sketch: list[int], ranges: list[int], is_good: bool
+) -> None:
+    value = report_with(longs(lag_sketch), longs(ranges))
+    assert (decode("emitter_report", value) is not None) is is_good
+    if is_good:
+        read_report(value)
+    else:
+        with pytest.raises(BadRecord, match=r"header_invalid: tallies: (lag_sketch|ranges): expected"):
+            read_report(value)
+
+
+@pytest.mark.parametrize("broken", [b"\x80", b"\2\x80", b"\xff" * 9 + b"\x02\2", b"\x80" * 10 + b"\0\2"])
+def test_numbers_that_are_cut_off_or_too_long_are_a_bad_record(broken: bytes) -> None:
+    for packed in ({"lag_sketch": broken, "ranges": b""}, {"lag_sketch": b"", "ranges": broken + b"\2"}):
+        with pytest.raises(BadRecord, match=r"header_invalid: tallies: .*expected"):
+            decode_report(report_with(**packed))
+
+
+def test_a_number_may_be_written_longer_than_it_must() -> None:
+    """As Avro's own readers take it."""
+    (tally,) = read_report(report_with(b"\x80\0\x82\0", b"\x80\x80\0\6\0")).tallies
+    assert (tally.lag_sketch.bins(), tally.ranges) == ({0: 1}, (OffsetRange(0, 3, 3),))
 
 
 def test_report_comes_back_as_it_was() -> None:

@@ -36,7 +36,7 @@ def proven(world: World) -> dict[str, Any] | None:
     if not proves(graph, evidence):
         return None
     sketches = {
-        (emitter, checkpoint, replay or None): found.tally.lag_sketch
+        (emitter, checkpoint, replay or None): Sketch.from_bytes(found.tally.lag_sketch)
         for (owner, start, emitter, checkpoint, replay), found in follow(world.reports).tallies.items()
         if (owner, start) == (name, START_S)
     }
