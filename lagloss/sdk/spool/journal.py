@@ -239,6 +239,6 @@ def _head(record: dict[str, Any]) -> Head:
         record["host"],
         record["started_at"],
         record["resumes"],
-        record.get("labels", {}),  # a version before this one had none
+        record["labels"],
     )
     return Head(identity, record["final"])

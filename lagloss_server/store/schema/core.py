@@ -152,9 +152,9 @@ class TallyRow(Base):
     payload_bytes: Mapped[int]
     id_sum: Mapped[int]
     dropped: Mapped[int]
-    sketch: Mapped[bytes] = mapped_column(comment="key and count of each bin, as varints")
+    sketch: Mapped[bytes] = mapped_column(comment="bins as in a tally's lag_sketch on the wire")
     lowest_bin: Mapped[int | None] = mapped_column(Integer, comment="key of the first bin; null: there are no lags")
-    ranges: Mapped[bytes] = mapped_column(comment="partition, first and last of each, as varints")
+    ranges: Mapped[bytes] = mapped_column(comment="as in a tally's ranges on the wire")
     changed_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that last changed it")
     changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")
 
