@@ -127,8 +127,8 @@ class Closer:
         return list(islice((window for round_ in rounds for window in round_ if window is not None), WINDOWS_AT_ONCE))
 
     def _lightest_first(self, due: Windows) -> list[Windows]:
-        """Return windows in two parts: those of pipelines with many emitters come second, so that whoever makes
-        emitters delays nobody else."""
+        """Return windows in two parts: those of pipelines with many emitters come second, so that they
+        do not delay the others."""
         if not due:
             return []
         with self._engine.connect() as connection:

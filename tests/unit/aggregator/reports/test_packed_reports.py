@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -98,7 +99,7 @@ def test_good_reports_are_not_read_in_full(monkeypatch: pytest.MonkeyPatch) -> N
         report(Sketch.from_bins({MAX_KEY + 1: 1})),
         report(Sketch.from_bins({10_500: -1})),
         report(Sketch.from_bins({10_500: MAX_COUNT + 1})),
-        report(Sketch.unpacked([[10_500, 10_400], [1, 1]])),
+        report(Sketch(np.array([10_500, 10_400], np.int32), np.array([1, 1], np.int64))),
         report(SKETCH, OffsetRange(0, 5, 4)),
         report(SKETCH, OffsetRange(0, 5, 5), OffsetRange(0, 5, 6)),
         report(SKETCH, OffsetRange(1, 5, 5), OffsetRange(0, 5, 6)),
