@@ -492,7 +492,7 @@ def test_a_window_that_was_set_aside_is_tried_again_by_recompute(chain: Chain, m
     break_closing(monkeypatch, lambda *_: True)
     chain.close(0)
     assert chain.parts.failures.names() == [f"window {chain.name}/{rfc3339(chain.start_s)}"]
-    assert chain.parts.failures.counts() == {"window": 1, "rollup": 0, "group": 0}
+    assert chain.parts.failures.counts() == {"window": 1, "rollup": 0, "group": 0, "definition": 0}
     monkeypatch.undo()
     request = recompute_requests.add(chain.store, chain.name, chain.start_s, chain.start_s + 60)
     assert chain.parts.upkeep().answer_recompute(int(time.time() * 1000))

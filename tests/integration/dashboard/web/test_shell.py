@@ -43,11 +43,6 @@ def test_a_page_that_is_none_says_so_and_leads_to_the_overview(url: str, browser
         until(lambda: address(page).startswith(f"{url}/?"), "the overview")
 
 
-def test_links_of_earlier_pages_still_lead_to_the_pipeline(url: str) -> None:
-    answer = httpx2.get(f"{url}/?pipeline=clicks&range=3h")
-    assert (answer.status_code, answer.headers["location"]) == (308, "/pipelines/clicks?range=3h")
-
-
 def test_machines_need_no_login_and_requests_are_counted_by_route(module_database_url: str) -> None:
     with serving(module_database_url, LAGLOSS_LOGIN="local") as url:
         assert httpx2.get(f"{url}/api/v1/pipelines/no-such-name/windows").status_code == 401
