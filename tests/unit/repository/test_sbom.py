@@ -17,6 +17,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from lagloss import __version__
 from lagloss_server.ops import jars
 
 ROOT = Path(__file__).parents[3]
@@ -41,7 +42,7 @@ def sbom() -> ModuleType:
 @pytest.fixture(scope="module")
 def bills(sbom: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Bills:
     paths = sbom.write(tmp_path_factory.mktemp("sbom"))
-    return {path.name.split("-0.")[0]: json.loads(path.read_text()) for path in paths}
+    return {path.name.removesuffix(f"-{__version__}.cdx.json"): json.loads(path.read_text()) for path in paths}
 
 
 def installed_by(lock: str) -> dict[str, str]:
