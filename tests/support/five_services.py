@@ -88,6 +88,15 @@ def in_thread(server: HttpServer) -> Callable[[], None]:
     return end
 
 
+def answer(connection: socket.socket) -> bytes:
+    """All that comes until the server hangs up; what was cut off by that may be missing."""
+    received = b""
+    with suppress(ConnectionError):
+        while data := connection.recv(65_536):
+            received += data
+    return received
+
+
 def _await_port(port: int) -> None:
     ends = time.monotonic() + 30
     while True:

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from lagloss_server.net import exposition, http_server
-from tests.support.five_services import HOST, SERVICES, five_services
+from tests.support.five_services import HOST, SERVICES, answer, five_services
 
 ROOT = Path(__file__).resolve().parents[4]
 HEAD_S = 1.5
@@ -47,15 +47,6 @@ def port(ports: dict[str, int], service: str) -> int:
 
 def connected(port: int) -> socket.socket:
     return socket.create_connection((HOST, port), timeout=20)
-
-
-def answer(connection: socket.socket) -> bytes:
-    """All that comes until the server hangs up; what was cut off by that may be missing."""
-    received = b""
-    with suppress(ConnectionError):
-        while data := connection.recv(65_536):
-            received += data
-    return received
 
 
 def status(received: bytes) -> int:

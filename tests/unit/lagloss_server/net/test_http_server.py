@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 from lagloss_server.net import http_server
 from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
-from tests.support.five_services import HOST, in_thread
+from tests.support.five_services import HOST, answer, in_thread
 
 MIB = 1024 * 1024
 HEAD = b"POST /length HTTP/1.1\r\nHost: x\r\n"
@@ -103,14 +103,6 @@ def posted(port: int, *parts: bytes, pause_s: float = 0) -> bytes:
         while b"\r\n\r\n" not in received and (data := connection.recv(65_536)):
             received += data
     return received.partition(b"\r\n")[0]
-
-
-def answer_of(connection: socket.socket) -> bytes:
-    received = b""
-    with suppress(ConnectionError):
-        while data := connection.recv(65_536):
-            received += data
-    return received
 
 
 def sized(size: int) -> bytes:
@@ -224,7 +216,7 @@ def test_requests_that_are_cut_off_before_their_answer_leave_no_traceback(
                 if reset:
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 else:
-                    assert b" 400 " in answer_of(connection)
+                    assert b" 400 " in answer(connection)
     until(lambda: not server[0].server_state.tasks)
     assert "Exception in ASGI application" not in caplog.text
 
