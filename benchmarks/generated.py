@@ -23,7 +23,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.packed_json import pack_json
 from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState

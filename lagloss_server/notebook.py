@@ -9,7 +9,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lagloss_server.errors import NotebookMissing
-from lagloss_server.model.window_result import contract_document, reason_rows
+from lagloss_server.model.window import contract_document, reason_rows
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from lagloss_server.times import parse_time_s

@@ -12,7 +12,7 @@ from aggregator.closing import rollup_marks
 from aggregator.closing.report_state import Windows, of_windows
 from lagloss.wire.format import signed64
 from lagloss.wire.traces import TraceContext
-from lagloss_server.model.window_result import WindowResult
+from lagloss_server.model.window import Window
 from lagloss_server.packed_json import pack_json
 from lagloss_server.rules.facts import MissingId, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
@@ -39,7 +39,7 @@ class Missing:
 class Closing:
     """One window's closing, ready to be committed. Times in epoch ms."""
 
-    result: WindowResult
+    result: Window
     facts: WindowFacts
     missing: Sequence[Missing]
     basis: int
@@ -52,7 +52,7 @@ class Closing:
 
     @property
     def window(self) -> tuple[str, int]:
-        return self.result.pipeline, self.result.window_start_s
+        return self.result.pipeline, self.result.start_s
 
 
 def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
@@ -80,7 +80,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     """
     if not found:
         return []
-    ensure_days(connection, {closing.result.window_start_s for closing in found})
+    ensure_days(connection, {closing.result.start_s for closing in found})
     before = _lock(connection, [closing.window for closing in found])
     rows, made, replaced, named = [], [], [], []
     for closing in found:
@@ -161,7 +161,7 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
     on_time, on_time_of = on_time_counts(document)
     return {
         "pipeline": result.pipeline,
-        "window_start": result.window_start_s,
+        "window_start": result.start_s,
         "state": "closed",
         "revision": revision,
         "verdict": result.verdict,
@@ -222,7 +222,7 @@ def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
     return [
         {
             "pipeline": closing.result.pipeline,
-            "window_start": closing.result.window_start_s,
+            "window_start": closing.result.start_s,
             "id_hash": signed64(missing.id.id_hash),
             "message_id": missing.id.name,
             "pattern": f"{missing.id.mask:x}",
@@ -243,7 +243,7 @@ def _picked_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
     return [
         {
             "pipeline": closing.result.pipeline,
-            "window_start": closing.result.window_start_s,
+            "window_start": closing.result.start_s,
             "packed": closing.facts.picked.pack(),
         }
         for closing in found

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, get_args
 
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
-from lagloss_server.model.window_result import Verdict, WindowDocument, loss_ratio_of, start_of
+from lagloss_server.model.window import Verdict, WindowDocument, loss_ratio_of, start_of
 from lagloss_server.queries.budgets import Budgets
 
 Kind = Literal["gauge", "stateset"]

@@ -26,7 +26,7 @@ from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.invalid import explain
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.settings import Settings
 from lagloss_server.store.group_progress import read_partition_minutes

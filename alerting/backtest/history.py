@@ -16,7 +16,7 @@ from alerting.rules.windows import WindowReader
 from alerting.views.habit_cache import KEPT_S, habits_of, needs_volume, read_shares, read_volume, shares_of
 from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import Verdict
+from lagloss_server.model.window import Verdict
 from lagloss_server.rules.arithmetic import worst
 from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun

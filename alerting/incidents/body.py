@@ -15,7 +15,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.named_messages import NamedMessage
 from lagloss_server.rules.rollup import PartSums
 from lagloss_server.rules.traits import Of

@@ -32,7 +32,7 @@ from alerting.views.window_cache import read_lossy
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.blame import read_blame
 from lagloss_server.queries.named_messages import NamedMessage, PickedKind, of_kind, read_picked
 from lagloss_server.rules.facts import MAX_NAMES

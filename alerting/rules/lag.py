@@ -23,7 +23,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import RulePlace
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.window import HeldPercentile
 from lagloss_server.rules.error_budget import on_time_target
 from lagloss_server.rules.sla import held_percentile
 

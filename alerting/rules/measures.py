@@ -14,7 +14,7 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.window import HeldPercentile
 
 Document = Mapping[str, Any]
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]

@@ -16,7 +16,7 @@ from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline, as_document
 from lagloss_server.model.sources import demand_source
-from lagloss_server.model.window_result import contract_document, rfc3339
+from lagloss_server.model.window import contract_document, rfc3339
 from lagloss_server.store.store import Store
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {

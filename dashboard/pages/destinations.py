@@ -11,7 +11,7 @@ from dashboard.pages.base import Part, aria
 from dashboard.queries.sla_periods import is_held, target_percentile
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import loss_ratio_of
 
 
 def destinations(window: dict[str, Any], sla: Sla) -> Part | None:

@@ -10,7 +10,7 @@ from dash import html
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, aria
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import loss_ratio_of
 
 _HEADS = ("side", "verdict", "messages", "lost", "delivered", "pending")
 

@@ -13,7 +13,7 @@ from dashboard.queries.sla_periods import target_percentile
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import loss_ratio_of
 
 _HEADS = ("source", "messages", "lost", "E2E lag", "on time")
 _PARENTS = "parents not whole"

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache
 from typing import Any, Final
 
+from msgspec import structs
+
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import (
+from lagloss_server.model.window import (
     Interval,
     Lags,
+    Percentiles,
     ReasonCounts,
     ReasonRow,
-    percentiles,
     reason_rows,
     rfc3339,
 )
@@ -54,7 +56,7 @@ class Bucket:
     on_time_share: float | None
     e2e_ms: Lags
     lags: HopLags = field(default_factory=HopLags)
-    durations: Mapping[str, Lags] = field(default_factory=dict)
+    durations: Mapping[str, Percentiles] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     destinations: Sequence[Mapping[str, Any]] = ()
     sources: Sequence[Mapping[str, Any]] = ()
@@ -118,15 +120,15 @@ class Bucket:
             "dead": self.dead,
             "pending": self.pending,
             "seen": dict(self.seen),
-            "lost": None if self.lost is None else asdict(self.lost),
+            "lost": None if self.lost is None else structs.asdict(self.lost),
             "loss_ratio": None if ratio is None else {"min": ratio[0], "max": ratio[1]},
-            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "lost_at": {place: structs.asdict(lost) for place, lost in self.lost_at.items()},
             "on_time_share": self.on_time_share,
-            "e2e_lag_ms": asdict(self.e2e_ms),
+            "e2e_lag_ms": structs.asdict(self.e2e_ms),
             "reasons_by_node": self.reasons,
             "lag_in_p95_ms": dict(self.lags.lag_in),
             "lag_out_p95_ms": dict(self.lags.lag_out),
-            "durations_ms": {place: percentiles(kept) for place, kept in self.durations.items()},
+            "durations_ms": {place: structs.asdict(kept) for place, kept in self.durations.items()},
             "destinations": list(self.destinations),
             **({"sources": list(self.sources)} if self.sources else {}),
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
@@ -166,7 +168,7 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
         lags=hops.of_window(window, graph),
         durations={
-            label: Lags(**kept, max=None)
+            label: Percentiles(**kept)
             for label, kept in [
                 *((f"node {node['name']}", node["process_duration_ms"]) for node in window["nodes"]),
                 *((f"link {link['from']}->{link['to']}", link["queue_time_ms"]) for link in window["links"]),
@@ -193,7 +195,7 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
         lags=hops.of_checkpoints(cache(total.p95_ms), graph),
-        durations={label: Lags.of(kept) for label, kept in total.durations.items()},
+        durations={label: Percentiles.of(kept) for label, kept in total.durations.items()},
         reasons=total.reasons,
         destinations=[sums.document(name) for name, sums in total.destinations.items()],
         sources=total.source_documents,

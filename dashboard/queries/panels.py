@@ -15,7 +15,7 @@ from dashboard.queries.taps import TapStatus, read_taps
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import loss_ratio_of
 from lagloss_server.store.store import Store
 
 

@@ -11,7 +11,7 @@ from dashboard.queries.evidence import Gap, read_gaps
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import contract_document
+from lagloss_server.model.window import contract_document
 from lagloss_server.queries.blame import WindowBlame, read_blame
 from lagloss_server.queries.difference import check_points
 from lagloss_server.rules.facts import WindowFacts

@@ -10,7 +10,7 @@ from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, 
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
 from lagloss_server.incidents.response_times import time_to_repair_s
-from lagloss_server.model.window_result import Lags, reason_rows
+from lagloss_server.model.window import Lags, reason_rows
 
 MAX_ROWS: Final = 200
 """Of incidents and places; the JSON has all of them."""

@@ -12,7 +12,7 @@ from dashboard.reports.ranges import CalendarSpan
 from dashboard.request import links
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.error_budget import Status
 
 Chart = Literal["burn-down", "days"]

@@ -26,7 +26,7 @@ from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
 from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
 from lagloss_server.invalid import explain, keys_given
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import become, python
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.times import parse_time_s
@@ -178,7 +178,7 @@ def windows(
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
     from lagloss_server.cli.windows_table import windows_table
-    from lagloss_server.model.window_result import contract_document
+    from lagloss_server.model.window import contract_document
     from lagloss_server.rules.sla import breaches
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))

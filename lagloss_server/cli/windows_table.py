@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Column, Table
 
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import loss_ratio_of
 
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:

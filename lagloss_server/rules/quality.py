@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace, spread
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 
 if TYPE_CHECKING:
     from lagloss_server.rules.rollup import Rollup

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, Literal
 
+from msgspec import structs
+
 from lagloss.wire.avro import decode_bytes, encode_bytes
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
+from lagloss_server.model.window import Interval, Lags, Percentiles, ReasonCounts, bounded_reasons, start_of
 from lagloss_server.packed_json import pack_json, unpack_json
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.packed_sketches import pack_document, unpack_document, unpack_sketches
@@ -39,10 +41,8 @@ class CheckpointSums:
     out_of_order: int = 0
 
     def document(self, name: str) -> dict[str, Any]:
-        lags = asdict(Lags.of(self.lags))
-        del lags["max"]
         counts = dict(zip(_CHECKPOINT_COUNTS, self.counts(), strict=False))
-        return {"name": name, **counts, "lag_ms": lags}
+        return {"name": name, **counts, "lag_ms": structs.asdict(Percentiles.of(self.lags))}
 
     def counts(self) -> list[int]:
         """Return `_CHECKPOINT_COUNTS`, without the last one where it is 0."""
@@ -120,9 +120,9 @@ class PartSums:
         return {
             "name": name,
             **{count: getattr(self, count) for count in ("due", "delivered", "filtered", "dead", "pending")},
-            "lost": asdict(Interval(self.lost_min, self.lost_max)),
+            "lost": structs.asdict(Interval(self.lost_min, self.lost_max)),
             "on_time_share": self.on_time / self.on_time_of if self.on_time_of else None,
-            "e2e_lag_ms": asdict(Lags.of(self.lags)),
+            "e2e_lag_ms": structs.asdict(Lags.of(self.lags)),
         }
 
     def side_document(self, name: str) -> dict[str, Any]:
@@ -312,15 +312,15 @@ class Rollup:
             "verdicts": dict(self.verdicts),
             "proofs": dict(self.proofs),
             **{name: getattr(self, name) for name in _DOCUMENT_COUNTS},
-            "lost": asdict(Interval(self.lost_min, self.lost_max)),
+            "lost": structs.asdict(Interval(self.lost_min, self.lost_max)),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,
-            "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
+            "e2e_lag_ms": structs.asdict(Lags.of(self.e2e_lags)),
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
             "destinations": [sums.document(name) for name, sums in self.destinations.items()],
             **({"sources": sources} if (sources := self.source_documents) else {}),
             **({"sides": [sums.side_document(name) for name, sums in self.sides.items()]} if self.sides else {}),
-            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "lost_at": {place: structs.asdict(lost) for place, lost in self.lost_at.items()},
             "reasons_by_node": self.reasons,
             "checksums": {
                 link: {"corrupted": corrupted, "checked": checked}

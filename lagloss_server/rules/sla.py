@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.window import HeldPercentile
 
 _HELD: Final[Mapping[float, HeldPercentile]] = {50: "p50", 95: "p95", 99: "p99"}
 

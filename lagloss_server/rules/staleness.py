@@ -16,7 +16,7 @@ from typing import Any, Final
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import bin_value_ms
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import WindowResult
+from lagloss_server.model.window import Window
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
 
@@ -84,7 +84,7 @@ def lowest_lags_ms(facts: WindowFacts) -> dict[str, float]:
     }
 
 
-def awaited(graph: Graph, result: WindowResult) -> frozenset[str]:
+def awaited(graph: Graph, result: Window) -> frozenset[str]:
     """Return the checkpoints that messages of a window had to pass on their way to a destination that they are due
     at, and those that the messages of each of several sources had to pass, whichever destination they went to."""
     due = DueMessages.of(result.document())

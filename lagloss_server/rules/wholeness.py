@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
-from lagloss_server.model.window_result import losses_by_place, rfc3339
+from lagloss_server.model.window import losses_by_place, rfc3339
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.facts import WindowFacts
 

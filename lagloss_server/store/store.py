@@ -39,7 +39,7 @@ from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownP
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
 from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store import audit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_result import start_of
+from lagloss_server.model.window import start_of
 from lagloss_server.store.store import Store
 from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger

@@ -11,7 +11,7 @@ from lagloss.wire.format import hash_id
 from lagloss_server.cli.options import open_store
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.model.window import WindowDocument, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.store.store import Store

@@ -19,7 +19,7 @@ import httpx2
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, is_settled
+from lagloss_server.model.window import WindowDocument, is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from lagloss.wire.format import WINDOW_S, hash_id
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.model.window import WindowDocument, start_of
 from lagloss_server.store.store import MissingMessage, Store
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.truth.as_tapped import as_tapped

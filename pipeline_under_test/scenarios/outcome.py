@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lagloss_server.model.window_result import WindowDocument
+from lagloss_server.model.window import WindowDocument
 from pipeline_under_test.scenarios.loss_watch import FalseLoss
 from pipeline_under_test.scenarios.scenario import Bounds, Scenario
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.model.window import WindowDocument, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window

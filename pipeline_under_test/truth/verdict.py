@@ -13,7 +13,7 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.cli.options import open_store
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, is_settled, losses_by_place, rfc3339, start_of
+from lagloss_server.model.window import WindowDocument, is_settled, losses_by_place, rfc3339, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.ledger import LedgerReader

@@ -21,7 +21,7 @@ import pytest
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from pipeline_under_test.faults.grammar import parse as parse_fault
 from pipeline_under_test.faults.injections import LEAD_S

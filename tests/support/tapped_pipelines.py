@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lagloss.broker.topics import BEACONS
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, is_settled, start_of
+from lagloss_server.model.window import WindowDocument, is_settled, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
 from lagloss_server.yaml_files import parse_yaml

@@ -25,7 +25,7 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
 from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base, PackedDocument

@@ -12,7 +12,7 @@ from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
 from lagloss_server.store.engine import WINDOWS_CHANNEL

@@ -30,7 +30,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.window_result import start_of
+from lagloss_server.model.window import start_of
 from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10

@@ -15,7 +15,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.matrix import OUT_OF_ORDER, MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.trace_links import TraceLinks

@@ -13,7 +13,7 @@ from dashboard.pages.base import Part, sideways
 from dashboard.pages.reasons import reasons_table
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import reason_rows
+from lagloss_server.model.window import reason_rows
 
 ANY_OUT = ": to none of its next nodes"
 """Ends the name of the row that holds what a node with several next nodes lost."""

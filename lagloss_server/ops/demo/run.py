@@ -19,7 +19,7 @@ from rich.table import Table
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.errors import AlreadyRunning, NotEnoughData
 from lagloss_server.model.definition import load_definition
-from lagloss_server.model.window_result import is_settled, start_of
+from lagloss_server.model.window import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
     DEFINITION,

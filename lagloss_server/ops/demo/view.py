@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import losses_by_place, start_of
+from lagloss_server.model.window import losses_by_place, start_of
 
 SHOWN_WINDOWS: Final = 12
 STATUS_EVERY_S: Final = 5.0

@@ -159,7 +159,7 @@ class TallyRow(Base):
     changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")
 
 
-_WINDOW_COLUMNS = "Result columns: see WindowResult."
+_WINDOW_COLUMNS = "Result columns: see Window."
 
 
 class PackedDocument(TypeDecorator[dict[str, Any]]):

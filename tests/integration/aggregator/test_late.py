@@ -42,7 +42,7 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.sketch import Sketch
 from lagloss_server.cli import main as cli
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.offset_ranges import Watermarks
 from lagloss_server.store.store import Store
 from tests.oracle.evidence import Record

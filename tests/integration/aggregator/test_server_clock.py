@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lagloss.broker.topics import create_topics
-from lagloss_server.model.window_result import start_of
+from lagloss_server.model.window import start_of
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
 from tests.integration.aggregator.test_outages import MESSAGES, Minutes

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from lagloss_server.errors import BadTime, NotebookMissing
-from lagloss_server.model.window_result import contract_document
+from lagloss_server.model.window import contract_document
 from lagloss_server.notebook import read_windows, windows_frame
 from tests.support.window_documents import clicks, document
 

@@ -9,7 +9,7 @@ import pytest
 
 from lagloss.wire.format import hash_id
 from lagloss_server.errors import BadDefinition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.demo.pipeline import ACTS, FAULTS
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.yaml_files import parse_yaml

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
 from lagloss_server.model.definition import load_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.ledger import Fate, LedgerEntry

@@ -30,7 +30,7 @@ from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.message_ids import escape_id
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.recompute import recompute
 from lagloss_server.queries.difference import difference
 from lagloss_server.queries.named_messages import read_kept

@@ -16,7 +16,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.results import newest
 from aggregator.results.metrics import RESULTS, PipelineResult
 from aggregator.results.newest import ResultMetrics, read_newest
-from lagloss_server.model.window_result import start_of
+from lagloss_server.model.window import start_of
 from lagloss_server.net.exposition import exposed
 from lagloss_server.store.store import Store
 from tests.fakes.prometheus import complaints

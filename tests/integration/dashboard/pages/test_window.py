@@ -19,7 +19,7 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.difference import difference
 from lagloss_server.rules.facts import Pattern, WindowFacts

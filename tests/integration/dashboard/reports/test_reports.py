@@ -31,7 +31,7 @@ from lagloss.errors import LaglossError
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import (
+from lagloss_server.model.window import (
     MAX_REASONS,
     OTHER_REASONS,
     ReasonRow,
-    WindowResult,
+    Window,
     bounded_reasons,
     reason_rows,
 )
@@ -36,7 +36,7 @@ REASONS = {
 }
 
 
-def judged(facts: WindowFacts) -> WindowResult:
+def judged(facts: WindowFacts) -> Window:
     return judge(GRAPH, facts, Evidence(START_S, (START_S + 120) * 1_000, emitters=(), tallies=(), lanes=()))
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from pipeline_under_test.experiments import NotMeasured, delivery, expel, ingest, retry
 from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
