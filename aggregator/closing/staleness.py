@@ -78,7 +78,7 @@ def restate_later(connection: Connection, closed: Sequence[Closing]) -> list[tup
     minutes = {place: SeenMinutes(found) for place, found in seen.items()}
 
     def is_fresher(row: Any) -> bool:
-        for name, known_ms in row.document["staleness_ms"].items():
+        for name, known_ms in row.document.staleness_ms.items():
             found_ms = staleness_ms(row.window_start, minutes.get((row.pipeline, name), SeenMinutes()), SeenMinutes())
             if found_ms is not None and found_ms < known_ms:
                 return True

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from msgspec import structs
-
 from dashboard.queries.buckets import Bucket
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
@@ -57,7 +55,7 @@ class Terms:
 
     def is_late(self, bucket: Bucket) -> bool:
         """Return whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
-        return is_late(structs.asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
+        return is_late(bucket.e2e_ms, bucket.on_time_share, self.at(bucket.start_s).definition)
 
 
 def target_percentile(lag: LagSla) -> str:

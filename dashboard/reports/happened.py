@@ -10,7 +10,7 @@ from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, 
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
 from lagloss_server.incidents.response_times import time_to_repair_s
-from lagloss_server.model.window import Lags, reason_rows
+from lagloss_server.model.window import Lags
 
 MAX_ROWS: Final = 200
 """Of incidents and places; the JSON has all of them."""
@@ -184,7 +184,7 @@ def places(report: Report) -> ReportSection | None:
 
 def reasons(report: Report) -> ReportSection | None:
     """Return why messages were filtered or dead; None if none was."""
-    found = reason_rows(report.whole.total.document())
+    found = report.whole.total.reason_rows
     if not found:
         return None
     rows = [

@@ -178,7 +178,6 @@ def windows(
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
     from lagloss_server.cli.windows_table import windows_table
-    from lagloss_server.model.window import contract_document
     from lagloss_server.rules.sla import breaches
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
@@ -186,10 +185,10 @@ def windows(
         definition = store.pipeline(pipeline).definition
         found = store.windows(pipeline, from_s, to_s)
     if as_json:
-        typer.echo(json.dumps([contract_document(window) for window in found]))
+        typer.echo(json.dumps([window.contract() for window in found]))
     else:
         out().print(windows_table(found))
-    if check and not any(window["state"] != "open" for window in found):
+    if check and not any(window.state != "open" for window in found):
         raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
     if check and any(breaches(window, definition) for window in found):
         raise typer.Exit(EXIT_BREACHED)

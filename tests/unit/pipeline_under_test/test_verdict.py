@@ -21,6 +21,7 @@ from pipeline_under_test.topology import DEFINITION
 from pipeline_under_test.truth.expected import Truth
 from pipeline_under_test.truth.lagloss_results import Measured, as_measured
 from pipeline_under_test.truth.verdict import LATEST_S, Verdict, compared
+from tests.support.window_documents import window_of as listed
 
 START_S = 1_795_250_400
 CLICKS = load_definition(DEFINITION)
@@ -101,7 +102,7 @@ def measured_of(
                 message_ids=pack_ids([name.encode()]) if is_first else None,
             )  # fmt: skip
             blocks.setdefault(checkpoint, []).append(block)
-    window = window_of(trails) | dict(changes or {})
+    window = listed(window_of(trails) | dict(changes or {}))
     return as_measured(window, WindowBlocks(GRAPH, START_S, blocks, SAMPLE_ALL), missing if keeps_names else [])
 
 

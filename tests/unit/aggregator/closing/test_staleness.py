@@ -106,7 +106,7 @@ def test_history_and_windows_without_messages_have_none(changes: dict[str, Any])
 
 
 def known(at: int, staleness_ms: dict[str, float]) -> Any:
-    document = {"staleness_ms": staleness_ms}
+    document = SimpleNamespace(staleness_ms=staleness_ms)
     return SimpleNamespace(pipeline="chain", window_start=START_S + 60 * at, basis=3, document=document)
 
 
