@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from lagloss_server import format as fmt
-from lagloss_server.model.window import Interval, SideCounts, Window
+from lagloss_server.model.window import Interval, LossRatio, SideCounts, Window
 from lagloss_server.rules.group_velocity import Status
 from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict
 
@@ -181,7 +181,7 @@ def quality_value(cell: QualityCell) -> str:
         return "not known"
     match cell.quality:
         case "loss":
-            return fmt.percent_interval({"min": cell.value, "max": cell.most})
+            return fmt.percent_interval(LossRatio(cell.value, cell.most))
         case "corruption":
             return f"{fmt.count(cell.value)} of {fmt.count(cell.of)}"
         case "duplication":

@@ -114,7 +114,7 @@ def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> Non
 
 def lost_words(lost: Interval | None) -> str:
     """`30 lost`, `20–25 lost`; empty where nothing was."""
-    return "" if lost is None else f"{fmt.count_interval({'min': lost.min, 'max': lost.max})} lost"
+    return "" if lost is None else f"{fmt.count_interval(lost)} lost"
 
 
 def _describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:

@@ -185,7 +185,7 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         verdicts=total.verdicts,
         **_counts(total, total.verdicts),
         seen={name: sums.distinct for name, sums in total.checkpoints.items()},
-        lost=Interval(total.lost_min, total.lost_max),
+        lost=total.lost,
         lost_at=total.lost_at,
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),

@@ -103,7 +103,7 @@ def _destination(pages: Pages, there: DestinationFigures) -> list[Cell]:
         Cell(wording.short_promises(there.targets)),
         pages.range(wording.kept(loss), there.whole.from_s, there.whole.to_s),
         Cell(fmt.count(total.messages)),
-        Cell(fmt.count_interval({"min": total.lost_min, "max": total.lost_max})),
+        Cell(fmt.count_interval(total.lost)),
         Cell(fmt.count(total.dead)),
         Cell(wording.left(loss.budget)),
         Cell(wording.kept(on_time)),
@@ -173,7 +173,7 @@ def places(report: Report) -> ReportSection | None:
     rows = [
         [
             Cell(name.replace("->", " → ")),
-            Cell(fmt.count_interval({"min": there.min, "max": there.max})),
+            Cell(fmt.count_interval(there)),
             Cell(fmt.percent(there.min / certain if certain else None)),
         ]
         for name, there in places

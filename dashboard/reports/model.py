@@ -66,7 +66,7 @@ class Figures:
             "known_share": self.known_share,
             "cut_minutes": self.known.cut,
             "messages": self.total.messages,
-            "lost": structs.asdict(Interval(self.total.lost_min, self.total.lost_max)),
+            "lost": structs.asdict(self.total.lost),
             "pending": self.total.pending,
             "loss_ratio": self.total.loss_ratio,
             "on_time": self.total.on_time,

@@ -99,7 +99,7 @@ def numbers(figures: Figures) -> list[Cell]:
     total = figures.total
     return [
         Cell(fmt.count(total.messages)),
-        Cell(fmt.count_interval({"min": total.lost_min, "max": total.lost_max})),
+        Cell(fmt.count_interval(total.lost)),
         Cell(wording.attained(figures.attainments[0])),
         Cell(wording.attained(figures.attainments[1])),
     ]

@@ -65,7 +65,7 @@ def _objectives(pages: Pages) -> ReportSection:
             Cell(wording.promises(one.objective, report.targets)),
             pages.range(wording.attained(one), report.span.from_s, report.span.to_s),
             Cell(fmt.count(one.of)),
-            Cell(fmt.count_interval({"min": one.bad.min, "max": one.bad.max})),
+            Cell(fmt.count_interval(one.bad)),
             Cell(fmt.count(int(one.allowed))),
             Cell(wording.spent(one)),
             Cell(wording.left(one.budget)),

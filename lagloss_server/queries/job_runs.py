@@ -47,7 +47,7 @@ class HourRecords:
             closed=total.windows,
             messages=total.messages,
             delivered=total.delivered,
-            lost=Interval(total.lost_min, total.lost_max),
+            lost=total.lost,
             late=total.on_time_of - total.on_time,
             duplicated=sum(there.duplicates for there in total.checkpoints.values()) if counted else None,
             corrupted=sum(bad for bad, _ in total.checksums.values()) if checked else None,

@@ -279,6 +279,10 @@ class Rollup:
         return Sketch.merged(found).quantile_ms(0.95)
 
     @property
+    def lost(self) -> Interval:
+        return Interval(self.lost_min, self.lost_max)
+
+    @property
     def loss_ratio(self) -> dict[str, float | None]:
         """Loss ratio of the period; None without messages."""
         if not self.messages:
@@ -296,7 +300,7 @@ class Rollup:
             "verdicts": dict(self.verdicts),
             "proofs": dict(self.proofs),
             **{name: getattr(self, name) for name in _DOCUMENT_COUNTS},
-            "lost": structs.asdict(Interval(self.lost_min, self.lost_max)),
+            "lost": structs.asdict(self.lost),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": structs.asdict(Lags.of(self.e2e_lags)),

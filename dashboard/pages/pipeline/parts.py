@@ -30,7 +30,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.window import ListedWindow
+from lagloss_server.model.window import ListedWindow, LossRatio
 from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10
@@ -138,7 +138,7 @@ def describe_panels(series: Series, terms: Terms, zone: Zone) -> str:
     lossy = max(found, key=_loss)
     if _loss(lossy) > (0.0, 0.0):
         low, high = _loss(lossy)
-        summary = fmt.percent_interval({"min": low, "max": high})
+        summary = fmt.percent_interval(LossRatio(low, high))
         parts.append(f"highest loss {summary} at {zone.clock(lossy.start_s, date=True)}")
     minutes = sum(verdicts.values())
     what = fmt.counted(minutes, "minute")
@@ -232,7 +232,7 @@ def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
     look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
     href = pipeline_steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
     at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
-    interval = None if loss is None else {"min": loss[0], "max": loss[1]}
+    interval = None if loss is None else LossRatio(*loss)
     of = f"{panels.terms.percentile(bucket)} " if len(panels.terms.percentiles) > 1 else ""
     return dmc.TableTr(
         [
