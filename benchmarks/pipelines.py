@@ -99,7 +99,7 @@ def run(pipelines: int = PIPELINES) -> list[Figure]:
                     closer.close_windows(windows[at : at + 4_000], now_ms)
                 took, mine, whole = time.perf_counter() - began, time.process_time() - mine, cpu_s(os.getpid()) - whole
                 (found,) = store.windows(names[-1], window_s, window_s + 60)
-                if found["verdict"] != verdict:
+                if found.verdict != verdict:
                     raise SystemExit(f"expected {verdict}: {found}")
                 print(
                     f"one minute of all, {label}: {took:.1f} s, {took / pipelines * 1000:.2f} ms a window,"

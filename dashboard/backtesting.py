@@ -14,7 +14,7 @@ from dashboard.request.current_user import require_operator, require_operator_of
 from dashboard.request.span import Span
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import python, run
 from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from lagloss_server.store.store import Store

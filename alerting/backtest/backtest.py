@@ -26,7 +26,7 @@ from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.invalid import explain
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.settings import Settings
 from lagloss_server.store.group_progress import read_partition_minutes
@@ -58,7 +58,7 @@ class Tried:
     revisions: int
     incidents: list[Replayed]
     limits: list[BacktestLimit]
-    documents: Mapping[int, Document]
+    documents: Mapping[int, Window]
 
     def document(self) -> dict[str, Any]:
         return {
@@ -161,8 +161,8 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
 
 
-def _as_stored(document: Document) -> Document:
-    return document
+def _as_stored(window: Window) -> Window:
+    return window
 
 
 def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:

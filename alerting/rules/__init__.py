@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alerting.rules.base import Document, Rule, Unit
+from alerting.rules.base import Rule, Unit
 from alerting.rules.blind import blind_rules
 from alerting.rules.budget import budget_rules
 from alerting.rules.jobs import job_rules
@@ -20,7 +20,7 @@ from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 
-__all__ = ["Document", "Rule", "Unit", "reader_of", "rules_of"]
+__all__ = ["Rule", "Unit", "reader_of", "rules_of"]
 
 
 def rules_of(definition: Definition) -> list[Rule]:

@@ -18,7 +18,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Unit
 from alerting.rules.counting import WindowRun
 from alerting.rules.measures import Measure
 from alerting.rules.places import lag_places, loss_places
@@ -29,6 +29,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
+from lagloss_server.model.window import Window
 from lagloss_server.rules.error_budget import BURN_SPANS, BurnSpans, Objective, bad_of, budget_of
 
 LONGEST_S: Final = max(spans.long_s for spans in BURN_SPANS)
@@ -99,7 +100,7 @@ class BurnRate:
     def due_s(self, view: PipelineView) -> float:
         return math.inf
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return loss_places(breached) if self.objective == "loss" else lag_places(breached)
 
     def text(self, value: float) -> str:

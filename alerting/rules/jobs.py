@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.habits import SIGMA_OF_MAD, SPREADS
 from alerting.rules.measures import Measure
@@ -22,6 +22,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.window import Window
 from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, hour_s, why_bad
 
 KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
@@ -51,7 +52,7 @@ class _JobRule:
     def due_s(self, view: PipelineView) -> float:
         return view.now_s  # runs are reported at any time
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def _runs(self, view: PipelineView) -> list[DagRun]:

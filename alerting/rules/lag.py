@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun
 from alerting.rules.loss import loss_rules
 from alerting.rules.measures import Measure, covered_by, own_targets, placed
@@ -23,7 +23,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import RulePlace
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.window import HeldPercentile, Window
 from lagloss_server.rules.error_budget import on_time_target
 from lagloss_server.rules.sla import held_percentile
 
@@ -59,7 +59,7 @@ class LagRule(PlacedRule):
         lags = stretch.windows.read(self.lag)
         return self.out_of.assess(stretch, lags > self.target, lags, (lags <= self.target) | _empty(stretch, lags))
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         if self.place is None:
             return lag_places(breached)
         return [BreachPlace(self.place.kind, self.place.name, None, self.what)]
@@ -93,7 +93,7 @@ class OnTime(PlacedRule):
             stretch, shares < self.target, shares, (shares >= self.target) | _empty(stretch, shares)
         )
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return lag_places(breached)
 
     def text(self, value: float) -> str:

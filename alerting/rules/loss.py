@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun, counts, making_up
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
 from alerting.rules.places import loss_places
@@ -24,6 +24,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LossPage
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class LossRule(PlacedRule):
         at_once = (ratios > page.at_once) & out_of.enough(stretch, self._of) | (lost > page.lost_messages)
         return making_up(page.of, lossy, out_of.breach_at(stretch, lossy, self._of)) | (lossy & at_once)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return loss_places(breached, self.within)
 
     def text(self, value: float) -> str:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.window import HeldPercentile, LinkCounts, NodeCounts, Window, on_time_counts
 
-Document = Mapping[str, Any]
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
 What = Count | HeldPercentile | Literal["on_time", "on_time_of", "lowest_p50"]
 
@@ -37,12 +38,12 @@ class Measure:
     def name(self) -> str:
         return self.what if self.place is None else f"{self.what} {self.place}"
 
-    def of(self, document: Document) -> float | None:
+    def of(self, window: Window) -> float | None:
         """Return the number; None where it is not known, or there was no message to measure."""
         if self.place is None:
-            value = _of_pipeline(self.what, document)
+            value = _of_pipeline(self.what, window)
         else:
-            value = _AT[self.place.kind](self.what, self.place.name, document)
+            value = _AT[self.place.kind](self.what, self.place.name, window)
         return None if value is None else float(value)
 
 
@@ -90,76 +91,75 @@ def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[Rule
     return [RulePlace("destination", there.name) for there in graph.destinations]
 
 
-def _of_pipeline(what: What, document: Document) -> float | None:
+def _of_pipeline(what: What, window: Window) -> float | None:
     if what in ("p50", "p95", "p99"):
-        return _number(document["e2e_lag_ms"], what)
+        return _number(window.e2e_lag_ms, what)
     if what == "lowest_p50":
-        medians = [there["lag_ms"]["p50"] for there in document["checkpoints"]]
+        medians = [there.lag_ms.p50 for there in window.checkpoints]
         return min((lag for lag in medians if lag is not None), default=None)
     if what in ("lost_min", "lost_max"):
-        return _number(document["lost"], what.removeprefix("lost_"))
+        return _number(window.lost, what.removeprefix("lost_"))
     if what == "duplicates":
-        return max((there["duplicates"] or 0 for there in document["checkpoints"]), default=0)
+        return max((there.duplicates or 0 for there in window.checkpoints), default=0)
     if what == "corrupted":
-        found = [link["corrupted"] for link in document["links"] if link["corrupted"] is not None]
+        found = [link.corrupted for link in window.links if link.corrupted is not None]
         return sum(found) if found else None
-    return _number(document, what)
+    return _number(window, what)
 
 
-def _at_destination(what: What, name: str, document: Document) -> float | None:
-    there = _row(document["destinations"], "name", name)
+def _at_destination(what: What, name: str, window: Window) -> float | None:
+    there = _row(window.destinations, name)
     if there is None:
         return None
     if what in ("p50", "p95", "p99"):
-        return _number(there["e2e_lag_ms"], what)
+        return _number(there.e2e_lag_ms, what)
     if what in ("lost_min", "lost_max"):
-        return _number(there["lost"], what.removeprefix("lost_"))
+        return _number(there.lost, what.removeprefix("lost_"))
     if what in ("on_time", "on_time_of"):
-        of, share = there["due"] - there["filtered"] - there["dead"], there["on_time_share"]
-        return of if what == "on_time_of" else 0 if share is None else round(share * of)
+        return there.on_time_of if what == "on_time_of" else on_time_counts(there)[0]
     return _number(there, "due" if what == "messages" else what)
 
 
-def _at_side(what: What, name: str, document: Document) -> float | None:
-    there = _row(document.get("sides", ()), "name", name)
+def _at_side(what: What, name: str, window: Window) -> float | None:
+    there = _row(window.sides, name)
     if there is None:
         return None
     if what in ("lost_min", "lost_max"):
-        return None if there["lost"] is None else _number(there["lost"], what.removeprefix("lost_"))
+        return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
     return _number(there, what)
 
 
-def _at_node(what: What, name: str, document: Document) -> float | None:
+def _at_node(what: What, name: str, window: Window) -> float | None:
     if what in ("messages", "dead", "filtered"):
-        return _beacons(document, f"{name}.{_POINT_OF[what]}")
+        return _beacons(window, f"{name}.{_POINT_OF[what]}")
     if what == "duplicates":
-        own = [there for there in document["checkpoints"] if node_of(there["name"]) == name]
-        return max((there["duplicates"] or 0 for there in own), default=0)
-    there = _row(document["nodes"], "name", name)
+        own = [there for there in window.checkpoints if node_of(there.name) == name]
+        return max((there.duplicates or 0 for there in own), default=0)
+    there = _row(window.nodes, name)
     return None if there is None else _lost_or_lag(what, there, "process_duration_p95_ms")
 
 
-def _at_link(what: What, name: str, document: Document) -> float | None:
+def _at_link(what: What, name: str, window: Window) -> float | None:
     source, _, target = name.partition("->")
     if what == "messages":
         out = f"{source}.out"
-        return _beacons(document, f"{out}:{target}") or _beacons(document, out)
-    there = next((link for link in document["links"] if (link["from"], link["to"]) == (source, target)), None)
+        return _beacons(window, f"{out}:{target}") or _beacons(window, out)
+    there = _row(window.links, name)
     if there is None:
         return None
     return _number(there, what) if what == "corrupted" else _lost_or_lag(what, there, "queue_time_p95_ms")
 
 
-def _at_checkpoint(what: What, name: str, document: Document) -> float | None:
-    there = _row(document["checkpoints"], "name", name)
+def _at_checkpoint(what: What, name: str, window: Window) -> float | None:
+    there = _row(window.checkpoints, name)
     if what == "messages":
-        return 0 if there is None else there["beacons"]
+        return 0 if there is None else there.beacons
     if what == "duplicates":
-        return 0 if there is None else there["duplicates"] or 0
-    return None if there is None else _number(there["lag_ms"], what)
+        return 0 if there is None else there.duplicates or 0
+    return None if there is None else _number(there.lag_ms, what)
 
 
-_AT: Final[Mapping[str, Callable[[What, str, Document], float | None]]] = {
+_AT: Final[Mapping[str, Callable[[What, str, Window], float | None]]] = {
     "destination": _at_destination,
     "node": _at_node,
     "link": _at_link,
@@ -169,21 +169,29 @@ _AT: Final[Mapping[str, Callable[[What, str, Document], float | None]]] = {
 _POINT_OF: Final = {"messages": "in", "dead": "dead", "filtered": "filtered"}
 
 
-def _lost_or_lag(what: What, there: Document, lag: str) -> float | None:
+def _lost_or_lag(what: What, there: NodeCounts | LinkCounts, lag: str) -> float | None:
     if what not in ("lost_min", "lost_max"):
         return _number(there, lag)
-    return None if there["lost"] is None else _number(there["lost"], what.removeprefix("lost_"))
+    return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
 
 
-def _beacons(document: Document, checkpoint: str) -> float:
-    there = _row(document["checkpoints"], "name", checkpoint)
-    return 0.0 if there is None else float(there["beacons"])
+def _beacons(window: Window, checkpoint: str) -> float:
+    there = _row(window.checkpoints, checkpoint)
+    return 0.0 if there is None else float(there.beacons)
 
 
-def _row(rows: Iterable[Document], key: str, name: str) -> Document | None:
-    return next((row for row in rows if row[key] == name), None)
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
-def _number(of: Document, key: str) -> float | None:
-    value = of[key]
+_Row = TypeVar("_Row", bound=_Named)
+
+
+def _row(rows: Iterable[_Row], name: str) -> _Row | None:
+    return next((row for row in rows if row.name == name), None)
+
+
+def _number(of: Struct | None, key: str) -> float | None:
+    value = getattr(of, key, None)
     return None if value is None else float(value)

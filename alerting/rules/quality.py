@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Rule, Unit
+from alerting.rules.base import PlacedRule, Rule, Unit
 from alerting.rules.counting import OutOf, WindowRun, by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView, WaitingMessages
@@ -18,6 +18,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +41,13 @@ class CorruptionRule(PlacedRule):
         corrupted = stretch.windows.read(Measure("corrupted", self.place))
         return stretch.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         found: dict[str, int] = {}
         for window in breached:
-            for link in window["links"]:
-                name = f"{link['from']}->{link['to']}"
-                if link["corrupted"] and (self.place is None or self.place.name == name):
-                    found[name] = found.get(name, 0) + link["corrupted"]
+            for link in window.links:
+                name = link.name
+                if link.corrupted and (self.place is None or self.place.name == name):
+                    found[name] = found.get(name, 0) + link.corrupted
         whole = sum(found.values())
         return [
             BreachPlace("link", name, count / whole, f"{fmt.count(count)} corrupted")
@@ -78,7 +79,7 @@ class PendingAge(PlacedRule):
     def _concerns(self, waiting: WaitingMessages) -> bool:
         return self.place is None or any(_place_of(label) == self.place for label in waiting.places)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -139,13 +140,13 @@ class NegativeLag(PlacedRule):
         empty = np.isnan(lags) & (stretch.windows.column("messages") == 0)
         return self.out_of.assess(stretch, lags < self.target, lags, (lags >= self.target) | empty)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         lowest: dict[str, float] = {}
         for window in breached:
-            for there in window["checkpoints"]:
-                lag = there["lag_ms"]["p50"]
-                if lag is not None and lag < self.target and (self.place is None or self.place.name == there["name"]):
-                    lowest[there["name"]] = min(lag, lowest.get(there["name"], 0.0))
+            for there in window.checkpoints:
+                lag = there.lag_ms.p50
+                if lag is not None and lag < self.target and (self.place is None or self.place.name == there.name):
+                    lowest[there.name] = min(lag, lowest.get(there.name, 0.0))
         return [
             BreachPlace("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
             for name, lag in sorted(lowest.items(), key=lambda found: found[1])

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import OutOf, WindowRun, counts, making_up, of_last
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
@@ -21,6 +21,7 @@ from alerting.rules.view import PipelineView
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
+from lagloss_server.model.window import CheckpointCounts, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +64,9 @@ class ShareRule(PlacedRule):
         breach_at = own & above & (of_last(self.out_of.of, above) >= self.out_of.breaches)
         return stretch.assessment(making_up(n, own, breach_at), together, ~above, self.out_of.resolve_after)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         if self.kind == "duplicates":
-            places = checkpoint_places(breached, lambda there: there["duplicates"] or 0, "duplicates")
+            places = checkpoint_places(breached, lambda there: there.duplicates or 0, "duplicates")
         else:
             places = checkpoint_places(breached, _dead_letters, "dead letters")
         if self.place is None or self.place.kind == "destination":
@@ -99,5 +100,5 @@ def share_rules(definition: Definition) -> list[ShareRule]:
     return rules
 
 
-def _dead_letters(there: Document) -> int:
-    return int(there["beacons"]) if there["name"].endswith(".dead") else 0
+def _dead_letters(there: CheckpointCounts) -> int:
+    return int(there.beacons) if there.name.endswith(".dead") else 0

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
@@ -25,6 +25,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.window import Window
 from lagloss_server.rules.staleness import event_age_s
 
 
@@ -90,7 +91,7 @@ class Staleness(PlacedRule):
             return 0.0
         return view.now_s - min(came)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:

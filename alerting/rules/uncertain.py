@@ -14,7 +14,7 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import WindowRun, counts, making_up, of_last
 from alerting.rules.loss import messages_at
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
@@ -24,6 +24,7 @@ from alerting.rules.windows import Flags
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
+from lagloss_server.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ class UncertainLoss(PlacedRule):
         good = ~(together > self.target) & _decided(counts(stretch, self._pending) > self.target * of)
         return stretch.assessment(found, together, good & ~found, self.resolve_after)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return uncertain_places(breached, self.within)
 
     def text(self, value: float) -> str:

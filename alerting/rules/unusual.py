@@ -14,7 +14,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import WindowRun, counts, making_up, of_last
 from alerting.rules.habits import SPREADS, UsualValues
 from alerting.rules.measures import Measure, covered_by, placed
@@ -25,6 +25,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.window import CheckpointCounts, Window
 
 CHANCE: Final = 4.0
 """Standard deviations of a count that chance alone does not explain: 1 in 30,000."""
@@ -86,7 +87,7 @@ class FilteredRule(PlacedRule):
 
         return stretch.assessment(found, np.abs(away), good & ~found, self.resolve_after, text=text)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         places = checkpoint_places(breached, _filtered, "filtered")
         if self.place is None or self.place.kind == "destination":
             return places
@@ -174,7 +175,7 @@ class VolumeRule(PlacedRule):
         values = share / np.maximum(usual.median, 1e-9)
         return stretch.assessment(found, values, known & ~found, self.resolve_after, text=text)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return [] if self.place is None else [BreachPlace(self.place.kind, self.place.name, None, self.what)]
 
     def text(self, value: float) -> str:
@@ -218,5 +219,5 @@ def _is_low(value: Floats, usual: UsualValues, below: float) -> Flags:
     return low
 
 
-def _filtered(there: Document) -> int:
-    return int(there["beacons"]) if there["name"].endswith(".filtered") else 0
+def _filtered(there: CheckpointCounts) -> int:
+    return int(there.beacons) if there.name.endswith(".filtered") else 0

@@ -13,7 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import horizon, is_unsettled, judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts, merge_patterns
@@ -43,7 +44,6 @@ AGAIN_S: Final = 60
 """An unsettled window is judged again so often."""
 WAITS_S: Final = 1.0
 """What waits for less changes no lane."""
-Document = dict[str, Any]
 Seen = tuple[tuple[str, float], ...]
 
 
@@ -104,13 +104,13 @@ class SimulatedPipeline:
         for node, waits in self._waits.items():
             self._waits[node] = [wait for wait in waits if wait[1] > before_s]
 
-    def judged(self, start_s: int, now_s: float) -> Document:
+    def judged(self, start_s: int, now_s: float) -> Window:
         """Return the result of a window as of a moment, in the closer's words."""
         batches = self.windows.get(start_s, ())
         tallies = self._tallies(batches, start_s, now_s)
         evidence = self._evidence(start_s, now_s, tallies)
         facts = self._facts(batches, now_s, tallies, horizon(self.graph, evidence).cuts)
-        return judge(self.graph, facts, evidence).document()
+        return judge(self.graph, facts, evidence)
 
     # -- the way of the events ---------------------------------------------------------------------------------------
 

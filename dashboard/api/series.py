@@ -16,7 +16,7 @@ from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline, as_document
 from lagloss_server.model.sources import demand_source
-from lagloss_server.model.window_result import contract_document, rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
@@ -100,4 +100,4 @@ def _head(stored: StoredPipeline) -> dict[str, Any]:
 
 def _windows(store: Store, pipeline: str, span: Span) -> list[dict[str, Any]]:
     store.demand(pipeline)  # raises UnknownPipeline
-    return [contract_document(window) for window in store.windows(pipeline, span.from_s, span.to_s)]
+    return [window.contract() for window in store.windows(pipeline, span.from_s, span.to_s)]

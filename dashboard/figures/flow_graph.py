@@ -15,7 +15,7 @@ from dashboard.figures.look import base_layout, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.hops import Hop
 
 RANK_PX: Final = 200
@@ -114,7 +114,7 @@ def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> Non
 
 def lost_words(lost: Interval | None) -> str:
     """`30 lost`, `20–25 lost`; empty where nothing was."""
-    return "" if lost is None else f"{fmt.count_interval({'min': lost.min, 'max': lost.max})} lost"
+    return "" if lost is None else f"{fmt.count_interval(lost)} lost"
 
 
 def _describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:

@@ -16,6 +16,7 @@ from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sla_periods import Term
 from lagloss_server import format as fmt
+from lagloss_server.model.window import LossRatio
 
 _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""
@@ -91,8 +92,8 @@ def _loss_words(bucket: Bucket) -> str:
     if bucket.messages is None:
         return "not known"
     ratio = bucket.loss_ratio
-    lost = fmt.count_interval({"min": bucket.lost.min, "max": bucket.lost.max})
-    share = fmt.percent_interval(None if ratio is None else {"min": ratio[0], "max": ratio[1]})
+    lost = fmt.count_interval(bucket.lost)
+    share = fmt.percent_interval(None if ratio is None else LossRatio(*ratio))
     return f"{share} ({lost} of {fmt.count(bucket.messages)})"
 
 

@@ -17,7 +17,7 @@ from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import Lags
+from lagloss_server.model.window import Percentiles
 
 ROW_PX: Final = 116
 _FOOT_PX: Final = 64
@@ -150,7 +150,7 @@ def _lags(node: str, stretches: Iterable[_Stretch], hue: str) -> list[_Line]:
 
 def _shares(place: str, stretches: Sequence[_Stretch], hue: str, source: str | None = None) -> list[_Line]:
     def value(bucket: Bucket, share: str) -> float | None:
-        kept: Lags | None = bucket.durations.get(place)
+        kept: Percentiles | None = bucket.durations.get(place)
         return None if kept is None else getattr(kept, share)
 
     found = [

@@ -17,7 +17,7 @@ from lagloss_server.incidents.changes import IncidentRecord, read_record
 from lagloss_server.incidents.incident import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss_server.incidents.response_times import Times, courses
 from lagloss_server.model.matchers import labels_of, match_all
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store

@@ -15,7 +15,7 @@ from sqlalchemy.orm import aliased
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.freshness import SILENT_AFTER_MS
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

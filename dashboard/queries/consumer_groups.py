@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.consumer_groups import DEAD
 from lagloss_server.rules.group_progress import GroupAtRisk, GroupNow, PartitionNow
 from lagloss_server.rules.group_velocity import NOT_COMMITTED, STATUSES, Status, Velocity, worst

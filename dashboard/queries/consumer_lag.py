@@ -15,7 +15,7 @@ from dashboard.queries.series import bucket_s
 from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.group_velocity import NOT_COMMITTED
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

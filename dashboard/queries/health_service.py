@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Row, Select, func, select, text, true
 from dashboard.queries.reports_topic import Ends
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+from msgspec import structs
 
 from dashboard.queries.annotations import Happenings, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
@@ -15,13 +17,19 @@ from dashboard.queries.taps import TapStatus, read_taps
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import Store
+
+_OF_SOURCE: Final = (
+    *("messages", "delivered", "filtered", "dead", "pending"),
+    *("lost", "loss_ratio", "on_time_share", "on_time_of", "e2e_lag_ms"),
+)
+"""Numbers of a window that a source has, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`newest`: the document of the newest closed window, in the span or not; None before there is one. `terms`: what
+    """`newest`: the newest closed window, in the span or not; None before there is one. `terms`: what
     was promised over the span; `newest_sla`, when that window began."""
 
     stored: StoredPipeline
@@ -32,7 +40,7 @@ class Panels:
     terms: Terms
     happenings: Happenings
     fresh: Freshness
-    newest: dict[str, Any] | None
+    newest: ListedWindow | None
     newest_sla: Sla
     condition: Condition
 
@@ -40,9 +48,10 @@ class Panels:
         """Return what the page shows of one source's messages: numbers over time and of the newest window. Verdicts,
         places and hops stay those of the pipeline."""
         newest = self.newest
-        for row in [] if newest is None else newest.get("sources", ()):
-            if newest is not None and row["name"] == source:
-                newest = {**newest, **row, "loss_ratio": loss_ratio_of(row)}
+        row = None if newest is None else next((row for row in newest.sources if row.name == source), None)
+        if newest is not None and row is not None:
+            counts = {name: getattr(row, name) for name in _OF_SOURCE}
+            newest = structs.replace(newest, **counts)
         return replace(self, series=self.series.from_source(source), newest=newest)
 
     def document(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.quality import QualityRow, quality_rows
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
@@ -96,9 +96,9 @@ def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span, now
     found = _closed_minutes(store, stored, graph, span)
     live_from_s = max(span.from_s, int(now_s) - LIVE_S)
     if live_from_s < span.to_s:
-        for document in store.windows(stored.name, live_from_s, span.to_s):
-            if document["state"] == "open":
-                bucket = buckets.of_window(document, graph)
+        for window in store.windows(stored.name, live_from_s, span.to_s):
+            if window.state == "open":
+                bucket = buckets.of_window(window, graph, history=window.history)
                 found.setdefault(bucket.start_s, bucket)
     return [found[start] for start in sorted(found)]
 
@@ -120,7 +120,7 @@ def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Sp
                 *within, window.window_start.in_(missing)
             )
             for start, history, document in connection.execute(asked):
-                bucket = buckets.of_window({**document, "history": history}, graph)
+                bucket = buckets.of_window(document, graph, history=history)
                 found[start] = _buckets.put(keys[start], bucket)
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from dashboard.queries.buckets import Bucket
@@ -55,7 +55,7 @@ class Terms:
 
     def is_late(self, bucket: Bucket) -> bool:
         """Return whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
-        return is_late(asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
+        return is_late(bucket.e2e_ms, bucket.on_time_share, self.at(bucket.start_s).definition)
 
 
 def target_percentile(lag: LagSla) -> str:

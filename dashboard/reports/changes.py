@@ -10,7 +10,7 @@ from dashboard.reports.model import Figures, Report
 from dashboard.reports.trend import Trend, bad_shares, trend
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.model.window_result import Interval, Lags
+from lagloss_server.model.window import Interval, Lags
 from lagloss_server.rules.error_budget import OBJECTIVES, Attainment, Objective
 from lagloss_server.rules.hops import Hop
 

@@ -31,7 +31,7 @@ from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.sources import demand_source, source_names
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules import hops as lag_hops
 from lagloss_server.rules.error_budget import (
     OBJECTIVES,

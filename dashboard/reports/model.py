@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import structs
 
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.request import links
@@ -12,7 +14,7 @@ from dashboard.request.links import Address
 from dashboard.request.span import Span
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
-from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall, worst_status
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
@@ -64,7 +66,7 @@ class Figures:
             "known_share": self.known_share,
             "cut_minutes": self.known.cut,
             "messages": self.total.messages,
-            "lost": asdict(Interval(self.total.lost_min, self.total.lost_max)),
+            "lost": structs.asdict(self.total.lost),
             "pending": self.total.pending,
             "loss_ratio": self.total.loss_ratio,
             "on_time": self.total.on_time,

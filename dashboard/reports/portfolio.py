@@ -15,7 +15,7 @@ from dashboard.reports.trend import Trend, trend
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import StoredPipeline, matching
 from lagloss_server.model.matchers import MatcherList
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.budgets import read_targets
 from lagloss_server.rules.error_budget import Objective, Status, Target, targets_within
 from lagloss_server.rules.freshness import expected_to_s

@@ -12,7 +12,7 @@ from dashboard.request.span import MAX_SPAN_S, RANGES_S, last
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.times import parse_any_time_s
 
 Unit = Literal["week", "month", "quarter"]

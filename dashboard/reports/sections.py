@@ -10,7 +10,7 @@ from dashboard.reports.model import Report
 from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection, Table, numbers
 from dashboard.reports.quality import quality
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import Lags
+from lagloss_server.model.window import Lags
 from lagloss_server.rules.error_budget import Attainment
 
 
@@ -65,7 +65,7 @@ def _objectives(pages: Pages) -> ReportSection:
             Cell(wording.promises(one.objective, report.targets)),
             pages.range(wording.attained(one), report.span.from_s, report.span.to_s),
             Cell(fmt.count(one.of)),
-            Cell(fmt.count_interval({"min": one.bad.min, "max": one.bad.max})),
+            Cell(fmt.count_interval(one.bad)),
             Cell(fmt.count(int(one.allowed))),
             Cell(wording.spent(one)),
             Cell(wording.left(one.budget)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Final
 
 from dashboard.format import VerdictLook
@@ -101,7 +100,7 @@ def spent(one: Attainment) -> str:
     if budget is None:
         return fmt.NOTHING
     if not budget.allowed:
-        return f"{fmt.count_interval(asdict(budget.used))} where none is allowed"
+        return f"{fmt.count_interval(budget.used)} where none is allowed"
     return of_budget(budget.spent)
 
 
@@ -111,7 +110,7 @@ def left(budget: Budget | None) -> str:
         return fmt.NOTHING
     part, used = budget.left, budget.used
     if part is None:
-        return f"{fmt.count_interval(asdict(used))} bad, none allowed"
+        return f"{fmt.count_interval(used)} bad, none allowed"
     if budget.is_used_up:
         return f"none, {'' if used.min == used.max else 'at least '}{fmt.percent(1 - part['max'])} used"
     if part["min"] <= 0:

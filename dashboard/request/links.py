@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from dashboard.request.span import Span
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 
 API: Final = "/api/v1"
 OVERVIEW: Final = "/"

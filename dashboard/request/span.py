@@ -8,7 +8,7 @@ from typing import Final
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan, BadTime
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.times import parse_time_s
 
 RANGES_S: Final = {

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.model.definition import in_force
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.blame_text import document, text
 from lagloss_server.rules.blame import Blame, blame
 from lagloss_server.rules.freshness import SILENT_AFTER_MS

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from msgspec import structs
+
 from lagloss_server.errors import UnknownRun
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.rules.runs import DagRun, JobStats, stats_of, why_bad
 from lagloss_server.store.periods import series
@@ -45,14 +47,14 @@ class HourRecords:
             closed=total.windows,
             messages=total.messages,
             delivered=total.delivered,
-            lost=Interval(total.lost_min, total.lost_max),
+            lost=total.lost,
             late=total.on_time_of - total.on_time,
             duplicated=sum(there.duplicates for there in total.checkpoints.values()) if counted else None,
             corrupted=sum(bad for bad, _ in total.checksums.values()) if checked else None,
         )
 
     def document(self) -> dict[str, Any]:
-        found = asdict(self)
+        found = asdict(self) | {"lost": structs.asdict(self.lost)}
         return {"minutes": found.pop("minutes"), "closed": found.pop("closed"), "in": found.pop("messages")} | {
             "out": found.pop("delivered"),
             **found,

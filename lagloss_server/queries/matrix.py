@@ -17,7 +17,7 @@ from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.message_ids import hashes_of, unescape_id
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.hops import hop_labels, late_words, longest_hops

@@ -19,7 +19,7 @@ from lagloss.wire.traces import TraceContext
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.message_ids import unescape_id
 from lagloss_server.model.rule_places import RulePlace
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store

@@ -13,7 +13,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.wholeness import Wholeness, WindowState, wholeness
 from lagloss_server.store.schema.core import WindowRow, table_of
-from lagloss_server.store.store import Store, closed_document
+from lagloss_server.store.store import Store
 
 
 def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: str | None = None) -> Wholeness:
@@ -41,6 +41,6 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
             for row in connection.execute(asked.order_by(window.c.window_start)):
                 of = graph(in_force(versions, row.window_start))
                 if node is None or node in of.steps:
-                    yield of, WindowState(closed_document(row), WindowFacts.unpack(row.facts))
+                    yield of, WindowState(row.document, WindowFacts.unpack(row.facts))
 
     return wholeness(pipeline, from_s, to_s, node, windows(), newest.spec.sla.loss.max)

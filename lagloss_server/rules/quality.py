@@ -7,14 +7,14 @@ one, nothing is known of corruption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.rule_places import RulePlace, spread
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import Window, rfc3339
 
 if TYPE_CHECKING:
     from lagloss_server.rules.rollup import Rollup
@@ -77,11 +77,11 @@ def stages_of(graph: Graph) -> list[Stage]:
     return stages(graph.nodes, links, [there.name for there in graph.destinations])
 
 
-def stages_of_document(document: Mapping[str, Any]) -> list[Stage]:
+def stages_of_window(window: Window) -> list[Stage]:
     """Return the stages of the version that a window was judged by."""
-    links = [(link["from"], link["to"]) for link in document["links"]]
-    destinations = [there["name"] for there in document["destinations"]]
-    return stages([node["name"] for node in document["nodes"]], links, destinations)
+    links = [(link.source, link.target) for link in window.links]
+    destinations = [there.name for there in window.destinations]
+    return stages([node.name for node in window.nodes], links, destinations)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 from lagloss_server import format as fmt
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 
 RunState = Literal["queued", "running", "success", "failed"]
 TryState = Literal["running", "success", "failed", "skipped", "upstream_failed"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import dash_mantine_components as dmc
 from dash import html
@@ -30,7 +30,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.window_result import start_of
+from lagloss_server.model.window import ListedWindow, LossRatio
 from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10
@@ -43,9 +43,9 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     newest = panels.newest
     if newest is None:
         return None
-    sla, start_s, names = panels.newest_sla, start_of(newest), Flow(panels.stored.definition.spec.nodes).sources
+    sla, start_s, names = panels.newest_sla, newest.start_s, Flow(panels.stored.definition.spec.nodes).sources
     look = VERDICTS[words.verdict_of(newest)]
-    closed_ago = fmt.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else fmt.NOTHING
+    closed_ago = fmt.ago(now_s - words.parse_utc_s(newest.closed_at)) if newest.closed_at else fmt.NOTHING
     name = panels.stored.name
     fresh = [
         dmc.Anchor(
@@ -79,19 +79,19 @@ def _by_commit(definition: Definition) -> list[Part]:
     return [dmc.Text(line, size="sm", mt=6) for line in fmt.delivered_by_commit(definition.committed_by)]
 
 
-def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
+def _tiles(newest: ListedWindow, sla: Sla) -> list[tuple[str, str, str]]:
     """(title, value, what it stands beside) of the newest closed minute."""
-    e2e, percentile = newest["e2e_lag_ms"], target_percentile(sla.lag)
-    is_known = knows_messages(newest["messages"], [words.verdict_of(newest)])
-    ends = [f"{fmt.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
+    e2e, percentile = newest.e2e_lag_ms, target_percentile(sla.lag)
+    is_known = knows_messages(newest.messages, [words.verdict_of(newest)])
+    ends = [f"{fmt.count(getattr(newest, kind))} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
     judged = "" if is_held(sla.lag) else " by the on-time share"
     target = f"SLA {fmt.percentile(sla.lag.percentile)} ≤ {fmt.duration(sla.lag.target)}{judged}"
-    lag_target = f"{target} · max {fmt.duration(e2e['max'])}"
+    lag_target = f"{target} · max {fmt.duration(e2e.max)}"
     return [
-        ("Loss", fmt.percent_interval(newest["loss_ratio"]), f"target ≤ {fmt.percent(sla.loss.max)}"),
-        (f"E2E lag {percentile}", fmt.duration(e2e[percentile]), lag_target),
-        ("On time", fmt.percent(newest["on_time_share"]), f"delivered within {fmt.duration(sla.lag.target)}"),
-        ("Messages", fmt.count(newest["messages"]), " · ".join(ends))
+        ("Loss", fmt.percent_interval(newest.loss_ratio), f"target ≤ {fmt.percent(sla.loss.max)}"),
+        (f"E2E lag {percentile}", fmt.duration(getattr(e2e, percentile)), lag_target),
+        ("On time", fmt.percent(newest.on_time_share), f"delivered within {fmt.duration(sla.lag.target)}"),
+        ("Messages", fmt.count(newest.messages), " · ".join(ends))
         if is_known
         else ("Messages", fmt.NOTHING, "no report says whether any came in"),
     ]
@@ -138,7 +138,7 @@ def describe_panels(series: Series, terms: Terms, zone: Zone) -> str:
     lossy = max(found, key=_loss)
     if _loss(lossy) > (0.0, 0.0):
         low, high = _loss(lossy)
-        summary = fmt.percent_interval({"min": low, "max": high})
+        summary = fmt.percent_interval(LossRatio(low, high))
         parts.append(f"highest loss {summary} at {zone.clock(lossy.start_s, date=True)}")
     minutes = sum(verdicts.values())
     what = fmt.counted(minutes, "minute")
@@ -232,7 +232,7 @@ def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
     look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
     href = pipeline_steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
     at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
-    interval = None if loss is None else {"min": loss[0], "max": loss[1]}
+    interval = None if loss is None else LossRatio(*loss)
     of = f"{panels.terms.percentile(bucket)} " if len(panels.terms.percentiles) > 1 else ""
     return dmc.TableTr(
         [

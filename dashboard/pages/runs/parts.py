@@ -77,9 +77,13 @@ def _records_words(of: HourRun) -> str:
 def _records(of: HourRun) -> list[str]:
     if of.hour is None:
         return [fmt.NOTHING] * len(_RECORDS)
-    lost = {"min": of.hour.lost.min, "max": of.hour.lost.max}
     rest = (of.hour.late, of.hour.duplicated, of.hour.corrupted)
-    return [fmt.count(of.hour.messages), fmt.count(of.hour.delivered), fmt.count_interval(lost), *map(fmt.count, rest)]
+    return [
+        fmt.count(of.hour.messages),
+        fmt.count(of.hour.delivered),
+        fmt.count_interval(of.hour.lost),
+        *map(fmt.count, rest),
+    ]
 
 
 def _hour(of: HourRun, here: Address) -> Part:

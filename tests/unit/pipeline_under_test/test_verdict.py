@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
 from lagloss_server.model.definition import load_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.ledger import Fate, LedgerEntry
@@ -21,6 +21,7 @@ from pipeline_under_test.topology import DEFINITION
 from pipeline_under_test.truth.expected import Truth
 from pipeline_under_test.truth.lagloss_results import Measured, as_measured
 from pipeline_under_test.truth.verdict import LATEST_S, Verdict, compared
+from tests.support.window_documents import window_of as listed
 
 START_S = 1_795_250_400
 CLICKS = load_definition(DEFINITION)
@@ -101,7 +102,7 @@ def measured_of(
                 message_ids=pack_ids([name.encode()]) if is_first else None,
             )  # fmt: skip
             blocks.setdefault(checkpoint, []).append(block)
-    window = window_of(trails) | dict(changes or {})
+    window = listed(window_of(trails) | dict(changes or {}))
     return as_measured(window, WindowBlocks(GRAPH, START_S, blocks, SAMPLE_ALL), missing if keeps_names else [])
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import delete, insert
 
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow

@@ -31,7 +31,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
 from lagloss_server.store.store import Store
 from tests.support.incident_rows import store_incident
-from tests.support.window_documents import CHAIN, chain, document, facts, store_window
+from tests.support.window_documents import CHAIN, chain, document, facts, store_window, window_of
 
 MIDNIGHT = 1_795_219_200
 HOUR = 3_600
@@ -193,7 +193,7 @@ def test_a_window_that_was_revised_and_a_roll_up_computed_anew_are_read_again(st
     assert read(store, MIDNIGHT, MIDNIGHT + 60).buckets[0].messages == 77
     assert read(store, MIDNIGHT, MIDNIGHT + 2 * DAY).buckets[0].messages == 1_000
     with store.engine.begin() as connection:
-        anew = Rollup.of_window(revised, facts(revised))
+        anew = Rollup.of_window(window_of(revised), facts(revised))
         connection.execute(
             tables.table_of(tables.RollupRow).update().values(computed_at=NOW * 2_000, packed=anew.pack())
         )

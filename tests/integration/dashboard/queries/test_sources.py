@@ -15,6 +15,7 @@ from dashboard.reports.making import make_report
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.request.span import Span
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window import LossRatio
 from lagloss_server.store.store import Store
 from tests.support.window_documents import document, store_window
 
@@ -72,7 +73,7 @@ def test_the_minutes_of_a_source_have_its_messages_and_no_others(store: Store) -
     assert panels.series.total is not None
     assert (panels.series.total.messages, panels.series.total.loss_ratio) == (12_000, (0.003, 0.003))
     assert panels.newest is not None
-    assert (panels.newest["messages"], panels.newest["loss_ratio"]) == (100, {"min": 0.0, "max": 0.0})
+    assert (panels.newest.messages, panels.newest.loss_ratio) == (100, LossRatio(0.0, 0.0))
 
 
 def test_the_hours_of_a_source_are_what_its_minutes_come_to(store: Store) -> None:

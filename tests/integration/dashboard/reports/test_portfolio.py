@@ -24,7 +24,7 @@ from lagloss.errors import LaglossError
 from lagloss_server.cli.main import app as lagloss_app
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.matchers import parse_matchers
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident

@@ -31,7 +31,7 @@ from lagloss.errors import LaglossError
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
@@ -39,7 +39,7 @@ from lagloss_server.store.store import Store
 from tests.programs import need
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident
-from tests.support.window_documents import CHAIN, CLICKS, chain, clicks, document, facts, store_window
+from tests.support.window_documents import CHAIN, CLICKS, chain, clicks, document, facts, store_window, window_of
 
 HOUR_S = 3_600
 GAP_DAY = 4
@@ -279,7 +279,7 @@ def minutes(month: Month) -> CalendarSpan:
             )
             window["on_time_share"] -= at % 7 / (1_000 + at)
             store_window(connection, window, start_s, notify=False)
-            hours.setdefault(period_of("hour", start_s), []).append(Rollup.of_window(window, facts(window)))
+            hours.setdefault(period_of("hour", start_s), []).append(Rollup.of_window(window_of(window), facts(window)))
         store_rollups(connection, "clicks", [("hour", start, Rollup.merged(parts)) for start, parts in hours.items()])
     return CalendarSpan(to_s - 25 * HOUR_S, to_s, "UTC")
 

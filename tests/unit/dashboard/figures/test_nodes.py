@@ -8,6 +8,7 @@ from dashboard.figures import nodes
 from dashboard.queries import buckets
 from dashboard.request.span import Span
 from lagloss_server.model.graph import Graph
+from tests.support.window_documents import window_of
 from tests.unit.dashboard.figures.test_panels import CHAIN_LAGS, START, chain, document, frame, known
 
 KEPT = {"p50": 1.0, "p95": 2.0, "p99": 6_000.0}
@@ -59,5 +60,5 @@ def test_a_point_of_a_long_span_is_the_highest_of_its_minutes() -> None:
 
 def test_buckets_of_minutes_that_were_not_read_have_no_durations() -> None:
     window = document(chain(), START, lags_ms=CHAIN_LAGS)
-    found = buckets.of_window(window, Graph(chain()))
+    found = buckets.of_window(window_of(window), Graph(chain()))
     assert (found.durations, found.document()["durations_ms"]) == ({}, {})

@@ -35,7 +35,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import Rollup
-from tests.support.window_documents import CHAIN, chain, clicks, document
+from tests.support.window_documents import CHAIN, chain, clicks, document, window_of
 
 START = 1_795_250_400
 CHAIN_LAGS = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk.in": 8.0, "snk.out": 10.0}
@@ -46,7 +46,9 @@ HOUR = Span(START, START + 3_600)
 
 
 def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> FigureFrame:
-    found = tuple(buckets.of_window(window, Graph(definition)) for window in windows)
+    found = tuple(
+        buckets.of_window(window_of(window), Graph(definition), history=window["history"]) for window in windows
+    )
     series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
     given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
     more.setdefault("terms", terms((0, definition)))
@@ -189,7 +191,7 @@ def test_open_idle_and_unknown_minutes_draw_no_zero_and_are_told_apart_below() -
     assert list(drawn["perhaps lost"].x) == [shown.middle(shown.series.buckets[2])]
     assert len(drawn["unknown"].x) == 2
     assert len({drawn[verdict].marker.symbol for verdict in ("open", "unknown", "idle", "ok")}) == 4
-    assert drawn_loss(buckets.of_window(windows[0], Graph(chain()))) is None
+    assert drawn_loss(buckets.of_window(window_of(windows[0]), Graph(chain()))) is None
 
 
 def test_of_many_verdicts_each_change_is_marked_and_no_space_is_left_in_a_run() -> None:
@@ -362,7 +364,7 @@ def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_the
     assert placed["src"].x < placed["mid"].x == placed["again"].x < placed["snk"].x
     assert placed["again"].y < placed["mid"].y
     lost = {"src->mid": (2, 5), "mid": (1, 1)}
-    total = buckets.of_window(document(retried, START, verdict="loss", lags_ms=CHAIN_LAGS, lost=lost), graph)
+    total = buckets.of_window(window_of(document(retried, START, verdict="loss", lags_ms=CHAIN_LAGS, lost=lost)), graph)
     texts = [note.text for note in flow_graph.flow_figure(graph, total, dark=False).layout.annotations]
     assert any("<b>mid</b>" in text and "process 1 ms" in text and "1 lost" in text for text in texts)
     assert any("1 ms" in text and "2–5<br>lost" in text for text in texts)

@@ -11,7 +11,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import Hop, HopLags
-from tests.support.window_documents import chain, clicks, document
+from tests.support.window_documents import chain, clicks, document, window_of
 
 START = 1_795_250_400
 DIAMOND = parse_definition(
@@ -35,7 +35,7 @@ WAYS = {"d": (("a", "b", "d"), ("a", "c", "d")), "e": (("a", "b", "e"),)}
 def test_the_hops_of_the_talks_example_add_up_in_the_order_of_the_flow() -> None:
     lags = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk.in": 8.0, "snk.out": 10.0}
     graph = Graph(chain())
-    path = hops.path_ms(hops.of_window(document(chain(), START, lags_ms=lags), graph), graph)
+    path = hops.path_ms(hops.of_window(window_of(document(chain(), START, lags_ms=lags)), graph), graph)
     assert [(hop.label, value) for hop, value in path.items()] == [
         ("until src takes it in", 1.0),
         ("process src", 1.0),
@@ -54,7 +54,7 @@ def test_sketches_and_documents_tell_the_same_hops() -> None:
     def p95_ms(names: tuple[str, ...]) -> float | None:
         return max((lags[name] for name in names if name in lags), default=None)
 
-    of_window = hops.of_window(document(clicks(), START, lags_ms=lags), graph)
+    of_window = hops.of_window(window_of(document(clicks(), START, lags_ms=lags)), graph)
     assert hops.of_checkpoints(p95_ms, graph) == of_window
 
 

@@ -10,7 +10,7 @@ from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.quality import QUALITIES, Quality, QualityCell, QualityRow, quality_rows, stages_of
 from lagloss_server.rules.rollup import Rollup
-from tests.support.window_documents import CLICKS, clicks, document, facts
+from tests.support.window_documents import CLICKS, clicks, document, facts, window_of
 
 START_S = 1_800_000_000
 ALL = (
@@ -27,7 +27,7 @@ def window(at: int = 0, definition: Definition | None = None, **changes: Any) ->
 
 
 def rows_of(*windows: dict[str, Any], definition: Definition | None = None) -> dict[str, QualityRow]:
-    total = Rollup.merged(Rollup.of_window(each, facts(each)) for each in windows)
+    total = Rollup.merged(Rollup.of_window(window_of(each), facts(each)) for each in windows)
     return {row.stage.label: row for row in quality_rows(total, definition or clicks())}
 
 

@@ -24,7 +24,7 @@ from lagloss_server.rules.staleness import (
     lowest_lags_ms,
     staleness_ms,
 )
-from tests.support.window_documents import clicks
+from tests.support.window_documents import clicks, window_of
 
 START_S = 1_800_000_000
 END_S = START_S + 60
@@ -106,7 +106,7 @@ def test_a_hand_over_to_a_retrier_is_not_awaited() -> None:
 
 def test_messages_that_are_in_no_part_are_due_everywhere() -> None:
     rows = [{"name": name, "due": due, "filtered": 0, "dead": 0} for name, due in (("ga", 3), ("fb", 0))]
-    some = DueMessages.of({"destinations": rows, "sample": 1.0, "on_time_share": 1.0, "on_time_of": 3})
+    some = DueMessages.of(window_of({"destinations": rows, "sample": 1.0, "on_time_share": 1.0, "on_time_of": 3}))
     assert (some.at("ga"), some.at("fb"), some.at(None)) == (True, False, True)
-    outside = DueMessages.of({"destinations": rows, "sample": 1.0, "on_time_share": 0.5, "on_time_of": 6})
+    outside = DueMessages.of(window_of({"destinations": rows, "sample": 1.0, "on_time_share": 0.5, "on_time_of": 6}))
     assert (outside.at("ga"), outside.at("fb")) == (True, True)

@@ -17,7 +17,7 @@ from tests.support.in_memory import close_in_memory
 def judged(case: ByHand, node: str | None = None, minutes: int = 1, max_loss: float = 0.01) -> Wholeness:
     world = case.world()
     closed = close_in_memory(world, START_S)
-    window = WindowState(closed.result.document(), closed.facts)
+    window = WindowState(closed.result, closed.facts)
     graph = Graph(Definition.model_validate(case.definition))
     return wholeness("chain", START_S, START_S + 60 * minutes, node, [(graph, window)], max_loss)
 

@@ -9,7 +9,7 @@ from dashboard.queries.buckets import of_rollup, of_window
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.rollup import CheckpointSums, Rollup
-from tests.support.window_documents import chain, document
+from tests.support.window_documents import chain, document, window_of
 
 START_S = 1_795_250_400
 REASONS = {"mid": {"filtered": {"no consent": 20}}}
@@ -25,7 +25,7 @@ def test_the_reasons_of_a_span_are_shown_with_those_that_are_not_known() -> None
 
 def test_a_minute_has_the_reasons_of_its_window_and_nothing_is_shown_where_there_is_none() -> None:
     window = document(chain(), START_S) | {"reasons_by_node": REASONS}
-    assert of_window(window, Graph(chain())).reasons == REASONS
-    assert of_window(document(chain(), START_S), Graph(chain())).reasons == {}
-    assert reasons_box(of_window(document(chain(), START_S), Graph(chain()))) is None
+    assert of_window(window_of(window), Graph(chain())).reasons == REASONS
+    assert of_window(window_of(document(chain(), START_S)), Graph(chain())).reasons == {}
+    assert reasons_box(of_window(window_of(document(chain(), START_S)), Graph(chain()))) is None
     assert reasons_box(None) is None

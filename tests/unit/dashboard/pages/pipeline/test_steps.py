@@ -18,7 +18,7 @@ from dashboard.request.links import Address
 from dashboard.request.span import Span, asked_span
 from dashboard.request.zones import Zone
 from lagloss_server.model.graph import Graph
-from tests.support.window_documents import chain, document
+from tests.support.window_documents import chain, document, window_of
 
 START = 1_795_250_400
 NOW = START + 86_400
@@ -81,7 +81,7 @@ def test_the_slowest_path_is_not_named() -> None:
 
 
 def series(*windows: dict[str, Any]) -> Series:
-    found = tuple(buckets.of_window(window, Graph(chain())) for window in windows)
+    found = tuple(buckets.of_window(window_of(window), Graph(chain())) for window in windows)
     return Series("chain", Span(START, START + 3_600), 60, found, None)
 
 
