@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.flow import Flow
-from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.graph import node_of
 from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
 from lagloss_server.model.window_result import HeldPercentile
 
@@ -50,7 +49,7 @@ def placed(
     definition: Definition, kind: str, with_targets: Iterable[RulePlace] = ()
 ) -> list[tuple[RulePlace | None, Any]]:
     """Return the places of the rules of a kind (`dead-letters`), each with its settings; None is the whole pipeline."""
-    return spread(_settings(definition, kind), Flow(definition.spec.nodes), with_targets)
+    return spread(_settings(definition, kind), definition.graph, with_targets)
 
 
 def covered_by(definition: Definition, kind: str, place: RulePlace | None) -> tuple[str, ...]:
@@ -70,7 +69,7 @@ def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[
         return None
     if place.kind in ("node", "link"):
         return frozenset({str(place), f"retrier {place.name}"})
-    graph = Graph(definition)
+    graph = definition.graph
     if place.kind == "side":
         part = graph.side_of(place.name).mask
     else:
@@ -81,7 +80,7 @@ def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[
 def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[RulePlace]:
     """Return the destinations that have a target of their own. Where the graph has several sides, a loss is also that
     of a side, and a lag that of a destination: that of many messages on one side would hide that of few on another."""
-    given, graph = definition.spec.sla.destinations, Graph(definition)
+    given, graph = definition.spec.sla.destinations, definition.graph
     found = [RulePlace("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
     if len(graph.sides) == 1:
         return found

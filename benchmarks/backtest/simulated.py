@@ -81,7 +81,7 @@ class SimulatedPipeline:
     _emitters: dict[str, list[tuple[bytes, float, float | None]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.graph = Graph(self.definition)
+        self.graph = self.definition.graph
         self._outages = outages(self.faults, NODES)
         self._emitters = {node: list(self._lives(node)) for node in NODES}
 

@@ -72,7 +72,7 @@ def caption(frame: FigureFrame) -> str:
 
 def nodes_figure(frame: FigureFrame) -> go.Figure:
     """Draw the rows in the order of the flow."""
-    graph, of = Graph(frame.definition), frame.colours
+    graph, of = frame.definition.graph, frame.colours
     stretches = _stretches(frame)
     drawing, hue = Drawing(), hues(graph.steps)
     time_axis = frame.axis.layout(of, "")

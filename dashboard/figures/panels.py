@@ -18,7 +18,6 @@ from dashboard.queries.sla_periods import Term, is_held, target_percentile
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import Hop
 
@@ -169,7 +168,7 @@ def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
     """
-    graph, found = Graph(frame.definition), frame.series.buckets
+    graph, found = frame.definition.graph, frame.series.buckets
     delivery = None if frame.path == SLOWEST else frame.path
     stacks = [hops.path_ms(bucket.lags, graph, delivery) for bucket in found]
     percentiles = ", then ".join(frame.terms.percentiles)

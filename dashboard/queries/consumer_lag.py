@@ -14,7 +14,6 @@ from sqlalchemy.orm import InstrumentedAttribute
 from dashboard.queries.series import bucket_s
 from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.group_velocity import NOT_COMMITTED
 from lagloss_server.store.schema import core as tables
@@ -100,7 +99,7 @@ class ConsumerLag:
 
 def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) -> ConsumerLag:
     """Read consumer lag in the same buckets as the pipeline's other series."""
-    length_s, nodes = bucket_s(span), Graph(stored.definition).nodes
+    length_s, nodes = bucket_s(span), stored.definition.graph.nodes
     with store.engine.connect() as connection:
         rows = connection.execute(_buckets(_minutes(stored.name, span, by), length_s)).all()
     rank = {node: at for at, node in enumerate(nodes)}

@@ -73,7 +73,7 @@ def bucket_s(span: Span) -> int:
 
 def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) -> Series:
     """Minutes from their windows, longer buckets from roll-ups, percentiles from merged sketches."""
-    graph, name = Graph(stored.definition), stored.name
+    graph, name = stored.definition.graph, stored.name
     rolled = sums.read_rolled(store, name, span.from_s, span.to_s)
     length_s = bucket_s(span)
     if length_s == WINDOW_S:

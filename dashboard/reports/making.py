@@ -27,7 +27,6 @@ from dashboard.reports.ranges import CalendarSpan, day_edges, previous
 from lagloss_server.incidents.incident import incidents
 from lagloss_server.incidents.response_times import Times, overlapping_courses
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.sources import demand_source, source_names
@@ -80,7 +79,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float, s
     whole, whole_before = reading.figures(of_range), reading.figures(of_before)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
     steps = days if span.to_s - span.from_s > HOURLY_UP_TO_S else [reading.figures([hour]) for hour in hours]
-    graph = Graph(definition)
+    graph = definition.graph
     made = Report(
         pipeline=pipeline,
         description=definition.metadata.description,
@@ -201,7 +200,7 @@ def figures_of(
 
 
 def _destinations_of(stored: StoredPipeline) -> list[str]:
-    return [place.name for place in places_of(Flow(stored.definition.spec.nodes), "destination")]
+    return [place.name for place in places_of(stored.definition.graph, "destination")]
 
 
 def _lag_by_hop(total: Rollup, graph: Graph) -> LagByHop:

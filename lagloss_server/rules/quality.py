@@ -195,7 +195,7 @@ class QualityRow:
 
 def quality_rows(total: Rollup, definition: Definition) -> tuple[QualityRow, ...]:
     """Return the quality of each stage and destination over a range, by the targets of this definition."""
-    graph = Graph(definition)
+    graph = definition.graph
     targets = _Targets(definition, graph)
     rows = []
     for stage in stages_of(graph):

@@ -29,7 +29,6 @@ from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition, Sla
-from lagloss_server.model.flow import Flow
 from lagloss_server.model.window_result import start_of
 from lagloss_server.rules.rollup import PERIOD_S
 
@@ -43,7 +42,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     newest = panels.newest
     if newest is None:
         return None
-    sla, start_s, names = panels.newest_sla, start_of(newest), Flow(panels.stored.definition.spec.nodes).sources
+    sla, start_s, names = panels.newest_sla, start_of(newest), panels.stored.definition.graph.sources
     look = VERDICTS[words.verdict_of(newest)]
     closed_ago = fmt.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else fmt.NOTHING
     name = panels.stored.name
@@ -109,7 +108,7 @@ def _tile(title: str, value: str, beside: str) -> Part:
 def caption(panels: Panels, here: Address) -> list[Part]:
     """Return the panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
-    source = source_of(here, Flow(panels.stored.definition.spec.nodes).sources)
+    source = source_of(here, panels.stored.definition.graph.sources)
     summary = "" if source is None else f"messages, loss and E2E lag of {source}; verdicts and hops of all messages; "
     summary += describe_panels(panels.series, panels.terms, here.zone) + describe_consumer_lag(
         panels.consumer_lag, here.zone

@@ -37,7 +37,7 @@ def closed(topology: str, seed: int) -> tuple[Definition, Graph, dict[str, Any],
     definition = Definition.model_validate(world.definitions[0][1])
     extra = {"state": "closed", "revision": 1, "closed_at": "2026-11-21T08:42:00Z", "history": False}
     document = {**closing.result.document(), **extra}
-    return definition, Graph(definition), document, Rollup.of_window(document, closing.facts)
+    return definition, definition.graph, document, Rollup.of_window(document, closing.facts)
 
 
 @pytest.mark.parametrize("topology", SHAPES)

@@ -31,7 +31,6 @@ from dashboard.queries.sla_periods import Terms, terms_of
 from dashboard.request.span import Span
 from dashboard.request.zones import Zone
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import Rollup
@@ -46,7 +45,7 @@ HOUR = Span(START, START + 3_600)
 
 
 def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> FigureFrame:
-    found = tuple(buckets.of_window(window, Graph(definition)) for window in windows)
+    found = tuple(buckets.of_window(window, definition.graph) for window in windows)
     series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
     given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
     more.setdefault("terms", terms((0, definition)))
@@ -189,7 +188,7 @@ def test_open_idle_and_unknown_minutes_draw_no_zero_and_are_told_apart_below() -
     assert list(drawn["perhaps lost"].x) == [shown.middle(shown.series.buckets[2])]
     assert len(drawn["unknown"].x) == 2
     assert len({drawn[verdict].marker.symbol for verdict in ("open", "unknown", "idle", "ok")}) == 4
-    assert drawn_loss(buckets.of_window(windows[0], Graph(chain()))) is None
+    assert drawn_loss(buckets.of_window(windows[0], chain().graph)) is None
 
 
 def test_of_many_verdicts_each_change_is_marked_and_no_space_is_left_in_a_run() -> None:
@@ -291,7 +290,7 @@ def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
     assert "no report says" in told(figure, "y")[1]
     assert "0 messages expected" in told(figure, "y")[2]
     assert "not known" in told(figure, "y3")[1]
-    blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, Graph(chain()))
+    blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, chain().graph)
     assert (blind.messages, blind.reached_an_end, blind.document()["messages"]) == (None, None, None)
 
 
@@ -357,7 +356,7 @@ def test_the_pie_and_the_bars_are_drawn_to_scale() -> None:
 
 def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_their_places() -> None:
     retried = parse_definition(CHAIN.replace("to: [snk]}", "to: [snk], retries: again}\n    - {name: again}"))
-    graph = Graph(retried)
+    graph = retried.graph
     placed = flow_graph.spots(graph)
     assert placed["src"].x < placed["mid"].x == placed["again"].x < placed["snk"].x
     assert placed["again"].y < placed["mid"].y

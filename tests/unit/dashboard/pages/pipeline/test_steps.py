@@ -17,7 +17,6 @@ from dashboard.queries.sla_periods import Term, Terms
 from dashboard.request.links import Address
 from dashboard.request.span import Span, asked_span
 from dashboard.request.zones import Zone
-from lagloss_server.model.graph import Graph
 from tests.support.window_documents import chain, document
 
 START = 1_795_250_400
@@ -81,7 +80,7 @@ def test_the_slowest_path_is_not_named() -> None:
 
 
 def series(*windows: dict[str, Any]) -> Series:
-    found = tuple(buckets.of_window(window, Graph(chain())) for window in windows)
+    found = tuple(buckets.of_window(window, chain().graph) for window in windows)
     return Series("chain", Span(START, START + 3_600), 60, found, None)
 
 
