@@ -11,7 +11,7 @@ import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, PlacedRule, Rule, Unit
-from alerting.rules.counting import OutOf, WindowRun, by_the_clock
+from alerting.rules.counting import OutOf, WindowSlice, by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView, WaitingMessages
 from lagloss_server import format as fmt
@@ -36,9 +36,9 @@ class CorruptionRule(PlacedRule):
         return (Measure("corrupted", self.place),)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, 1)
-        corrupted = stretch.windows.read(Measure("corrupted", self.place))
-        return stretch.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
+        recent = WindowSlice.of(view, 1)
+        corrupted = recent.windows.read(Measure("corrupted", self.place))
+        return recent.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         found: dict[str, int] = {}
@@ -134,10 +134,10 @@ class NegativeLag(PlacedRule):
         return Measure("lowest_p50") if self.place is None else Measure("p50", self.place)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        lags = stretch.windows.read(self._lag)
-        empty = np.isnan(lags) & (stretch.windows.column("messages") == 0)
-        return self.out_of.assess(stretch, lags < self.target, lags, (lags >= self.target) | empty)
+        recent = WindowSlice.of(view, self.out_of.of)
+        lags = recent.windows.read(self._lag)
+        empty = np.isnan(lags) & (recent.windows.column("messages") == 0)
+        return self.out_of.assess(recent, lags < self.target, lags, (lags >= self.target) | empty)
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         lowest: dict[str, float] = {}

@@ -14,7 +14,7 @@ from dashboard.figures.frame import FigureFrame, Step, add_target, carrier, merg
 from dashboard.figures.look import moments, numbers
 from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.sla_periods import Term
+from dashboard.queries.sla_periods import SlaPeriod
 from lagloss_server import format as fmt
 
 _MARKS: Final = 240
@@ -59,7 +59,7 @@ def _bars(
     )
 
 
-def _target(term: Term) -> str:
+def _target(term: SlaPeriod) -> str:
     return f"SLA loss ≤ {fmt.percent(term.sla.loss.max)}"
 
 

@@ -14,7 +14,7 @@ from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import SLOWEST, FigureFrame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.sla_periods import Term, is_held, target_percentile
+from dashboard.queries.sla_periods import SlaPeriod, is_held, target_percentile
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
@@ -217,7 +217,7 @@ def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, un
     return max((float(term.sla.lag.target) for term in in_view), default=0.0)
 
 
-def _lag_target(term: Term) -> str:
+def _lag_target(term: SlaPeriod) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
     lag = term.sla.lag
     label = f"SLA {fmt.percentile(lag.percentile)} ≤ {fmt.duration(lag.target)}"

@@ -31,7 +31,7 @@ from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
-from dashboard.request.span import shown_span
+from dashboard.request.shown_range import shown_range
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.rules import hops
 from lagloss_server.store.store import Store
@@ -244,7 +244,7 @@ def _read(store: Store, name: str, here: Address, now_s: float) -> Panels:
     Raises:
         UnknownPipeline: there is none of this name.
     """
-    panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+    panels = read_panels(store, name, shown_range(here.query, now_s), now_s)
     source = source_of(here, panels.stored.definition.graph.sources)
     return panels if source is None else panels.from_source(source)
 

@@ -22,7 +22,7 @@ from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Terms, is_held, target_percentile
+from dashboard.queries.sla_periods import SlaPeriods, is_held, target_percentile
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -121,7 +121,7 @@ def caption(panels: Panels, here: Address) -> list[Part]:
     return [f"{summary}; {shown} incidents are shown, critical ones first, then the newest: ", link]
 
 
-def describe_panels(series: Series, terms: Terms, zone: Zone) -> str:
+def describe_panels(series: Series, terms: SlaPeriods, zone: Zone) -> str:
     """Describe the panels for screen readers."""
     found = series.buckets
     if not found:
@@ -168,7 +168,7 @@ def describe_consumer_lag(lag: ConsumerLag, zone: Zone) -> str:
     return summary
 
 
-def worst(series: Series, terms: Terms) -> list[Bucket]:
+def worst(series: Series, terms: SlaPeriods) -> list[Bucket]:
     """Buckets with loss or lag beyond the target of their time, or without a verdict, the worst first."""
 
     def is_bad(bucket: Bucket) -> bool:

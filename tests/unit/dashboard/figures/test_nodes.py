@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboard.figures import nodes
 from dashboard.queries import buckets
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from tests.unit.dashboard.figures.test_panels import CHAIN_LAGS, START, chain, document, frame, known
 
 KEPT = {"p50": 1.0, "p95": 2.0, "p99": 6_000.0}
@@ -49,7 +49,7 @@ def test_the_caption_says_of_how_many_minutes_distributions_are_known() -> None:
 
 def test_a_point_of_a_long_span_is_the_highest_of_its_minutes() -> None:
     drawn = frame(chain(), windows(24))
-    object.__setattr__(drawn.series, "span", Span(START, START + 6 * 3_600))  # so that a point is of 3 minutes
+    object.__setattr__(drawn.series, "span", ShownRange(START, START + 6 * 3_600))  # so that a point is of 3 minutes
     figure = nodes.nodes_figure(drawn)
     found = lines(figure, 1)["lag out"]
     assert (len(found), set(found[:-1]), found[-1]) == (9, {2.0}, 20.0)

@@ -27,8 +27,8 @@ from dashboard.queries.annotations import Deploy, Happenings
 from dashboard.queries.consumer_lag import ConsumerLag, LagBucket, Of
 from dashboard.queries.pipeline_status import Hour, Targets
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Terms, terms_of
-from dashboard.request.span import Span
+from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
+from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import Zone
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
 from lagloss_server.rules import hops
@@ -41,21 +41,21 @@ CHAIN_LAGS = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk
 """The talk's example: lag-in 1, 3, 8 ms and lag-out 2, 4, 10 ms."""
 
 
-HOUR = Span(START, START + 3_600)
+HOUR = ShownRange(START, START + 3_600)
 
 
 def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> FigureFrame:
     found = tuple(buckets.of_window(window, definition.graph) for window in windows)
-    series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
+    series = Series(definition.name, ShownRange(START, START + 3_600), 60, found, None)
     given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
     more.setdefault("terms", terms((0, definition)))
     return FigureFrame(definition, series, **{**given_, **more})
 
 
-def terms(*applied: tuple[int, Definition]) -> Terms:
+def terms(*applied: tuple[int, Definition]) -> SlaPeriods:
     """Of versions that were applied so many seconds after START."""
     given_ = enumerate(applied, 1)
-    return terms_of([StoredPipeline(one.name, at, 1_000 * (START + s), one) for at, (s, one) in given_], HOUR)
+    return sla_periods_of([StoredPipeline(one.name, at, 1_000 * (START + s), one) for at, (s, one) in given_], HOUR)
 
 
 def promising(percentile: float, target: str, loss: float = 0.01) -> Definition:

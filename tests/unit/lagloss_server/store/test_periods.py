@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup, counts_of
-from lagloss_server.store.periods import TimeRange, coverage
+from lagloss_server.store.period_reading import RangeTotal
+from lagloss_server.store.periods import coverage
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(-100, 700), st.integers(-100, 700), st.floats(0, 1))
@@ -17,7 +18,7 @@ def test_what_is_known_of_a_stretch_adds_up_to_its_minutes(
 ) -> None:
     due = range(max(from_min, first_min), min(from_min + length, due_min))
     closed = round(share * len(due))
-    stretch = TimeRange(60 * from_min, 60 * (from_min + length), Rollup(windows=closed))
+    stretch = RangeTotal(60 * from_min, 60 * (from_min + length), Rollup(windows=closed))
     known = coverage(stretch, 60 * first_min, 60 * due_min)
     assert known.minutes == length == known.closed + known.before + known.to_come + known.missing
     assert known.missing == len(due) - closed
