@@ -47,7 +47,7 @@ class FigureFrame:
 
     definition: Definition
     series: Series
-    terms: SlaPeriods
+    sla_periods: SlaPeriods
     happenings: Happenings
     zone: Zone
     now_s: float

@@ -21,15 +21,15 @@ from lagloss_server.store.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`newest`: the document of the newest closed window, in the span or not; None before there is one. `terms`: what
-    was promised over the span; `newest_sla`, when that window began."""
+    """`newest`: the document of the newest closed window, in the span or not; None before there is one. `sla_periods`:
+    what was promised over the span; `newest_sla`, when that window began."""
 
     stored: StoredPipeline
     series: Series
     consumer_lag: ConsumerLag
     groups: list[ConsumerGroup]
     taps: list[TapStatus]
-    terms: SlaPeriods
+    sla_periods: SlaPeriods
     happenings: Happenings
     fresh: Freshness
     newest: dict[str, Any] | None
@@ -81,7 +81,7 @@ def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> P
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
         groups=read_consumer_groups(store, stored, span, now_s),
         taps=read_taps(store, [stored.definition], now_s),
-        terms=sla_periods_of(versions, span),
+        sla_periods=sla_periods_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,
         newest=newest,

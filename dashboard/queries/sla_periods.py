@@ -35,12 +35,12 @@ class SlaPeriods:
 
     def at(self, start_s: int) -> SlaPeriod:
         """Return the period of a window; of a bucket that begins before the range, the first."""
-        return self.parts[max(0, bisect_right(self.parts, start_s, key=lambda term: term.from_s) - 1)]
+        return self.parts[max(0, bisect_right(self.parts, start_s, key=lambda period: period.from_s) - 1)]
 
     @property
     def percentiles(self) -> tuple[str, ...]:
         """The percentiles that E2E lags are shown by, each once, the oldest first."""
-        return tuple(dict.fromkeys(target_percentile(term.sla.lag) for term in self.parts))
+        return tuple(dict.fromkeys(target_percentile(period.sla.lag) for period in self.parts))
 
     def percentile(self, bucket: Bucket) -> str:
         """Return the percentile of this bucket's E2E lag that has a target."""

@@ -120,12 +120,12 @@ def read_run(store: Store, pipeline: str, run_id: str = LATEST, dag: str | None 
 
 
 def _with_hour(job: JobSpec, run: DagRun, hours: Mapping[TimeRange, HourRecords]) -> HourRun:
-    return HourRun(run, hours.get(TimeRange(run.from_s, run.to_s)), why_bad(job, run))
+    return HourRun(run, hours.get(run.hour), why_bad(job, run))
 
 
 def _records(store: Store, pipeline: str, runs: Iterable[DagRun]) -> dict[TimeRange, HourRecords]:
     """Return the records of the hours of these runs, of those that have a closed minute, in a few statements."""
-    hours = {TimeRange(run.from_s, run.to_s) for run in runs}
+    hours = {run.hour for run in runs}
     found: dict[TimeRange, HourRecords] = {}
     for together in _neighbours(hours):
         edges = sorted({edge for hour in together for edge in (hour.from_s, hour.to_s)})

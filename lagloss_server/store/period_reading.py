@@ -105,13 +105,13 @@ class PeriodReading:
             .select_from(asked.join(found, true()))
             .where(found.c.starts.is_not(None))
         )
-        taken: dict[str, list[TimeRange]] = {}
+        taken: dict[str, list[int]] = {}
         for name, from_s, starts, *sums in rows:
             verdicts = {verdict: number for verdict, number in zip(VERDICT_COLUMNS, sums, strict=False) if number}
             counts = dict(zip(COUNTS, sums[len(VERDICT_COLUMNS) :], strict=True))
             self._add(name, from_s, Rollup.of_counts(verdicts, counts))
-            taken.setdefault(name, []).extend(TimeRange(start, start + length) for start in starts)
-        return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
+            taken.setdefault(name, []).extend(starts)
+        return _each(ranges, lambda name, some: _without(some, _joined(taken.get(name, ()), length)))
 
     def _take(self, period: Period, ranges: Ranges, stale: Set[RowKey]) -> Ranges:
         """Take the roll-ups that lie between two edges and in one of these ranges, without the stale ones; what is left
@@ -127,11 +127,11 @@ class PeriodReading:
             for name, start, computed_at in rows
             if (name, start) not in stale and self._position(name, start) == self._position(name, start + length - 1)
         }
-        taken: dict[str, list[TimeRange]] = {}
+        taken: dict[str, list[int]] = {}
         for (name, start), found in self._read(period, versions, partial(self._rollups, period)):
             self._add(name, start, found)
-            taken.setdefault(name, []).append(TimeRange(start, start + length))
-        return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
+            taken.setdefault(name, []).append(start)
+        return _each(ranges, lambda name, some: _without(some, _joined(taken.get(name, ()), length)))
 
     def _whole(self, name: str, ranges: Sequence[TimeRange], length: int) -> list[TimeRange]:
         """Return the parts of ranges that whole periods of this length fill; nothing where no edges are so far
@@ -286,6 +286,19 @@ def _without(ranges: Iterable[TimeRange], taken: Sequence[TimeRange]) -> list[Ti
         if from_s < some.to_s:
             left.append(TimeRange(from_s, some.to_s))
     return left
+
+
+def _joined(starts: Iterable[int], length: int) -> list[TimeRange]:
+    """Return periods of this length, neighbours as one range: of a month of a thousand pipelines there are many."""
+    joined: list[TimeRange] = []
+    from_s = to_s = 0
+    for start in sorted(starts):
+        if start != to_s:
+            if from_s < to_s:
+                joined.append(TimeRange(from_s, to_s))
+            from_s = start
+        to_s = start + length
+    return [*joined, TimeRange(from_s, to_s)] if from_s < to_s else joined
 
 
 def _outside(ranges: Iterable[TimeRange], passed: Sequence[TimeRange]) -> list[TimeRange]:

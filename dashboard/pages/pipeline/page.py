@@ -254,7 +254,7 @@ def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFra
     return FigureFrame(
         definition,
         panels.series,
-        panels.terms,
+        panels.sla_periods,
         panels.happenings,
         here.zone,
         now_s,

@@ -291,7 +291,7 @@ def test_the_panels_know_what_was_promised_when(database_url: str) -> None:
         with store.engine.begin() as connection:
             store_window(connection, document(chain(), MIDNIGHT + HOUR), MIDNIGHT + HOUR, notify=False)
         found = read_panels(store, "chain", ShownRange(MIDNIGHT, MIDNIGHT + 2 * HOUR), NOW)
-        assert [(term.from_s - MIDNIGHT, term.sla.loss.max) for term in found.terms.parts] == [
+        assert [(period.from_s - MIDNIGHT, period.sla.loss.max) for period in found.sla_periods.parts] == [
             (0, 0.01),
             (HOUR + 60, 0.001),
         ]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup, counts_of
-from lagloss_server.store.period_reading import RangeTotal
+from lagloss_server.store.period_reading import RangeTotal, _joined, _without
 from lagloss_server.store.periods import coverage
 
 
@@ -36,3 +38,13 @@ def test_what_objectives_are_judged_by_is_read_of_the_beginning_of_a_rollup_howe
     assert len(packed) > COUNTS_BYTES
     counts = counts_of(packed[:COUNTS_BYTES])
     assert Rollup.of_counts(counts["verdicts"], counts).pack() == Rollup.of_counts(verdicts, sums).pack()
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
+def test_what_is_left_of_ranges_is_what_no_period_has_taken(within: set[int], taken: set[int]) -> None:
+    ranges = _joined((60 * minute for minute in within), 60)
+    left = _without(ranges, _joined((60 * minute for minute in within & taken), 60))
+    minutes = [minute for some in left for minute in range(some.from_s // 60, some.to_s // 60)]
+    assert minutes == sorted(within - taken)
+    assert all(before.to_s < after.from_s for before, after in pairwise(ranges)), "neighbours are one range"
+    assert sum(some.minutes for some in ranges) == len(within)
