@@ -22,7 +22,7 @@ from alerting.rules.windows import IDLE, Flags, Floats
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 from lagloss_server.model.window_result import HeldPercentile
 from lagloss_server.rules.error_budget import on_time_target
 from lagloss_server.rules.sla import held_percentile
@@ -134,7 +134,7 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
     return rules
 
 
-def _lag_rule(definition: Definition, place: RulePlace | None, settings: LagAlert) -> LagRule | OnTime:
+def _lag_rule(definition: Definition, place: Place | None, settings: LagAlert) -> LagRule | OnTime:
     sla = definition.spec.sla
     common: dict[str, Any] = {
         "severity": settings.severity,

@@ -23,7 +23,7 @@ from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats, Ints
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LossPage
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,13 +109,13 @@ def loss_rules(definition: Definition) -> list[LossRule]:
     return found
 
 
-def messages_at(place: RulePlace | None) -> Measure:
+def messages_at(place: Place | None) -> Measure:
     """Return the messages that a loss is a share of: those due at a destination or of a side, of other places those of
     the pipeline."""
     return Measure("messages", place if place is not None and place.kind in ("destination", "side") else None)
 
 
-def _there(place: RulePlace | None) -> str:
+def _there(place: Place | None) -> str:
     if place is None:
         return ""
     return f"due at {place} " if place.kind == "destination" else f"at {place} "

@@ -16,8 +16,7 @@ from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView, WaitingMessages
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.matchers import PlaceKind
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place, link_name, place_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +43,7 @@ class CorruptionRule(PlacedRule):
         found: dict[str, int] = {}
         for window in breached:
             for link in window["links"]:
-                name = f"{link['from']}->{link['to']}"
+                name = link_name(link["from"], link["to"])
                 if link["corrupted"] and (self.place is None or self.place.name == name):
                     found[name] = found.get(name, 0) + link["corrupted"]
         whole = sum(found.values())
@@ -88,11 +87,11 @@ class PendingAge(PlacedRule):
 
 
 def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
-    counts: dict[RulePlace, int] = {}
+    counts: dict[Place, int] = {}
     for each in waiting:
         for label in each.places:
-            place = _place_of(label)
-            counts[place] = counts.get(place, 0) + each.messages
+            if (place := _place_of(label)) is not None:
+                counts[place] = counts.get(place, 0) + each.messages
     messages = sum(each.messages for each in waiting)
     return tuple(
         BreachPlace(place.kind, place.name, count / messages, _pending_text(count, messages))
@@ -104,11 +103,10 @@ def _pending_text(count: int, messages: int) -> str:
     return f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them"
 
 
-def _place_of(label: str) -> RulePlace:
-    """Return the place of a label such as `link a->b`; a retrier is a node."""
-    word, _, name = label.partition(" ")
-    kind: PlaceKind = "link" if word == "link" else "node"
-    return RulePlace(kind, name)
+def _place_of(label: str) -> Place | None:
+    """Return the place of a label such as `link a->b`, None of another text; a retrier is a node."""
+    place = place_of(label)
+    return place if place is None or place.kind == "link" else Place("node", place.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from alerting.rules.windows import SEEING, Flags, Floats
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 
 CHANCE: Final = 4.0
 """Standard deviations of a count that chance alone does not explain: 1 in 30,000."""
@@ -206,7 +206,7 @@ def share_name(what: Measure, of: Measure) -> str:
     return f"{what.name} / {of.name}"
 
 
-def _at(place: RulePlace | None) -> str:
+def _at(place: Place | None) -> str:
     return "" if place is None else f" at {place}"
 
 

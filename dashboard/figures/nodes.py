@@ -17,6 +17,7 @@ from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.place import node_label
 from lagloss_server.model.window_result import Lags
 
 ROW_PX: Final = 116
@@ -84,12 +85,12 @@ def nodes_figure(frame: FigureFrame) -> go.Figure:
         domain = [max(0.0, top - (ROW_PX - 34) / (height - foot)), max(0.0, top - 18 / (height - foot))]
         lines = (
             _lags(node, points, hue.get(node, of.dim)),
-            _shares(f"node {node}", points, hue.get(node, of.dim)),
+            _shares(node_label(node), points, hue.get(node, of.dim)),
             [
                 each
                 for link in graph.links
                 if link.target == node
-                for each in _shares(f"link {link.name}", points, hue.get(link.source, of.dim), link.source)
+                for each in _shares(link.label, points, hue.get(link.source, of.dim), link.source)
             ],
         )
         for column, (drawn, (title, left, right)) in enumerate(zip(lines, _COLUMNS, strict=True)):

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.place import link_label, node_label
 from lagloss_server.model.window_result import (
     Interval,
     Lags,
@@ -147,10 +148,10 @@ def _counts(found: Mapping[str, int | None], verdicts: Collection[str]) -> dict[
 def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
     """Return a minute, from its document as `Store.windows` gives it."""
     lost, e2e = window["lost"], window["e2e_lag_ms"]
-    places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
+    places = [(node_label(node["name"]), node["lost"]) for node in window["nodes"]]
     verdict = window["verdict"] or "open"
     counts = _counts(window, [verdict])
-    places += [(f"link {link['from']}->{link['to']}", link["lost"]) for link in window["links"]]
+    places += [(link_label(link["from"], link["to"]), link["lost"]) for link in window["links"]]
     return Bucket(
         start_s=int(datetime.fromisoformat(window["window_start"]).timestamp()),
         length_s=WINDOW_S,
@@ -168,8 +169,8 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
         durations={
             label: Lags(**kept, max=None)
             for label, kept in [
-                *((f"node {node['name']}", node["process_duration_ms"]) for node in window["nodes"]),
-                *((f"link {link['from']}->{link['to']}", link["queue_time_ms"]) for link in window["links"]),
+                *((node_label(node["name"]), node["process_duration_ms"]) for node in window["nodes"]),
+                *((link_label(link["from"], link["to"]), link["queue_time_ms"]) for link in window["links"]),
             ]
             if kept["p95"] is not None
         },

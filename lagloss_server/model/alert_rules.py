@@ -15,8 +15,8 @@ from pydantic_core import CoreSchema
 
 from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.model.place import PlaceKind
 from lagloss_server.model.rule_places import At, chosen, kind_of, places_of, spread, untaken
 
 Severity = Literal["critical", "warning"]

@@ -13,11 +13,12 @@ import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import networkx as nx
 
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.place import Place, node_label
 
 if TYPE_CHECKING:
     from lagloss_server.model.definition import Definition
@@ -27,8 +28,9 @@ _ROOT: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place at which a message can go missing: a link, a node, or a retrier that holds it.
+class GraphPlace(Place):
+    """A place at which a message can go missing: a link, a node, or a retrier that holds it (one label for all nodes
+    that hand over to it).
 
     A message implied at `origin` but at none of `targets` is missing here, unless it is `excusable` and was seen again
     `beyond`, or in a retrier that it entered from beyond: `retriers` pairs the retrier's own checkpoints with those
@@ -36,8 +38,6 @@ class Place:
     checkpoint whose lanes tell how far the place has come.
     """
 
-    kind: Literal["link", "node", "retrier"]
-    name: str
     node: str
     origin: int
     targets: int
@@ -46,11 +46,6 @@ class Place:
     excusable: bool
     progress: str
     exits: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, for all nodes that hand over to it)."""
-        return f"{self.kind} {self.name}"
 
     def is_missing(self, mask: int, implied: int) -> bool:
         """Return whether messages at `mask`, and so implied at `implied`, are missing here (rules 3 and 5)."""
@@ -118,7 +113,7 @@ class Graph(Flow):
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[GraphPlace, ...]:
         """The nodes, links and retriers at which a message can go missing, in the order of the flow."""
         return tuple(self._list_places())
 
@@ -146,12 +141,12 @@ class Graph(Flow):
     def names(self, mask: int) -> tuple[str, ...]:
         return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
 
-    def held_by(self, mask: int) -> tuple[Place, ...]:
+    def held_by(self, mask: int) -> tuple[GraphPlace, ...]:
         """Return the retriers that have seen a message, one place each."""
         by_name = {place.name: place for place in self.places if place.kind == "retrier"}
         return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
 
-    def handed(self, retrier: Place, mask: int) -> int:
+    def handed(self, retrier: GraphPlace, mask: int) -> int:
         """Return the hand-over checkpoints by which messages at `mask` may have come to a retrier: those of the nodes
         that are known to have handed over, of all its nodes where none is known."""
         users = self.users(retrier.name)
@@ -220,8 +215,11 @@ class Graph(Flow):
     def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
         """Spans between checkpoints: a place's label, the checkpoints at which messages arrive there, and those at
         which they leave. A node's span is its process duration, a link's its queue time."""
-        kept = [(f"node {node}", (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
-        return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
+        kept = [(node_label(node), (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
+        return (
+            *kept,
+            *((link.label, (link.out,), (f"{link.target}.in",)) for link in self.links),
+        )
 
     def leads(self, checkpoints: Iterable[str], delivery: str) -> bool:
         """Return whether any of these checkpoints lies on a way to this delivery checkpoint, without a retrier."""
@@ -273,8 +271,8 @@ class Graph(Flow):
         return reach
 
     def _beyond(self, checkpoints: Iterable[str]) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """All that is reachable from these, themselves included, as `Place.beyond` and `Place.retriers`: through a
-        retrier only the node that handed the message over is reachable (rule 3)."""
+        """Return `GraphPlace.beyond` and `GraphPlace.retriers`: all that is reachable from these, themselves included.
+        Through a retrier only the node that handed the message over is reachable (rule 3)."""
         beyond, shared = self._reachable(checkpoints), []
         for retrier in self.retriers:
             users = [user for user in self.users(retrier) if beyond >> self.bit[f"{user}.out:{retrier}"] & 1]
@@ -301,7 +299,7 @@ class Graph(Flow):
     def _below_copies(self, node: str) -> bool:
         return any(self._copies_to_all(before) for before in nx.ancestors(self._flow, node))
 
-    def _list_places(self) -> list[Place]:
+    def _list_places(self) -> list[GraphPlace]:
         places = []
         for node in self.steps:
             exits = self.exits(node)
@@ -309,7 +307,7 @@ class Graph(Flow):
                 continue
             beyond, retriers = self._beyond(exits)
             places.append(
-                Place(
+                GraphPlace(
                     kind="node",
                     name=node,
                     node=node,
@@ -326,7 +324,7 @@ class Graph(Flow):
             into = f"{link.target}.in"
             beyond, retriers = self._beyond([into])
             places.append(
-                Place(
+                GraphPlace(
                     kind="link",
                     name=link.name,
                     node=link.target,
@@ -345,7 +343,7 @@ class Graph(Flow):
                 others = [name for name in self.exits(user) if name != handed]
                 beyond, retriers = self._beyond(others)
                 places.append(
-                    Place(
+                    GraphPlace(
                         kind="retrier",
                         name=retrier,
                         node=retrier,

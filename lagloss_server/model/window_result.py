@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.format import datetime_of
+from lagloss_server.model.place import link_label, node_label
 
 State = Literal["open", "closed", "sealed"]
 Verdict = Literal["ok", "loss", "unknown", "idle"]
@@ -316,8 +317,8 @@ def is_settled(window: WindowDocument) -> bool:
 
 def losses_by_place(window: WindowDocument) -> dict[str, tuple[int, int]]:
     """Return the losses at nodes and links, named `node N` and `link A->B`: least and most."""
-    found = {f"node {node['name']}": node["lost"] for node in window["nodes"]}
-    found |= {f"link {link['from']}->{link['to']}": link["lost"] for link in window["links"]}
+    found = {node_label(node["name"]): node["lost"] for node in window["nodes"]}
+    found |= {link_label(link["from"], link["to"]): link["lost"] for link in window["links"]}
     return {place: (lost["min"], lost["max"]) for place, lost in found.items() if lost and lost["max"]}
 
 

@@ -22,7 +22,8 @@ import numpy.typing as npt
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
+from lagloss_server.model.place import Place
+from lagloss_server.model.rule_places import of_pipeline, spread
 from lagloss_server.model.window_result import Interval, rfc3339
 from lagloss_server.rules.rollup import Rollup
 
@@ -69,7 +70,7 @@ def on_time_target(definition: Definition, destination: str | None = None) -> fl
     if destination is None:
         settings, lag = of_pipeline(entries), sla.lag
     else:
-        place = RulePlace("destination", destination)
+        place = Place("destination", destination)
         settings, lag = dict(spread(entries, definition.graph, [place])).get(place), sla.lag_at(destination)
     given = None if settings is None else settings.target
     return lag.share if given is None else given

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from lagloss.wire.avro import decode_bytes, encode_bytes
 from lagloss.wire.sketch import Sketch
+from lagloss_server.model.place import link_label, link_name, node_label
 from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
 from lagloss_server.packed_json import pack_json, unpack_json
 from lagloss_server.rules.facts import WindowFacts
@@ -222,7 +223,7 @@ class Rollup:
             reasons=document["reasons_by_node"] or {},
             durations=facts.durations,
             checksums={
-                f"{link['from']}->{link['to']}": (link["corrupted"], link["checked"])
+                link_name(link["from"], link["to"]): (link["corrupted"], link["checked"])
                 for link in document["links"]
                 if link["checked"]
             },
@@ -508,9 +509,9 @@ def _merge_parts(found: Sequence[Mapping[str, PartSums]]) -> dict[str, PartSums]
 def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
     """Yield every node and link of a window's document, with its losses."""
     for node in document["nodes"]:
-        yield f"node {node['name']}", node["lost"]
+        yield node_label(node["name"]), node["lost"]
     for link in document["links"]:
-        yield f"link {link['from']}->{link['to']}", link["lost"]
+        yield link_label(link["from"], link["to"]), link["lost"]
 
 
 def _merge_checkpoint(parts: Sequence[CheckpointSums]) -> CheckpointSums:

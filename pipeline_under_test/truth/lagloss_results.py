@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lagloss_server.model.place import link_label, node_label
 from lagloss_server.model.window_result import WindowDocument, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
@@ -45,7 +46,7 @@ class Measured:
     @property
     def corrupted_at(self) -> dict[str, int]:
         """Messages that were changed on the way, by link."""
-        links = {f"link {link['from']}->{link['to']}": link["corrupted"] or 0 for link in self.window["links"]}
+        links = {link_label(link["from"], link["to"]): link["corrupted"] or 0 for link in self.window["links"]}
         return {place: count for place, count in links.items() if count}
 
 
@@ -95,8 +96,8 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
 def unsure_places(window: WindowDocument) -> frozenset[str]:
     """Return the places at which a dead process leaves it unsure for good whether messages were lost (rules 7, 16)."""
     crashed = {reason.removeprefix("crash:") for reason in window["reasons"] if reason.startswith("crash:")}
-    links = {f"link {link['from']}->{link['to']}" for link in window["links"] if link["to"] in crashed}
-    return frozenset({f"node {node}" for node in crashed} | links)
+    links = {link_label(link["from"], link["to"]) for link in window["links"] if link["to"] in crashed}
+    return frozenset({node_label(node) for node in crashed} | links)
 
 
 def _fate_of_others(window: WindowDocument, named: Mapping[str, int]) -> str:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from typing import get_args
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from alerting.incidents.body import _place as breach_document
 from alerting.rules.assessment import BreachPlace
+from lagloss_server.fields import NAME_PATTERN
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.place import Place, PlaceKind, ends_of, link_label, link_name, node_label, place_of
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.window_result import losses_by_place
 from lagloss_server.rules.hops import hop_labels, hops
@@ -116,3 +123,24 @@ def test_labels_of_losses_in_a_window_and_in_its_rollup() -> None:
         "links": [{"from": "a-", "to": "b", "lost": lost, "corrupted": 1, "checked": 3}],
     }
     assert losses_by_place(window) == {"node a-": (1, 2), "link a-->b": (1, 2)}
+
+
+NAMES = st.from_regex(re.compile(NAME_PATTERN, re.ASCII), fullmatch=True)
+KINDS = st.sampled_from(get_args(PlaceKind))
+
+
+@given(KINDS, st.one_of(NAMES, st.builds(link_name, NAMES, NAMES), NAMES.map("{}.out".format)))
+def test_a_label_reads_back_as_its_place(kind: PlaceKind, name: str) -> None:
+    assert place_of(Place(kind, name).label) == Place(kind, name)
+
+
+@given(NAMES, NAMES)
+def test_a_link_reads_back_as_its_ends(source: str, target: str) -> None:
+    assert ends_of(link_name(source, target)) == (source, target)
+    assert link_label(source, target) == Place("link", link_name(source, target)).label
+    assert node_label(source) == Place("node", source).label
+
+
+@pytest.mark.parametrize("text", ["", "node", "node ", "vendor a", "source", "a->b"])
+def test_another_text_is_no_label(text: str) -> None:
+    assert place_of(text) is None
