@@ -156,7 +156,7 @@ def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int, los
 
 def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> list[Shape]:
     """All kinds of windows of a pipeline; every result is the closer's judgement of its facts."""
-    graph, rng = Graph(definition), np.random.default_rng(1)
+    graph, rng = definition.graph, np.random.default_rng(1)
     return [
         _shape(graph, number, start_s, rng, is_lossy=bool(lossy) and number % lossy == 0) for number in range(SHAPES)
     ]

@@ -33,8 +33,7 @@ class Versions:
     def __init__(self, stored: Iterable[StoredPipeline] = (), unreadable: Iterable[tuple[int, int]] = ()) -> None:
         self.stored = tuple(stored)
         self._unreadable = tuple(unreadable)
-        self._graphs = tuple(Graph(version.definition) for version in self.stored)
-        self.checkpoints = frozenset(name for graph in self._graphs for name in graph.checkpoints)
+        self.checkpoints = frozenset(name for version in self.stored for name in version.definition.graph.checkpoints)
         """The checkpoints of all versions together."""
 
     def __len__(self) -> int:
@@ -46,11 +45,11 @@ class Versions:
 
     @property
     def newest(self) -> Graph:
-        return self._graphs[-1]
+        return self.stored[-1].definition.graph
 
     def at(self, window_start_s: int) -> Graph:
         """Return the version in force at a window's start; the first holds for all windows before it, too."""
-        return self._graphs[in_force(self.stored, window_start_s)]
+        return self.stored[in_force(self.stored, window_start_s)].definition.graph
 
     @cached_property
     def _gaps(self) -> list[tuple[float, float]]:
@@ -69,11 +68,7 @@ class Versions:
         if any(since_ms < end_ms and start_ms < until_ms for since_ms, until_ms in self._gaps):
             return True, frozenset(self.at(window_start_s).nodes)
         before, changed = self.at(window_start_s), frozenset[str]()
-        within = [
-            graph
-            for version, graph in zip(self.stored[1:], self._graphs[1:], strict=True)
-            if start_ms < version.applied_at_ms < end_ms
-        ]
+        within = [version.definition.graph for version in self.stored[1:] if start_ms < version.applied_at_ms < end_ms]
         for after in within:
             changed |= changed_nodes(before, after)
         return bool(within), changed

@@ -25,7 +25,6 @@ from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store
 from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.invalid import explain
 from lagloss_server.model.definition import Definition, as_document, load_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.settings import Settings
@@ -145,7 +144,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
         NotEnoughData: there is no closed window.
     """
     most = tried.spec.sla.loss.max
-    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).sources)
+    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, tried.graph.sources)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
         history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
         habits = read_habits(connection, tried, from_s, to_s)

@@ -11,7 +11,7 @@ from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from lagloss_server.model.alert_rules import Severity
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 from lagloss_server.model.window import Window
 
 Unit = Literal["ratio", "ms", "s", "times", "messages"]
@@ -74,7 +74,7 @@ class PlacedRule:
     kind: str
     severity: Severity
     target: float
-    place: RulePlace | None = None
+    place: Place | None = None
     watches: tuple[str, ...] = ()
     inhibited_by: tuple[str, ...] = ()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Unit
-from alerting.rules.counting import OutOf, WindowRun, by_the_clock, of_last
+from alerting.rules.counting import OutOf, WindowSlice, by_the_clock, of_last
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import BLIND, SEEING
@@ -50,11 +50,11 @@ class Reporting:
         return (self.out_of.breaches - 1) / self.out_of.of
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        evidence = stretch.windows.column("evidence")
+        recent = WindowSlice.of(view, self.out_of.of)
+        evidence = recent.windows.column("evidence")
         blind = evidence == BLIND
         counted = np.minimum(np.arange(len(blind)) + 1, self.out_of.of)
-        return self.out_of.assess(stretch, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
+        return self.out_of.assess(recent, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
 
     def due_s(self, view: PipelineView) -> float:
         return math.inf

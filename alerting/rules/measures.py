@@ -13,9 +13,9 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 from msgspec import Struct
 
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.flow import Flow
-from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
+from lagloss_server.model.graph import node_of
+from lagloss_server.model.place import Place, ends_of
+from lagloss_server.model.rule_places import of_pipeline, spread
 from lagloss_server.model.window import HeldPercentile, LinkCounts, NodeCounts, Window, on_time_counts
 
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
@@ -32,7 +32,7 @@ class Measure:
     """
 
     what: What
-    place: RulePlace | None = None
+    place: Place | None = None
 
     @property
     def name(self) -> str:
@@ -47,14 +47,12 @@ class Measure:
         return None if value is None else float(value)
 
 
-def placed(
-    definition: Definition, kind: str, with_targets: Iterable[RulePlace] = ()
-) -> list[tuple[RulePlace | None, Any]]:
+def placed(definition: Definition, kind: str, with_targets: Iterable[Place] = ()) -> list[tuple[Place | None, Any]]:
     """Return the places of the rules of a kind (`dead-letters`), each with its settings; None is the whole pipeline."""
-    return spread(_settings(definition, kind), Flow(definition.spec.nodes), with_targets)
+    return spread(_settings(definition, kind), definition.graph, with_targets)
 
 
-def covered_by(definition: Definition, kind: str, place: RulePlace | None) -> tuple[str, ...]:
+def covered_by(definition: Definition, kind: str, place: Place | None) -> tuple[str, ...]:
     """Return what a rule about a place is inhibited by: the rule of the whole pipeline, if there is one."""
     has_one = of_pipeline(_settings(definition, kind)) is not None
     return (kind,) if has_one and place is not None else ()
@@ -64,14 +62,14 @@ def _settings(definition: Definition, kind: str) -> Any:
     return getattr(definition.spec.alerts, kind.replace("-", "_"))
 
 
-def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[str] | None:
+def labels_within(definition: Definition, place: Place | None) -> frozenset[str] | None:
     """Return the labels (`node mid`, `link a->b`) of the places at which a message of this one can go missing: that
     itself, or those of a destination's part of the graph. None: anywhere."""
     if place is None or place.kind == "checkpoint":
         return None
     if place.kind in ("node", "link"):
-        return frozenset({str(place), f"retrier {place.name}"})
-    graph = Graph(definition)
+        return frozenset({place.label, Place("retrier", place.name).label})
+    graph = definition.graph
     if place.kind == "side":
         part = graph.side_of(place.name).mask
     else:
@@ -79,16 +77,16 @@ def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[
     return frozenset(found.label for found in graph.places if found.origin & part)
 
 
-def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[RulePlace]:
+def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[Place]:
     """Return the destinations that have a target of their own. Where the graph has several sides, a loss is also that
     of a side, and a lag that of a destination: that of many messages on one side would hide that of few on another."""
-    given, graph = definition.spec.sla.destinations, Graph(definition)
-    found = [RulePlace("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
+    given, graph = definition.spec.sla.destinations, definition.graph
+    found = [Place("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
     if len(graph.sides) == 1:
         return found
     if of == "loss":
-        return [*found, *(RulePlace("side", side.name) for side in graph.sides)]
-    return [RulePlace("destination", there.name) for there in graph.destinations]
+        return [*found, *(Place("side", side.name) for side in graph.sides)]
+    return [Place("destination", there.name) for there in graph.destinations]
 
 
 def _of_pipeline(what: What, window: Window) -> float | None:
@@ -140,7 +138,7 @@ def _at_node(what: What, name: str, window: Window) -> float | None:
 
 
 def _at_link(what: What, name: str, window: Window) -> float | None:
-    source, _, target = name.partition("->")
+    source, target = ends_of(name)
     if what == "messages":
         out = f"{source}.out"
         return _beacons(window, f"{out}:{target}") or _beacons(window, out)

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 
 from alerting.rules.assessment import BreachPlace
 from lagloss_server import format as fmt
-from lagloss_server.model.matchers import PlaceKind
+from lagloss_server.model.place import Place, PlaceKind, ends_of
 from lagloss_server.model.window import CheckpointCounts, LinkCounts, NodeCounts, Window
 
 _TIMES: Final = {"node": "process duration", "link": "queue time"}
@@ -56,7 +56,7 @@ def uncertain_places(breached: Sequence[Window], within: Collection[str] | None 
 
 def _missing_evidence(breached: Sequence[Window], kind: PlaceKind, name: str) -> str:
     """Say what evidence is missing of the messages at a node or on a link, over all these windows."""
-    node = name.partition("->")[2] if kind == "link" else name
+    node = ends_of(name)[1] if kind == "link" else name
     incomplete = sum(f"evidence:{node}" in window.reasons for window in breached)
     dead = dict.fromkeys(crash.emitter for window in breached for crash in window.crashes if crash.node == node)
     if not incomplete:
@@ -114,6 +114,6 @@ def _sums(
         there: list[tuple[PlaceKind, str, float | None]] = [("node", node.name, of_node(node)) for node in window.nodes]
         there += [("link", link.name, of_link(link)) for link in window.links]
         for kind, name, value in there:
-            if within is None or f"{kind} {name}" in within or f"retrier {name}" in within:
+            if within is None or Place(kind, name).label in within or Place("retrier", name).label in within:
                 found[kind, name] = found.get((kind, name), 0.0) + max(value or 0.0, 0.0)
     return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import PlacedRule, Unit
-from alerting.rules.counting import OutOf, WindowRun, counts, making_up, of_last
+from alerting.rules.counting import OutOf, WindowSlice, counts, making_up, of_last
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
 from alerting.rules.view import PipelineView
@@ -54,15 +54,15 @@ class ShareRule(PlacedRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         n = self.windows + self.out_of.of - 1
-        stretch = WindowRun.of(view, n)
-        bad, of = counts(stretch, self._bad), counts(stretch, self._of)
+        recent = WindowSlice.of(view, n)
+        bad, of = counts(recent, self._bad), counts(recent, self._of)
         bad_together = of_last(self.windows, bad)
         together = bad_together / np.maximum(of_last(self.windows, of), 1)
         above = (together > self.target) & (bad_together >= self.at_least)
         above &= of_last(n, of) >= self.out_of.min_messages
         own = bad > self.target * of
         breach_at = own & above & (of_last(self.out_of.of, above) >= self.out_of.breaches)
-        return stretch.assessment(making_up(n, own, breach_at), together, ~above, self.out_of.resolve_after)
+        return recent.assessment(making_up(n, own, breach_at), together, ~above, self.out_of.resolve_after)
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         if self.kind == "duplicates":

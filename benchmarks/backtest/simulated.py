@@ -22,6 +22,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.place import ends_of, link_name
 from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import horizon, is_unsettled, judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
@@ -81,7 +82,7 @@ class SimulatedPipeline:
     _emitters: dict[str, list[tuple[bytes, float, float | None]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.graph = Graph(self.definition)
+        self.graph = self.definition.graph
         self._outages = outages(self.faults, NODES)
         self._emitters = {node: list(self._lives(node)) for node in NODES}
 
@@ -174,7 +175,7 @@ class SimulatedPipeline:
                 yield lost, None
                 continue
             for bad, is_bad in self._split(lost, self._share("corrupt", source, target, batch.event_s, active)):
-                bad = replace(bad, corrupted_on=f"{source}->{target}") if is_bad else bad
+                bad = replace(bad, corrupted_on=link_name(source, target)) if is_bad else bad
                 for stuck, is_stuck in self._split(bad, self._share("stuck", source, target, batch.event_s, active)):
                     ends = [fault.to_s for fault in active if fault.kind == "stuck" and fault.is_on(batch.event_s)]
                     ready_s = max(ends) if is_stuck else out_s
@@ -340,7 +341,7 @@ class SimulatedPipeline:
                     twice[checkpoint] += batch.count
             for checkpoint, lag_ms in lag_at.items():
                 lags[checkpoint].append((lag_ms, batch.count))
-            if batch.corrupted_on is not None and mask >> graph.bit[f"{batch.corrupted_on.split('->')[1]}.in"] & 1:
+            if batch.corrupted_on is not None and mask >> graph.bit[f"{ends_of(batch.corrupted_on)[1]}.in"] & 1:
                 corrupted[batch.corrupted_on] += batch.count
             if mask:
                 on_time = tuple(

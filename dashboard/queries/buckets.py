@@ -11,6 +11,7 @@ from msgspec import structs, to_builtins
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.place import link_label, node_label
 from lagloss_server.model.window import (
     NO_LAGS,
     DestinationCounts,
@@ -165,8 +166,8 @@ def of_window(window: Window, graph: Graph, *, history: bool = False) -> Bucket:
         durations={
             label: kept
             for label, kept in [
-                *((f"node {node.name}", node.process_duration_ms) for node in window.nodes),
-                *((f"link {link.name}", link.queue_time_ms) for link in window.links),
+                *((node_label(node.name), node.process_duration_ms) for node in window.nodes),
+                *((link_label(link.source, link.target), link.queue_time_ms) for link in window.links),
             ]
             if kept.p95 is not None
         },

@@ -12,11 +12,11 @@ from dashboard.queries.condition import Condition, Freshness, condition, read_fr
 from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
-from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
 from dashboard.queries.taps import TapStatus, read_taps
-from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import Store
 
@@ -29,7 +29,7 @@ _OF_SOURCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`newest`: the newest closed window, in the span or not; None before there is one. `terms`: what
+    """`newest`: the newest closed window, in the span or not; None before there is one. `sla_periods`: what
     was promised over the span; `newest_sla`, when that window began."""
 
     stored: StoredPipeline
@@ -37,7 +37,7 @@ class Panels:
     consumer_lag: ConsumerLag
     groups: list[ConsumerGroup]
     taps: list[TapStatus]
-    terms: Terms
+    sla_periods: SlaPeriods
     happenings: Happenings
     fresh: Freshness
     newest: ListedWindow | None
@@ -63,7 +63,7 @@ class Panels:
         }
 
 
-def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels:
+def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> Panels:
     """Read the series of this pipeline's panels, and their age.
 
     Raises:
@@ -90,7 +90,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
         groups=read_consumer_groups(store, stored, span, now_s),
         taps=read_taps(store, [stored.definition], now_s),
-        terms=terms_of(versions, span),
+        sla_periods=sla_periods_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,
         newest=newest,

@@ -77,7 +77,7 @@ def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) ->
         pipeline=pipeline,
         start_s=start_s,
         definition=definition,
-        graph=Graph(definition),
+        graph=definition.graph,
         window=window,
         gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
         revisions=read_revisions(store, pipeline, start_s, window),

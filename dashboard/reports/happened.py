@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboard.format import place_label
 from dashboard.reports import wording
 from dashboard.reports.model import DestinationFigures, Report, lost_places
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
@@ -172,7 +173,7 @@ def places(report: Report) -> ReportSection | None:
     certain = report.whole.total.lost_min
     rows = [
         [
-            Cell(name.replace("->", " → ")),
+            Cell(place_label(name)),
             Cell(fmt.count_interval(there)),
             Cell(fmt.percent(there.min / certain if certain else None)),
         ]

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.request import links
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
@@ -54,7 +54,7 @@ class Layout:
     kind: str
     name: str
     description: str
-    span: CalendarSpan
+    span: CalendarRange
     made_at_s: float
     status: Status
     sections: Sequence[ReportSection]

@@ -91,7 +91,7 @@ def _days(pages: Pages) -> ReportSection:
             pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
             Cell(wording.status(day.status) if day.known.closed else "NOT KNOWN"),
             *numbers(day),
-            *(Cell(fmt.count(day.minutes[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
+            *(Cell(fmt.count(day.minutes_by_verdict[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
         ]
         for day in pages.report.days
         if day.known.closed or day.known.missing
@@ -119,8 +119,8 @@ def _known(pages: Pages) -> ReportSection:
         [
             Cell(name.replace("_", " ").upper()),
             Cell(meaning),
-            Cell(fmt.count(whole.minutes[name])),
-            Cell(fmt.percent(whole.minutes[name] / whole.known.minutes)),
+            Cell(fmt.count(whole.minutes_by_verdict[name])),
+            Cell(fmt.percent(whole.minutes_by_verdict[name] / whole.known.minutes)),
         ]
         for name, meaning in kinds.items()
     ]

@@ -31,7 +31,7 @@ __all__ = ["KafkaNode", "NodeConsumer", "NodeProducer", "carrier_of"]
 
 CLOSE_S: Final = 10.0
 
-Place = tuple[Partition, int]
+RecordPosition = tuple[Partition, int]
 """A record's partition and offset."""
 
 
@@ -88,7 +88,7 @@ class KafkaNode:
         self.identities.reads_traces = self.emitter.keeps_traces
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
-        self._in_flight: dict[Place, InFlightMessage] = {}
+        self._in_flight: dict[RecordPosition, InFlightMessage] = {}
 
     @property
     def skipped(self) -> int:

@@ -17,6 +17,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.format import datetime_of
+from lagloss_server.model.place import link_label, link_name, node_label
 from lagloss_server.packed_json import pack_text, unpack_text
 
 State = Literal["open", "closed", "sealed"]
@@ -140,6 +141,10 @@ class NodeCounts(Part, frozen=True):
     lost: Interval | None
     complete: bool
 
+    @property
+    def label(self) -> str:
+        return node_label(self.name)
+
 
 class LinkCounts(Part, frozen=True, rename={"source": "from", "target": "to"}):
     """`queue_time_p95_ms` and `queue_time_ms`: as in `NodeCounts`. `corrupted` of the messages that were `checked`:
@@ -155,7 +160,11 @@ class LinkCounts(Part, frozen=True, rename={"source": "from", "target": "to"}):
 
     @property
     def name(self) -> str:
-        return f"{self.source}->{self.target}"
+        return link_name(self.source, self.target)
+
+    @property
+    def label(self) -> str:
+        return link_label(self.source, self.target)
 
 
 class DestinationCounts(Part, frozen=True):
@@ -286,8 +295,8 @@ class Window(Part, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def losses(self) -> list[tuple[str, Interval]]:
         """The losses at nodes and links that lost something or may have, named `node N` and `link A->B`."""
-        places = [(f"node {node.name}", node.lost) for node in self.nodes]
-        places += [(f"link {link.name}", link.lost) for link in self.links]
+        places = [(node.label, node.lost) for node in self.nodes]
+        places += [(link.label, link.lost) for link in self.links]
         return [(place, lost) for place, lost in places if lost is not None and lost.max]
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 from sqlalchemy import select
 
@@ -24,13 +23,9 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
     """
     versions = store.versions_of(pipeline)
     newest = versions[-1].definition
-    steps = Graph(newest).steps
+    steps = newest.graph.steps
     if node is not None and node not in steps:
         raise UnknownNode(pipeline=pipeline, node=node, known=", ".join(steps))
-
-    @cache
-    def graph(at: int) -> Graph:
-        return Graph(versions[at].definition)
 
     def windows() -> Iterator[tuple[Graph, WindowState]]:
         window = table_of(WindowRow)
@@ -39,7 +34,7 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
         )
         with store.engine.connect() as connection:
             for row in connection.execute(asked.order_by(window.c.window_start)):
-                of = graph(in_force(versions, row.window_start))
+                of = versions[in_force(versions, row.window_start)].definition.graph
                 if node is None or node in of.steps:
                     yield of, WindowState(row.document, WindowFacts.unpack(row.facts))
 

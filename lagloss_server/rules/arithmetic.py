@@ -20,7 +20,8 @@ from msgspec import UNSET
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.cuts import parent_of
-from lagloss_server.model.graph import Destination, Graph, Place, Side
+from lagloss_server.model.graph import Destination, Graph, GraphPlace, Side
+from lagloss_server.model.place import Place, node_label
 from lagloss_server.model.window import (
     EXITS_WITH_REASON,
     CheckpointCounts,
@@ -99,7 +100,7 @@ class ProgressCuts:
     """How far each place has come: the messages that it has overtaken, and since when messages are overdue (pending for
     longer than maxWait), both by when they were last seen (epoch ms)."""
 
-    overtaken: Mapping[Place, Overtaken]
+    overtaken: Mapping[GraphPlace, Overtaken]
     overdue: float
 
     @property
@@ -125,7 +126,7 @@ def is_unexplained(graph: Graph, mask: int) -> bool:
     return not mask & graph.entrance_mask
 
 
-def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
+def missing_places(graph: Graph, mask: int) -> tuple[GraphPlace, ...]:
     """Rules 3 and 5: the places where a message with this pattern is missing, or is held by a retrier."""
     there = implied(graph, mask)
     missing = tuple(place for place in graph.places if place.is_missing(mask, there))
@@ -161,7 +162,7 @@ def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
     )
 
 
-def _overtaken(place: Place, evidence: Evidence, margin_ms: int) -> Overtaken:
+def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtaken:
     progress = evidence.progress(place.progress)
     if progress is None:
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
@@ -197,9 +198,9 @@ class Judged:
     them yet."""
 
     fate: Fate
-    certain: frozenset[Place] = frozenset()
-    perhaps: frozenset[Place] = frozenset()
-    waiting: frozenset[Place] = frozenset()
+    certain: frozenset[GraphPlace] = frozenset()
+    perhaps: frozenset[GraphPlace] = frozenset()
+    waiting: frozenset[GraphPlace] = frozenset()
 
 
 def judge_pattern(graph: Graph, pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]) -> Judged:
@@ -237,7 +238,7 @@ def judge_pattern_at(
 
 
 def _judge_missing(
-    missing: Sequence[Place], pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]
+    missing: Sequence[GraphPlace], pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]
 ) -> Judged:
     behind = [place for place in missing if place in ahead.overtaken and ahead.overtaken[place].holds(pattern)]
     if not behind:
@@ -753,8 +754,8 @@ def _node(
         lag_in_p95_ms=lag_in,
         lag_out_p95_ms=lag_out,
         process_duration_p95_ms=_difference(lag_out, lag_in),
-        process_duration_ms=Percentiles.of(facts.durations.get(f"node {name}", Sketch())),
-        lost=_lost_at(census, scale, f"{'retrier' if name in graph.retriers else 'node'} {name}"),
+        process_duration_ms=Percentiles.of(facts.durations.get(node_label(name), Sketch())),
+        lost=_lost_at(census, scale, Place("retrier" if name in graph.retriers else "node", name).label),
         complete=name not in incomplete,
     )
 
@@ -767,8 +768,8 @@ def _links(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -
             queue_time_p95_ms=_difference(
                 lags_at(facts, f"{link.target}.in").quantile_ms(0.95), lags_at(facts, link.out).quantile_ms(0.95)
             ),
-            queue_time_ms=Percentiles.of(facts.durations.get(f"link {link.name}", Sketch())),
-            lost=_lost_at(census, scale, f"link {link.name}"),
+            queue_time_ms=Percentiles.of(facts.durations.get(link.label, Sketch())),
+            lost=_lost_at(census, scale, link.label),
             corrupted=None if facts.proven else scale.count(facts.corrupted.get(link.name, 0)),
             checked=None if facts.proven else scale.count(facts.checked.get(link.name, 0)),
         )

@@ -22,8 +22,9 @@ BEFORE_FIRST: Final = "source"
 
 
 class Hop(NamedTuple):
-    """One segment of the lag stack. `node` owns it: the link's target, or the node itself. (A tuple: there are tens of
-    thousands of look-ups by hop in a day of minutes.)"""
+    """One segment of the lag stack: time at a node, on a link, or before the first node, which is not a `Place`. `node`
+    owns it: the link's target, or the node itself. (A tuple: there are tens of thousands of look-ups by hop in a day of
+    minutes.)"""
 
     kind: HopKind
     node: str

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.graph import Graph, GraphPlace
 from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.facts import WindowFacts
@@ -143,7 +143,7 @@ def _incomplete(graph: Graph, window: Window) -> Iterator[str]:
             yield node.name
 
 
-def _leads(graph: Graph, place: Place, upto: frozenset[str]) -> bool:
+def _leads(graph: Graph, place: GraphPlace, upto: frozenset[str]) -> bool:
     if place.kind == "retrier":
         return any(user in upto for user in graph.users(place.name))
     return place.node in upto

@@ -37,7 +37,6 @@ from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
-from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow, rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
@@ -372,7 +371,7 @@ class Store:
 
     def graph_at(self, name: str, window_start_s: int) -> Graph:
         """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
-        return Graph(self.definition_at(name, window_start_s))
+        return self.definition_at(name, window_start_s).graph
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[tuple[tuple[OffsetRange, ...], int]], int]:
         """Return the offset ranges and the beacons of each of a window's tallies, and the lowest sample in them."""
@@ -416,7 +415,7 @@ class Store:
         if newest is None or newest.deleted_at is not None:
             return []
         try:
-            graph = Graph(_stored(newest).definition)
+            graph = _stored(newest).definition.graph
         except Exception:  # it is set aside: nothing can be said of windows that are open
             return []
         by_window: dict[int, list[LiveTally]] = {}
@@ -484,7 +483,7 @@ def _stored(row: Row[Any]) -> StoredPipeline:
     definition = Definition.of_stored(json.loads(row.definition))
     if definition.name != row.name:
         raise ValueError("expected the definition to have the pipeline's name, found another one")
-    _ = Flow(definition.spec.nodes), definition.taps  # which everything else builds on
+    _ = definition.graph, definition.taps  # which everything else builds on
     return StoredPipeline(row.name, row.version, row.applied_at, definition)
 
 

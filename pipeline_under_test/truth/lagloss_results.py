@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from lagloss_server.model.place import node_label
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
@@ -45,7 +46,7 @@ class Measured:
     @property
     def corrupted_at(self) -> dict[str, int]:
         """Messages that were changed on the way, by link."""
-        links = {f"link {link.name}": link.corrupted or 0 for link in self.window.links}
+        links = {link.label: link.corrupted or 0 for link in self.window.links}
         return {place: count for place, count in links.items() if count}
 
 
@@ -95,8 +96,8 @@ def as_measured(window: ListedWindow, found: WindowBlocks, missing: Iterable[Mis
 def unsure_places(window: ListedWindow) -> frozenset[str]:
     """Return the places at which a dead process leaves it unsure for good whether messages were lost (rules 7, 16)."""
     crashed = {reason.removeprefix("crash:") for reason in window.reasons if reason.startswith("crash:")}
-    links = {f"link {link.name}" for link in window.links if link.target in crashed}
-    return frozenset({f"node {node}" for node in crashed} | links)
+    links = {link.label for link in window.links if link.target in crashed}
+    return frozenset({node_label(node) for node in crashed} | links)
 
 
 def _fate_of_others(window: ListedWindow, named: Mapping[str, int]) -> str:

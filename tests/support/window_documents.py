@@ -14,7 +14,6 @@ from sqlalchemy import Connection, text
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import Interval, ListedWindow, Window, loss_ratio, on_time_counts, rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.store.engine import WINDOWS_CHANNEL
@@ -74,7 +73,7 @@ def document(
     """`lags_ms`: p95 by checkpoint (a node's Lag_out is its first out's). `lost`: (min, max) by place name, `mid` or
     `src->mid`. `due`: messages due at destinations, all of them delivered; others have what the window has. Without it
     the document lists none. `verdict` None makes an open window."""
-    graph = Graph(definition)
+    graph = definition.graph
     lags = lags_ms or {}
     lost = lost or {}
     least, most = (sum(bounds[side] for bounds in lost.values()) for side in (0, 1))

@@ -13,7 +13,7 @@ from dashboard.pages.base import Part, aria, badge, moment
 from dashboard.pages.incident.cards import table
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import utc
 from lagloss_server import format as fmt
 from lagloss_server.queries.job_runs import HourRun, JobRuns
@@ -91,7 +91,7 @@ def _hour(of: HourRun, here: Address) -> Part:
     run, zone = of.run, here.zone
     text = f"{zone.clock(run.from_s, date=True)}–{zone.clock(run.to_s)}"
     pipeline = here.path.split("/")[2]
-    href = here.to(links.pipeline(pipeline)).over(Span(run.from_s, run.to_s)).href
+    href = here.to(links.pipeline(pipeline)).over(ShownRange(run.from_s, run.to_s)).href
     return dmc.Anchor(moment(text, f"{utc(run.from_s)} to {utc(run.to_s)}"), href=href, inherit=True)
 
 

@@ -14,7 +14,7 @@ from dashboard.queries.window import WindowRead
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.graph import Graph, GraphPlace
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.matrix import OUT_OF_ORDER, MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
@@ -115,7 +115,7 @@ def _any_late(rows: Iterable[Mapping[str, str]]) -> bool:
     return any(row["late"] for row in rows)
 
 
-def _missing_mask(missing: Sequence[Place]) -> int:
+def _missing_mask(missing: Sequence[GraphPlace]) -> int:
     mask = 0
     for place in missing:
         mask |= place.targets

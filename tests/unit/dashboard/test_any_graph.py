@@ -35,7 +35,7 @@ def closed(topology: str, seed: int) -> tuple[Definition, Graph, ListedWindow, R
     closing = close_in_memory(world, START_S)
     definition = Definition.model_validate(world.definitions[0][1])
     window = ListedWindow.of(closing.result, "closed", 1, "2026-11-21T08:42:00Z")
-    return definition, Graph(definition), window, Rollup.of_window(window, closing.facts)
+    return definition, definition.graph, window, Rollup.of_window(window, closing.facts)
 
 
 @pytest.mark.parametrize("topology", SHAPES)

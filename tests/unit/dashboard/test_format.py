@@ -8,7 +8,6 @@ from dashboard import format as words
 from dashboard.pages.window.table import ANY_OUT, table_rows
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import Interval
 from tests.support.window_documents import chain, clicks, document, window_of
 
@@ -57,7 +56,7 @@ def test_the_talks_table() -> None:
         counts={"a.in": 10, "b.in": 9, "c.in": 7, "d.in": 5},
         lost={"a->b": (1, 1), "b": (1, 1), "b->c": (1, 1), "c": (2, 2)},
     )
-    rows = {row.checkpoint: row for row in table_rows(window_of(window), Graph(talk))}
+    rows = {row.checkpoint: row for row in table_rows(window_of(window), talk.graph)}
     ins = [rows[f"{node}.in"] for node in "abcd"]
     assert [row.count for row in ins] == [10, 9, 7, 5]
     assert [row.lost and row.lost.max for row in ins] == [0, 1, 2, 2]
@@ -72,7 +71,7 @@ def test_what_a_router_and_a_sink_lose_stands_in_rows_of_their_own() -> None:
         verdict="loss",
         lost={"event-router": (4, 4), "conn-ga": (2, 3), "event-router->conn-fb": (1, 1)},
     )
-    rows = {row.checkpoint: row.lost for row in table_rows(window_of(window), Graph(clicks()))}
+    rows = {row.checkpoint: row.lost for row in table_rows(window_of(window), clicks().graph)}
     assert rows[f"event-router{ANY_OUT}"] == Interval(4, 4)
     assert rows["conn-ga.out"] == Interval(2, 3)
     assert rows["conn-fb.in"] == Interval(1, 1)
@@ -82,6 +81,6 @@ def test_what_a_router_and_a_sink_lose_stands_in_rows_of_their_own() -> None:
 
 def test_an_open_window_has_live_counts_and_no_losses() -> None:
     window = document(chain(), START, verdict=None, counts={"src.in": 7})
-    rows = {row.checkpoint: row for row in table_rows(window_of(window), Graph(chain()))}
+    rows = {row.checkpoint: row for row in table_rows(window_of(window), chain().graph)}
     assert (rows["src.in"].count, rows["src.in"].lost) == (7, None)
     assert rows["mid.in"].count is None

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
 from lagloss_server.model.definition import load_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
@@ -25,7 +24,7 @@ from tests.support.window_documents import window_of as listed
 
 START_S = 1_795_250_400
 CLICKS = load_definition(DEFINITION)
-GRAPH = Graph(CLICKS)
+GRAPH = CLICKS.graph
 LATEST = START_S + 60 + 60 + 15 * 60 + LATEST_S
 LINK, NODE = "link event-norm->event-router", "node conn-ga"
 TO_GA, TO_FB = "link event-router->conn-ga", "link event-router->conn-fb"

@@ -18,7 +18,6 @@ from sqlalchemy import update
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
 from lagloss.wire.traces import TraceContext
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.difference import difference
@@ -93,7 +92,7 @@ def store(module_database_url: str, kafka_bootstrap: str) -> Iterator[Store]:
 
 def patterns() -> WindowFacts:
     """What the closer would keep of the closed minute."""
-    bit = Graph(chain()).bit
+    bit = chain().graph.bit
     masks = Counter(sum(1 << bit[point] for point, ids in SEEN.items() if name in ids) for name in IDS)
     return WindowFacts(
         patterns=tuple(Pattern(mask, count) for mask, count in masks.items()),

@@ -9,7 +9,7 @@ from alerting.rules.lag import lag_rules
 from alerting.rules.loss import loss_rules
 from alerting.rules.measures import Measure
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 from lagloss_server.model.window import ListedWindow
 from tests.support.window_documents import chain, window_of
 
@@ -63,7 +63,7 @@ def test_the_rule_of_the_lag_holds_for_each_destination_of_a_cut_graph() -> None
 
 
 def test_a_side_that_a_window_does_not_have_has_no_numbers() -> None:
-    assert Measure("lost_min", RulePlace("side", "sum-new")).of(window_of({})) is None
+    assert Measure("lost_min", Place("side", "sum-new")).of(window_of({})) is None
 
 
 def test_a_backtest_judges_each_side_and_takes_the_worst() -> None:

@@ -11,7 +11,6 @@ from msgspec import structs
 
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import (
     MAX_REASONS,
     OTHER_REASONS,
@@ -27,7 +26,7 @@ from lagloss_server.rules.rollup import Rollup
 from tests.support.window_documents import clicks
 
 START_S = 1_795_250_400
-GRAPH = Graph(clicks())
+GRAPH = clicks().graph
 COUNTS = st.dictionaries(st.text(min_size=1, max_size=3) | st.just(OTHER_REASONS), st.integers(1, 100), max_size=30)
 REASONS = {
     "conn-ga.dead": {"unreadable": 3},

@@ -16,7 +16,6 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import Outgoing
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, decode_block
 from lagloss_server.model.definition import Definition, as_document
-from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
@@ -105,7 +104,7 @@ def judged(world: World, definition: Definition, truth: BatchTruth) -> Verdict:
         for block in (decode_block(record.value) for record in beacons):
             if (block.pipeline, block.window_start) == (definition.name, start_s):
                 blocks.setdefault(block.checkpoint, []).append(block)
-        found = WindowBlocks(Graph(definition), start_s, blocks, SAMPLE_ALL)
+        found = WindowBlocks(definition.graph, start_s, blocks, SAMPLE_ALL)
         measured[window.window_start] = as_measured(window, found, missing)
     windows = [each.window for each in measured.values()]
     return verdict_on(definition, truth, windows, lambda window: measured[window.window_start], now_ms / 1000)
