@@ -140,7 +140,7 @@ class Environment:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
-                process.wait(60)
+                process.wait(120)
 
 
 @dataclass
@@ -334,22 +334,17 @@ def test_the_server_does_what_the_checkout_does(server_with_postgres: Environmen
     assert {"lagloss", "lagloss-server", *SDK_NEEDS} <= server.distributions().keys()
     assert "pipeline" not in {path.name for path in (server.folder / "bin").iterdir()}
     server.define("orders")
-    command = server.folder / "bin" / "lagloss"
-    data_dir = server.home / ".local" / "share" / "lagloss"
+    data_dir = server.home / ".local" / "share" / "lagloss" / "demo"
     try:
-        with server.running(command, "up", "--json") as up:
-            up.wait_until_it_says('"dashboard"', 240)
+        with server.running(server.folder / "bin" / "lagloss", "demo") as demo:
+            demo.wait_until_it_says("pipeline: load", 240)
             assert server.lagloss("apply", "orders.yaml") == "orders: version 1\n"
             server.lagloss("windows", "orders")
             assert " fail " not in server.lagloss("doctor")
             made = [*data_dir.iterdir(), *(data_dir / "kafka").rglob("*.log"), *(data_dir / "logs").iterdir()]
             assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o066] == []
-        with server.running(command, "demo", "--minutes", "1") as demo:
-            demo.wait_until_it_says("pipeline: load", 240)
             wait_for(lambda: _closed_windows(server) > 50, 120, "the past hour")
             server.lagloss("report", "clicks", "--from", "-1h")
-            assert demo.process.wait(480) == 0, demo.output()
-            assert "measured = injected" in demo.output()
+        assert demo.process.returncode == 0, demo.output()
     finally:
-        for name in ("postgres", "demo/postgres"):
-            EmbeddedPostgres.remove(data_dir / name)
+        EmbeddedPostgres.remove(data_dir / "postgres")
