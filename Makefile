@@ -51,7 +51,8 @@ experiments: setup ## measure what safe answers, round trips, retries, kills and
 # Hundreds of processes are started: without files of compiled code each would compile all of it anew.
 test unit histories: export PYTHONDONTWRITEBYTECODE :=
 # File by file, those with the longest tests (acceptance, integration) first: neither process has a long one left alone.
-PROCESSES := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+WORKERS ?= 3
+PROCESSES := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
@@ -69,9 +70,11 @@ histories: setup ## run the tests of random histories and records with many more
 	@$(MANY) $(BIN)/python -m pytest $(PROCESSES) $(RANDOM_TESTS)
 
 .PHONY: test-tools
-test-tools: $(VENV)/.project ## install the programs outside Python that some tests need (as root, or by sudo)
+test-tools: $(VENV)/.project ## install what some tests need: programs outside Python (as root, or by sudo), LocalStack and Airflow
 	@$(PYTHON) tests/programs.py
 	@$(BIN)/python -m tests.support.kafka_connect
+	@$(BIN)/python -m lagloss_server.ops.embedded.localstack
+	@$(BIN)/python -m pipeline_under_test.batch.airflow
 
 .PHONY: unit
 unit: $(VENV)/.development ## run the tests that need no server (a minute or two)
