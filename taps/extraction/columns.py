@@ -95,8 +95,14 @@ class PartColumn:
     @classmethod
     def of_values(cls, values: Sequence[object]) -> PartColumn:
         """Return the column of values that readers of formats return."""
-        cells = [_cell(value) for value in values]
-        column_kinds, numbers, spans = zip(*cells, strict=True) if cells else ((), (), ())
+        column_kinds: list[int] = []
+        numbers: list[int] = []
+        spans: list[bytes] = []
+        for value in values:
+            kind, number, span = _cell(value)
+            column_kinds.append(kind)
+            numbers.append(number)
+            spans.append(span)
         sizes = np.fromiter(map(len, spans), np.int64, len(spans))
         data = np.frombuffer(b"".join(spans), np.uint8)
         return cls(data, np.array(column_kinds, np.int8), np.array(numbers, np.int64), np.cumsum(sizes) - sizes, sizes)

@@ -77,8 +77,10 @@ class FormatReader:
         """
         self._unknown.clear()
         read, absent = self._read, [ABSENT] * len(self._paths)
-        rows = [absent if record is None else read(record) for record in column.rows()]
-        parts = list(zip(*rows, strict=True)) if rows else [()] * len(self._paths)
+        parts: list[list[object]] = [[] for _ in self._paths]
+        for record in column.rows():  # no more than one record's values in a list: the garbage collector visits lists
+            for part, value in zip(parts, absent if record is None else read(record), strict=True):
+                part.append(value)
         codes = [[value.code if type(value) is UnreadablePart else 0 for value in part] for part in parts]
         return [PartColumn.of_values(part) for part in parts], np.array(codes, np.int8)
 
