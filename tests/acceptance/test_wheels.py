@@ -36,6 +36,8 @@ NO_COMPILE = "--no-compile"
 """Half a minute less; what is run compiles itself."""
 SERVICES = ("collector", "alerting", "dashboard")
 NAMES = ("aggregator", *SERVICES, "pipeline_under_test")
+RUN = ("kafka_service", "batch_sink", "fastapi_service", "spark_job")
+"""Examples that run to their end, one of each module with packages of its own; test_examples.py runs all of them."""
 DEFINITION = """
 apiVersion: lagloss/v1
 kind: Pipeline
@@ -278,6 +280,9 @@ def test_every_example_runs_with_the_sdk_alone(sdk_with_extras: Environment, kaf
     assert not {name for name in sdk.distributions() if name.startswith("lagloss-")}
     examples = shutil.copytree(ROOT / "examples", sdk.folder / "examples", dirs_exist_ok=True)
     for example in EXPECTED:
+        with sdk.running(sdk.python, examples / f"{example}.py", "--help") as script:
+            assert script.process.wait(60) == 0, script.output()
+    for example in RUN:
         pipeline = f"{example.replace('_', '-')}-{uuid.uuid4().hex[:8]}"
         words = (sdk.python, examples / f"{example}.py", "--pipeline", pipeline, "--messages", str(MESSAGES))
         with sdk.running(*words, LAGLOSS_KAFKA_BOOTSTRAP=kafka_bootstrap) as script:
