@@ -94,6 +94,6 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 20, what: str = "
 
 
 def pause_s(waited_s: float) -> float:
-    """Return how long to pause between two looks at a condition. Who waits for long looks less often: at 20 looks per
-    second, each a query, three tests that wait would take half a core from the servers that they wait for."""
-    return min(0.2, 0.02 + waited_s / 20)
+    """Return how long to pause between two looks at a condition: longer the longer it takes, since looks are queries.
+    What is true for a moment only, such as a task that runs, must still be seen."""
+    return min(0.1, 0.02 + waited_s / 20)
