@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline_under_test.faults.grammar import Fault, parse
+from pipeline_under_test.stream.faults import Fault, parse
 
 CRASHED_S: Final = 3.0
 """A killed process is replaced after so long."""

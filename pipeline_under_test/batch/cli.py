@@ -13,11 +13,11 @@ import typer
 from lagloss.errors import EXIT_USAGE, LaglossError
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
-from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import IMPORTERS
-from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
-from pipeline_under_test.commands.options import AsJson, duration_s
-from pipeline_under_test.commands.signals import on_end
+from pipeline_under_test.harness.commands import EXIT_DIFFERS, fail, say
+from pipeline_under_test.harness.signals import on_end
+from pipeline_under_test.harness.stop_flag import StopFlag
+from pipeline_under_test.stream.commands.options import AsJson, duration_s
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 ImporterName = Annotated[str, typer.Argument(help=", ".join(IMPORTERS))]
@@ -86,7 +86,7 @@ def importer(name: ImporterName) -> None:
 def fault(text: Annotated[str, typer.Argument(metavar="FAULT")], for_s: ForSeconds = None) -> None:
     """Inject a fault; see `pipeline_under_test.batch.faults` for how it is written."""
     from pipeline_under_test.batch.faults import injections, parse
-    from pipeline_under_test.faults import BadFault
+    from pipeline_under_test.stream.faults import BadFault
 
     try:
         asked = parse(text)

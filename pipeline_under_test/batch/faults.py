@@ -38,9 +38,9 @@ from typing import Final
 
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS, LANDING
-from pipeline_under_test.faults import BadFault, Fault, Injections
-from pipeline_under_test.faults.grammar import FileKind, Kind, factor_of, seconds_of, share_of
-from pipeline_under_test.faults.plan import hits
+from pipeline_under_test.harness.injections import Injections
+from pipeline_under_test.stream.faults import BadFault, Fault, FileKind, Kind, factor_of, seconds_of, share_of
+from pipeline_under_test.stream.plan import hits
 
 _OF_FILES: Final[dict[str, FileKind]] = {
     "truncate": "truncate",

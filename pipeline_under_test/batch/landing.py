@@ -22,7 +22,6 @@ from pipeline_under_test.batch.faults import NodeFaults, injections
 from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sources import EventSource, Position, source_of
-from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import (
     IMPORTERS,
     LANDING,
@@ -31,8 +30,8 @@ from pipeline_under_test.batch.topology import (
     files_pipeline,
     hour_of,
 )
-from pipeline_under_test.faults import Fault
-from pipeline_under_test.faults.grammar import StoredFileKind
+from pipeline_under_test.harness.stop_flag import StopFlag
+from pipeline_under_test.stream.faults import Fault, StoredFileKind
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import files_pipeline
-from pipeline_under_test.scenarios.loss_watch import FalseLoss, false_loss
-from pipeline_under_test.truth.expected import TrueWindow
-from pipeline_under_test.truth.lagloss_results import ALL_NAMES
+from pipeline_under_test.harness.loss_watch import FalseLoss, false_loss
+from pipeline_under_test.harness.measured import ALL_NAMES
+from pipeline_under_test.harness.truth import TrueWindow
 
 
 class BatchLossWatch:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from pipeline_under_test.batch.run import BatchResult
 from pipeline_under_test.batch.scenario import BatchExpectations
-from pipeline_under_test.scenarios.scenario import Bounds
+from pipeline_under_test.stream.scenario import Bounds
 
 
 def problems_of(result: BatchResult, expect: BatchExpectations) -> list[str]:

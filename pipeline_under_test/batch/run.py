@@ -27,8 +27,8 @@ from pipeline_under_test.batch.scenario import BatchScenario, FlowFault, JobFaul
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.stack import BatchStack
 from pipeline_under_test.batch.verdict import verdicts_of
-from pipeline_under_test.scenarios.loss_watch import FalseLoss
-from pipeline_under_test.truth.verdict import LATEST_S, Verdict
+from pipeline_under_test.harness.loss_watch import FalseLoss
+from pipeline_under_test.harness.verdict import LATEST_S, Verdict
 
 TICK_S: Final = 1.0
 TAIL_S: Final = 3.0

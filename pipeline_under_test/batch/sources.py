@@ -14,12 +14,12 @@ from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.events import USERS, ScoreEvent, ScoreMaker, of_click
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import LANDING
-from pipeline_under_test.events.event import Event, NoIdentity
-from pipeline_under_test.events.schema import SchemaReader, Unreadable
-from pipeline_under_test.kafka.consumer import consumer_for
-from pipeline_under_test.schema_topic import reader_of
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import topic_of
+from pipeline_under_test.stream.events.event import Event, NoIdentity
+from pipeline_under_test.stream.events.schema import SchemaReader, Unreadable
+from pipeline_under_test.stream.events.schema_topic import reader_of
+from pipeline_under_test.stream.kafka.consumer import consumer_for
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import topic_of
 
 log = logging.getLogger(__name__)
 

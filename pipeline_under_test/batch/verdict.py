@@ -19,8 +19,8 @@ from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import AGGREGATE, files_pipeline
-from pipeline_under_test.truth.lagloss_results import Measured, read_measured
-from pipeline_under_test.truth.verdict import NAMED, Read, Verdict, VerdictDifference, compared
+from pipeline_under_test.harness.measured import Measured, read_measured
+from pipeline_under_test.harness.verdict import NAMED, Read, Verdict, VerdictDifference, compared
 
 RERUN: frozenset[str] = frozenset({f"{AGGREGATE}.out"})
 """Checkpoints at which the hourly job reports a record once for each run over its hour."""
@@ -61,7 +61,7 @@ def verdict_on(
     read: Read,
     now_s: float | None = None,
 ) -> Verdict:
-    """Compare all windows of one pipeline; see `pipeline_under_test.truth.verdict.compared`."""
+    """Compare all windows of one pipeline; see `pipeline_under_test.harness.verdict.compared`."""
     found: dict[int, Measured] = {}
 
     def keeping(window: WindowDocument) -> Measured:

@@ -16,14 +16,14 @@ from typing import Any, Final, Literal, get_args
 
 from confluent_kafka import Message
 
-from pipeline_under_test.events.event import Event, NoIdentity
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
-from pipeline_under_test.kafka.offset_range_reader import OffsetStretch
-from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
-from pipeline_under_test.scenarios.run import run_all
-from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.stream.events.event import Event, NoIdentity
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetStretch
+from pipeline_under_test.stream.outcome import ScenarioOutcome, windows_of
+from pipeline_under_test.stream.run import run_all
+from pipeline_under_test.stream.scenario import Scenario
+from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
 
 Mode = Literal["at-most-once", "at-least-once", "exactly-once"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)

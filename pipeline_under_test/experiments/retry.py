@@ -22,11 +22,11 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window_result import WindowDocument, start_of
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
-from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
-from pipeline_under_test.scenarios.run import run_all
-from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.settings import Retry
-from pipeline_under_test.topology import VENDORS
+from pipeline_under_test.stream.outcome import ScenarioOutcome, windows_of
+from pipeline_under_test.stream.run import run_all
+from pipeline_under_test.stream.scenario import Scenario
+from pipeline_under_test.stream.settings import Retry
+from pipeline_under_test.stream.topology import VENDORS
 
 POLICIES: Final[tuple[Retry, ...]] = ("local", "global", "everything")
 RATE: Final = 40.0

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline_under_test.running.brokers import own_brokers
-from pipeline_under_test.settings import ReferenceSettings
+from pipeline_under_test.harness.brokers import own_brokers
+from pipeline_under_test.stream.settings import ReferenceSettings
 
 
 @dataclass(frozen=True, slots=True)

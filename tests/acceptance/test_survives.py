@@ -11,18 +11,19 @@ from typing import Any
 
 import httpx2
 import pytest
+from tests.integration.pipeline_under_test.test_reference_pipeline import run_pipeline
 
 import pipeline_under_test
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
-from pipeline_under_test.faults import Injections, parse
+from pipeline_under_test.harness.injections import Injections
+from pipeline_under_test.stream.faults import parse
 from tests.integration.aggregator.test_aggregator_process import aggregator
-from tests.integration.pipeline_under_test.test_reference_pipeline import run_pipeline
 from tests.support.closers import wait_until
 
 EVENTS = 200
-DEFINITION = Path(pipeline_under_test.__file__).with_name("clicks.yaml")
+DEFINITION = Path(pipeline_under_test.__file__).with_name("stream") / "clicks.yaml"
 
 
 class Disturbance:

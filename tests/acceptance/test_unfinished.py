@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
+from tests.integration.pipeline_under_test.test_exactly_once import is_amid_a_transaction
 
 from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
@@ -20,15 +21,14 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
-from pipeline_under_test.events.event import Event
-from pipeline_under_test.scenarios.loss_watch import LossWatch
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.harness.loss_watch import LossWatch
+from pipeline_under_test.stream.events.event import Event
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
 from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
 from tests.integration.aggregator.test_aggregator_process import aggregator, health
-from tests.integration.pipeline_under_test.test_exactly_once import is_amid_a_transaction
 from tests.support.closers import wait_until
 from tests.support.event_topics import clicks, idle_pipeline, put
 from tests.support.node_process import NodeProcess, at_commit, running

@@ -24,8 +24,8 @@ from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.topology import AGGREGATE, IMPORTERS, definitions
 from pipeline_under_test.batch.verdict import verdict_on
-from pipeline_under_test.truth.lagloss_results import Measured, as_measured
-from pipeline_under_test.truth.verdict import Verdict
+from pipeline_under_test.harness.measured import Measured, as_measured
+from pipeline_under_test.harness.verdict import Verdict
 from tests.oracle.evidence import Record
 from tests.oracle.evidence import World as Evidence
 from tests.support.in_memory import close_in_memory
@@ -73,7 +73,7 @@ class TimedOutlet(MemoryOutlet):
 @pytest.fixture
 def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Both importers."""
-    monkeypatch.setattr("pipeline_under_test.faults.injections.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline_under_test.harness.injections.LOOK_EVERY_S", 0.0)
     made = World(tmp_path, IMPORTERS, TimedOutlet(), notified_within_s=1, visibility_s=1)
     yield made
     made.close()

@@ -12,8 +12,8 @@ from pipeline_under_test.experiments import NotMeasured, delivery, expel, ingest
 from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
 from pipeline_under_test.experiments.retry import POLICIES, RetryRun, RetrySample
-from pipeline_under_test.scenarios.outcome import ScenarioOutcome
-from pipeline_under_test.settings import Retry
+from pipeline_under_test.stream.outcome import ScenarioOutcome
+from pipeline_under_test.stream.settings import Retry
 
 SVG = "{http://www.w3.org/2000/svg}"
 MINUTE_S = 1_700_000_040

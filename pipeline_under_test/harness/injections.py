@@ -1,0 +1,106 @@
+"""The faults of a running pipeline: a plain file that grows, which every process reads.
+
+A line is ``{"fault": TEXT, "from_ms": …, "until_ms": …}``, or ``{"end_ms": …}``, which ends at that time all that were
+begun before. For faults of single events these are *event* times: an event that is processed again meets the same fate,
+however much later that is. For faults of processes and servers they are times of the wall clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pipeline_under_test.harness.file_tail import FollowedFile
+from pipeline_under_test.stream.faults import Fault, Kind, parse
+
+LEAD_S: Final = 1.0
+"""A fault begins so long after it is asked for: every process has seen it by then."""
+LOOK_EVERY_S: Final = 0.2
+FOREVER_MS: Final = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A fault and when it holds: epoch ms, `until_ms` not included."""
+
+    fault: Fault
+    from_ms: int = 0
+    until_ms: int = FOREVER_MS
+
+    def holds(self, at_ms: float) -> bool:
+        return self.from_ms <= at_ms < self.until_ms
+
+
+class Injections:
+    """The faults in a file, as it grows; `parse` reads their texts."""
+
+    def __init__(self, path: Path, parse: Callable[[str], Fault] = parse) -> None:
+        self.path: Final = path
+        self._parse = parse
+        self._file = FollowedFile(path)
+        self._next_look = 0.0
+        self._known: tuple[Injection, ...] = ()
+
+    def known(self) -> tuple[Injection, ...]:
+        """Return all faults that were ever asked for, in that order; a new tuple only where the file has grown. Cheap:
+        the file is looked at each 0.2 s at most."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S
+            self._read_on()
+        return self._known
+
+    def holding(self, kind: Kind, now_ms: float) -> list[Injection]:
+        """Return the faults of a kind that hold now."""
+        return [injection for injection in self.known() if injection.fault.kind == kind and injection.holds(now_ms)]
+
+    def add(self, fault: Fault, for_s: float | None = None, in_s: float = LEAD_S) -> Injection:
+        """Request a fault that begins in `in_s` and lasts `for_s` (None: until `end_all`)."""
+        from_ms = int((time.time() + in_s) * 1000)
+        made = Injection(fault, from_ms, FOREVER_MS if for_s is None else from_ms + int(for_s * 1000))
+        self._write([made])
+        return made
+
+    def begin_anew(self, faults: Iterable[Fault]) -> None:
+        """End the faults of an earlier run, and request those that hold at any time."""
+        if self.path.exists():
+            self.end_all()
+        self._write(Injection(fault) for fault in faults)
+
+    def end_all(self) -> None:
+        """End all faults that have begun or are about to."""
+        self._append(json.dumps({"end_ms": time.time_ns() // 1_000_000}) + "\n")
+
+    def _write(self, injections: Iterable[Injection]) -> None:
+        self._append(
+            "".join(
+                json.dumps({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms}) + "\n"
+                for made in injections
+            )
+        )
+
+    def _append(self, text: str) -> None:
+        if not text:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(text.encode())
+            os.fsync(file.fileno())
+
+    def _read_on(self) -> None:
+        lines = self._file.new_lines()
+        if not lines:
+            return
+        known = list(self._known)
+        for line in lines:
+            entry = json.loads(line)
+            if "fault" in entry:
+                known.append(Injection(self._parse(entry["fault"]), entry["from_ms"], entry["until_ms"]))
+            else:
+                known = [replace(made, until_ms=min(made.until_ms, entry["end_ms"])) for made in known]
+        self._known = tuple(known)

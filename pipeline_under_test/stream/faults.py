@@ -1,0 +1,221 @@
+"""How faults are written, on the command line and in scenarios.
+
+Faults of single events: SHARE of the ids meet them, the same ones whichever process asks.
+
+=========================================  ===========================================================================
+``lose:link:A->B:SHARE``                   A says that it sent the event to B, and does not
+``lose:node:N:SHARE``                      N takes the event in and forgets it
+``corrupt:A->B:SHARE``                     the event's body is changed between A and B
+``filter:N:SHARE``                         N drops the event on purpose, with a reason
+``dead:N:SHARE``                           N puts the event into the dead-letter queue
+``duplicate:N:SHARE``                      N sends the event twice
+``delay:N:DURATION:SHARE``                 N holds the event for this long before it continues
+``wait:N:DURATION:SHARE``                  N's thread waits for so long, as for a lock or an answer; others queue up
+``burn:N:DURATION:SHARE``                  N's thread computes for so long
+``poison:SHARE``                           col-service sends on bytes that no reader can decode
+``refuse:VENDOR:SHARE``                    the vendor answers 400 to each request that holds the event, however often
+=========================================  ===========================================================================
+
+Faults of processes and servers, for as long as they are on:
+
+=========================================  ===========================================================================
+``crash:N`` or ``crash:N:DURATION``        N's processes are killed (-9), once or again each DURATION
+``stall:N``                                N's processes are stopped (SIGSTOP) and go on at the end; if that comes after
+                                           more than 15 s, the health check has replaced them, and that was its end
+``stop:N``                                 N has no processes
+``restart:N``                              N's processes are replaced one after the other (`all`: those of every node)
+``skew:N:+DURATION`` (or ``-``)            N's clock is so far ahead (behind); its processes are started anew for it
+``broker:kill:NUMBER``                     that broker is killed (-9) and started again at the end
+``broker:restart``                         all brokers are ended and started again, one after the other
+``receiver:VENDOR:ANSWER:SHARE``           the vendor answers so: a status (`503`, `400`, `429=5s` with Retry-After),
+                                           `slow=2s`, `timeout`, `reset`, or `partial` (takes half of the batch)
+``burst:FACTOR``                           the load is this many times as high
+=========================================  ===========================================================================
+
+where SHARE is more than 0 and at most 1, and DURATION is like ``250ms``, ``2s`` or ``5m``. Faults of processes hit the
+shadow, too, where the pipeline runs one: as the node ``event-norm-shadow``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from pipeline_under_test.stream.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
+
+EventKind = Literal[
+    "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison", "refuse"
+]
+ServerKind = Literal["crash", "stall", "stop", "restart", "skew", "broker-kill", "broker-restart", "receiver", "burst"]
+StoredFileKind = Literal[
+    "lose-notification",
+    "duplicate-notification",
+    "truncate",
+    "corrupt-file",
+    "unknown-schema",
+    "empty",
+    "enlarge",
+    "overwrite",
+    "late",
+]
+"""Faults of one file of the batch pipeline as it is stored, in the order in which they are tried."""
+FileKind = StoredFileKind | Literal["bad-record", "kill-before", "kill-after", "double-write", "fail", "queue-away"]
+"""Faults of the batch pipeline: see `pipeline_under_test.batch.faults`."""
+Kind = EventKind | ServerKind | FileKind
+GROUPS: Final = (*NODES, SHADOW)
+"""Whose processes a fault can hit."""
+ALL: Final = "all"
+"""Instead of a node, in `restart:all`."""
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
+_STATUS: Final = re.compile(r"[2345]\d\d")
+
+
+class BadFault(ValueError):
+    """A fault that cannot be understood; the message says what was expected and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, as its text says."""
+
+    kind: Kind
+    text: str
+    node: str = ""
+    """Where: a node, a vendor (`receiver`, `refuse`), or empty."""
+    share: float = 1.0
+    to: str | None = None
+    """The link's other end."""
+    seconds: float = 0.0
+    """How long, how often, or how far ahead."""
+    number: float = 0.0
+    """A broker's number, or a factor."""
+    answer: str = ""
+    """Answer of the receiver: a status, or `slow`, `timeout`, `reset`, `partial`."""
+
+
+def parse(text: str) -> Fault:
+    """Return the fault that `text` names.
+
+    Raises:
+        BadFault: for anything that is not in the tables above, and for nodes and links that the pipeline has not.
+    """
+    try:
+        return _parsed(text)
+    except BadFault as problem:
+        raise BadFault(f"{problem} in {text!r}") from None
+
+
+def _parsed(text: str) -> Fault:
+    match text.split(":"):
+        case ["lose", "link", link, share]:
+            sender, receiver = _link(link)
+            return Fault("lose-link", text, sender, share_of(share), receiver)
+        case ["corrupt", link, share]:
+            sender, receiver = _link(link)
+            return Fault("corrupt", text, sender, share_of(share), receiver)
+        case ["lose", "node", node, share]:
+            return Fault("lose-node", text, _node(node), share_of(share))
+        case ["dead", node, share]:
+            if node == COL_SERVICE:
+                raise BadFault(f"expected filter, since {COL_SERVICE} has no dead-letter queue, found dead")
+            return Fault("dead", text, _node(node), share_of(share))
+        case ["filter" | "duplicate" as kind, node, share]:
+            return Fault("filter" if kind == "filter" else "duplicate", text, _node(node), share_of(share))
+        case ["delay" | "wait" | "burn" as kind, node, duration, share]:
+            return Fault(_slow(kind), text, _node(node), share_of(share), seconds=seconds_of(duration))
+        case ["poison", share]:
+            return Fault("poison", text, COL_SERVICE, share_of(share))
+        case ["refuse", vendor, share]:
+            return Fault("refuse", text, _vendor(vendor), share_of(share))
+        case ["crash", node]:
+            return Fault("crash", text, _node(node, GROUPS))
+        case ["crash", node, duration]:
+            return Fault("crash", text, _node(node, GROUPS), seconds=seconds_of(duration))
+        case ["stall" | "stop" as kind, node]:
+            return Fault("stall" if kind == "stall" else "stop", text, _node(node, GROUPS))
+        case ["restart", node]:
+            return Fault("restart", text, _node(node, (*GROUPS, ALL)))
+        case ["skew", node, duration] if duration[:1] in ("+", "-"):
+            sign = -1 if duration[0] == "-" else 1
+            return Fault("skew", text, _node(node, GROUPS), seconds=sign * seconds_of(duration[1:]))
+        case ["broker", "kill", number] if number.isdecimal():
+            return Fault("broker-kill", text, number=float(number))
+        case ["broker", "restart"]:
+            return Fault("broker-restart", text)
+        case ["receiver", vendor, answer, share]:
+            return _receiver(text, vendor, answer, share)
+        case ["burst", factor]:
+            return Fault("burst", text, number=factor_of(factor))
+    raise BadFault(
+        "expected lose:link:A->B:SHARE, lose:node:N:SHARE, corrupt:A->B:SHARE, filter:N:SHARE, dead:N:SHARE, "
+        "duplicate:N:SHARE, delay|wait|burn:N:DURATION:SHARE, poison:SHARE, refuse:VENDOR:SHARE, crash:N, stall:N, "
+        "stop:N, restart:N, skew:N:+DURATION, broker:kill:NUMBER, broker:restart, receiver:VENDOR:ANSWER:SHARE or "
+        "burst:FACTOR, found it"
+    )
+
+
+def _slow(kind: str) -> Kind:
+    return "delay" if kind == "delay" else "wait" if kind == "wait" else "burn"
+
+
+def _receiver(text: str, vendor: str, answer: str, share: str) -> Fault:
+    name, equals, duration = answer.partition("=")
+    timed = name in ("slow", "429")
+    if not (timed if equals else name in ("timeout", "reset", "partial") or _STATUS.fullmatch(name)):
+        raise BadFault(f"expected a status, 429=5s, slow=2s, timeout, reset or partial, found {answer!r}")
+    seconds = seconds_of(duration) if equals else 0.0
+    return Fault("receiver", text, _vendor(vendor), share_of(share), seconds=seconds, answer=name)
+
+
+def _vendor(name: str) -> str:
+    if name not in VENDORS:
+        raise BadFault(f"expected one of the vendors {', '.join(VENDORS)}, found {name!r}")
+    return name
+
+
+def _link(text: str) -> tuple[str, str]:
+    sender, arrow, receiver = text.partition("->")
+    if not arrow or receiver not in NEXT.get(sender, ()):
+        links = ", ".join(f"{node}->{to}" for node, nexts in NEXT.items() for to in nexts)
+        raise BadFault(f"expected one of the links {links}, found {text!r}")
+    return sender, receiver
+
+
+def _node(name: str, known: Iterable[str] = tuple(NEXT)) -> str:
+    if name not in (known := tuple(known)):
+        raise BadFault(f"expected one of the nodes {', '.join(known)}, found {name!r}")
+    return name
+
+
+def share_of(text: str) -> float:
+    """Return a share above 0 and at most 1. Raises BadFault."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise BadFault(f"expected a share above 0 and at most 1, found {text!r}")
+    return value
+
+
+def factor_of(text: str) -> float:
+    """Return a factor above 0 and at most 1000. Raises BadFault."""
+    value = _number(text)
+    if not 0 < value <= 1000:
+        raise BadFault(f"expected a factor above 0 and at most 1000, found {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def seconds_of(text: str) -> float:
+    """Return a duration in seconds. Raises BadFault."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadFault(f"expected a duration such as 250ms, 2s or 5m, found {text!r}")
+    return float(match[1]) * _UNIT_S[match[2]]

@@ -1,0 +1,65 @@
+"""One process of a node: put together from its settings, run until it is asked to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from pipeline_under_test.stream.events.routes import RoutesTopic
+from pipeline_under_test.stream.events.schema_topic import reader_of
+from pipeline_under_test.stream.nodes.at_most_once import AtMostOnceLoop
+from pipeline_under_test.stream.nodes.connector import connector
+from pipeline_under_test.stream.nodes.event_norm import Normaliser
+from pipeline_under_test.stream.nodes.event_router import Router
+from pipeline_under_test.stream.nodes.loop import Loop
+from pipeline_under_test.stream.nodes.relay import TopicOutlet
+from pipeline_under_test.stream.nodes.retrier import retrier
+from pipeline_under_test.stream.nodes.transaction import TransactionalLoop
+from pipeline_under_test.stream.nodes.worker import EventOutlet, Worker
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.shadow import shadow_of
+from pipeline_under_test.stream.topology import (
+    CONN_FB,
+    CONN_GA,
+    EVENT_NORM,
+    EVENT_ROUTER,
+    GLOBAL_RETRIER,
+    SHADOW,
+    routes_topic,
+    topic_of,
+)
+
+
+def _event_norm(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
+    worker = _worker(settings)(EVENT_NORM, settings, Normaliser(reader_of(settings)))
+    return worker, TopicOutlet(settings.pipeline, worker)
+
+
+def _shadow(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
+    shadow, source = shadow_of(settings), topic_of(settings.pipeline, EVENT_NORM)
+    worker = _worker(settings)(EVENT_NORM, shadow, Normaliser(reader_of(settings)), source=source)
+    return worker, TopicOutlet(shadow.pipeline, worker)
+
+
+def _worker(settings: ReferenceSettings) -> type[Loop] | type[TransactionalLoop]:
+    if settings.exactly_once:
+        return TransactionalLoop
+    return AtMostOnceLoop if settings.at_most_once else Loop
+
+
+def _event_router(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
+    routes = RoutesTopic(settings.bootstrap, routes_topic(settings.pipeline))
+    loop = Loop(EVENT_ROUTER, settings, Router(reader_of(settings), routes.routes), refresh=routes.step)
+    return loop, TopicOutlet(settings.pipeline, loop)
+
+
+PROCESSES: Final[dict[str, Callable[[ReferenceSettings], tuple[Worker, EventOutlet]]]] = {
+    EVENT_NORM: _event_norm,
+    EVENT_ROUTER: _event_router,
+    CONN_GA: partial(connector, CONN_GA),
+    CONN_FB: partial(connector, CONN_FB),
+    GLOBAL_RETRIER: retrier,
+    SHADOW: _shadow,
+}
+"""How a process of each consuming node is put together."""
