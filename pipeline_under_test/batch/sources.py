@@ -17,7 +17,7 @@ from pipeline_under_test.batch.topology import LANDING
 from pipeline_under_test.stream.events.event import Event, NoIdentity
 from pipeline_under_test.stream.events.schema import SchemaReader, Unreadable
 from pipeline_under_test.stream.events.schema_topic import reader_of
-from pipeline_under_test.stream.kafka.consumer import consumer_for
+from pipeline_under_test.stream.kafka.clients import consumer_for
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import topic_of
 

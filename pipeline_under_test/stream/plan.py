@@ -7,6 +7,7 @@ they bring back what a fault has lost.
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,9 +15,11 @@ from typing import Final
 
 from pipeline_under_test.harness.injections import Injection
 from pipeline_under_test.stream.events.event import Event
+from pipeline_under_test.stream.events.schema import SchemaReader, packaged
 
 INJECTED: Final = "injected"
 """The reason that injected `filtered` and `dead` events carry."""
+POISON: Final = b"\xde\xad\xbe\xef"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +107,25 @@ def _combined(holding: Sequence[Injection]) -> Plan:
 
 def _seconds_of(holding: Sequence[Injection], kind: str) -> float:
     return sum(made.fault.seconds for made in holding if made.fault.kind == kind)
+
+
+def apply_delay(plan: Plan) -> None:
+    """Take the time that the event's faults take: asleep, which costs no CPU, then awake, which does."""
+    if plan.wait_s:
+        time.sleep(plan.wait_s)
+    if plan.burn_s:
+        end = time.thread_time() + plan.burn_s
+        while time.thread_time() < end:
+            pass
+
+
+def corrupted(event: Event) -> Event:
+    """Return the event with another URL: readable as ever, so that only checksums show it."""
+    reader = SchemaReader(packaged())
+    content = reader.decode(event.body)
+    return event.with_body(reader.schema.encode({**content, "url": f"{content['url']}#changed"}))
+
+
+def poisoned(event: Event) -> Event:
+    """Return the event with a body that cannot be decoded."""
+    return event.with_body(POISON)

@@ -14,8 +14,8 @@ from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.events.routes import DEFAULT_ROUTES
 from pipeline_under_test.stream.events.schema import packaged
 from pipeline_under_test.stream.events.table_topic import TableTopic
+from pipeline_under_test.stream.kafka.clients import ReliableProducer
 from pipeline_under_test.stream.kafka.offset_range_reader import OffsetStretch
-from pipeline_under_test.stream.kafka.producer import ReliableProducer
 from pipeline_under_test.stream.kafka.topics import PARTITIONS, create_topics
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import group_of, routes_topic, tier_topic, tiers_group, topic_of
@@ -32,7 +32,7 @@ def idle_pipeline(bootstrap: str, data_dir: Path, **more: Any) -> ReferenceSetti
 
 def put(settings: ReferenceSettings, topic: str, events: Iterable[Event]) -> None:
     """Puts events into a topic."""
-    producer = ReliableProducer(settings.bootstrap, "test")
+    producer = ReliableProducer.of(settings.bootstrap, "test")
     for event in events:
         producer.send(topic, event, lambda: None)
     while producer.in_flight:

@@ -74,8 +74,12 @@ class Event:
             (REASON_HEADER, self.reason),
             (BY_HEADER, self.by),
         ]
-        identity = Identity(self.id, self.event_time_ms, self.replay)
-        return [*identity.headers(), *((name, text) for name, text in optional if text)]
+        return [*self.identity.headers(), *((name, text) for name, text in optional if text)]
+
+    @property
+    def identity(self) -> Identity:
+        """The event as beacons name it."""
+        return Identity(self.id, self.event_time_ms, self.replay)
 
     def with_body(self, body: bytes) -> Event:
         return replace(self, body=body)

@@ -9,7 +9,7 @@ from typing import Final, Self
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from pipeline_under_test.stream.kafka.consumer import consumer_for
+from pipeline_under_test.stream.kafka.clients import consumer_for
 from pipeline_under_test.stream.kafka.topics import ADMIN_TIMEOUT_S
 
 MAX_BATCH: Final = 200

@@ -1,20 +1,23 @@
 """A producer whose records are seen all together with the offsets that they came of, or not at all.
 
-The transactional id is that of the process's place among its node's (see `pipeline_under_test.stream.nodes.slot`): the
-process that takes a dead one's place ends what that one had begun. It fences no process that lives on without its
-partitions: that is what the consumer's group metadata does, which goes with the offsets (KIP-447).
+The transactional id is that of the process's place among its node's (`Slot`): the process that takes a dead one's place
+ends what that one had begun. It fences no process that lives on without its partitions: that is what the consumer's
+group metadata does, which goes with the offsets (KIP-447).
 """
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from pathlib import Path
+from typing import IO, Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from pipeline_under_test.stream.events.event import Event
-from pipeline_under_test.stream.kafka.producer import NEVER_TAKEN, Acknowledged, Rejected, is_fatal, producer_config
+from pipeline_under_test.stream.kafka.clients import NEVER_TAKEN, Acknowledged, Rejected, is_fatal, producer_config
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +47,6 @@ class TransactionalProducer:
         self._is_begun = False
         self._failure: KafkaError | None = None
         self._never_taken: dict[str, str] = {}
-
-    @property
-    def ready(self) -> bool:
-        """Always: a transaction holds one batch."""
-        return True
 
     def take_over(self) -> None:
         """End what the process that was here before has left open."""
@@ -149,3 +147,30 @@ class TransactionalProducer:
 def _error_of(problem: KafkaException) -> KafkaError:
     error = problem.args[0]
     return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(error))
+
+
+class Slot:
+    """A process's place among those of its node: the lowest number that no other has while it lives.
+
+    It is held by a lock on a file, which ends with the process, however that ends.
+    """
+
+    def __init__(self, directory: Path, node: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.number, self._locked = _lowest_free(directory, node)
+
+    def close(self) -> None:
+        """Release the slot to the next process."""
+        self._locked.close()
+
+
+def _lowest_free(directory: Path, node: str) -> tuple[int, IO[bytes]]:
+    for number in itertools.count():
+        file = (directory / f"{node}-{number}").open("ab")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+        else:
+            return number, file
+    raise AssertionError("numbers do not end")

@@ -19,7 +19,6 @@ import json
 import logging
 import os
 import signal
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
@@ -35,19 +34,17 @@ from pipeline_under_test.harness.ledger import LedgerEntry
 from pipeline_under_test.stream.events.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.stream.events.schema import Schema, producers_schema
 from pipeline_under_test.stream.events.schema_topic import SchemaTopic
-from pipeline_under_test.stream.kafka.producer import is_fatal, producer_config
+from pipeline_under_test.stream.kafka.clients import is_fatal, producer_config
 from pipeline_under_test.stream.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.stream.nodes.fault_effects import corrupted, poisoned
-from pipeline_under_test.stream.nodes.observation import emitter_of
+from pipeline_under_test.stream.nodes.loop import ReferenceNode
 from pipeline_under_test.stream.nodes.serving import beating
-from pipeline_under_test.stream.plan import Plan
+from pipeline_under_test.stream.plan import Plan, poisoned
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
 
 ACK_TIMEOUT_S: Final = 10.0
-CLOSE_TIMEOUT_S: Final = 5.0
 MAX_AHEAD_MS: Final = 60_000
 MAX_AGE_MS: Final = 7 * 86_400_000
 """The event times the first node takes: as old as the beacons' topic keeps, a minute ahead of its clock at most."""
@@ -135,22 +132,13 @@ class EventIntake:
         self._ledger = settings.ledger_of(COL_SERVICE)
         SchemaTopic(settings.bootstrap, settings.pipeline).publish(schema)
         self._accept = Acceptor(schema)
-        self._emitter = emitter_of(settings, COL_SERVICE, first=True)
-        timeout_ms = int(ACK_TIMEOUT_S * 1000)
-        self._producer = Producer(
-            {**producer_config(settings.bootstrap, COL_SERVICE), "delivery.timeout.ms": timeout_ms}
-        )
-        self._ending = threading.Event()
-        self._poller = threading.Thread(target=self._poll, name="delivery-reports", daemon=True)
-        self._poller.start()
-
-    def _poll(self) -> None:
-        while not self._ending.is_set():
-            self._producer.poll(0.1)
+        self._node = ReferenceNode(settings, COL_SERVICE, first=True)
+        timeout = {"delivery.timeout.ms": int(ACK_TIMEOUT_S * 1000)}
+        self._producer = self._node.producer(producer_config(settings.bootstrap, COL_SERVICE) | timeout, polls=True)
 
     async def take_in(self, raws: Sequence[object]) -> list[IntakeOutcome]:
         """Take the events of one request in; return when each is acknowledged, handed back, or given up on."""
-        with self._emitter.processing():
+        with self._node.emitter.processing():
             now_ms = time.time_ns() // 1_000_000
             outcomes, arrivals = [], []
             for index, raw in enumerate(raws):
@@ -159,7 +147,7 @@ class EventIntake:
                 except Unacceptable as problem:
                     outcomes.append(IntakeOutcome(index, None, str(problem)))
                     continue
-                self._emitter.received(event.id, event.event_time_ms)
+                event.identity.report(self._node.emitter.received)
                 plan = self._faults.plan(event)
                 outcomes.append(IntakeOutcome(index, event.id))
                 arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, self._accept)))
@@ -177,7 +165,7 @@ class EventIntake:
             case Filtered(reason) | Dead(reason):
                 self._hand_back(arrival, reason)
             case Pass(passed) if EVENT_NORM in plan.lost_links:
-                self._beacon_out(passed)
+                self._node.sent(passed.identity, payload=passed.body)
             case Pass(passed):
                 if plan.poisoned:
                     passed = poisoned(passed)
@@ -192,21 +180,17 @@ class EventIntake:
 
     def _hand_back(self, arrival: Arrival, reason: str) -> None:
         arrival.outcome.reason = reason
-        self._emitter.filtered(arrival.event.id, arrival.event.event_time_ms, reason)
-
-    def _beacon_out(self, event: Event) -> None:
-        self._emitter.sent(event.id, event.event_time_ms, payload_crc=event.crc)
+        self._node.filtered(arrival.event.identity, reason)
 
     async def _produce(self, event: Event, plan: Plan) -> bool:
         """Send the event; return True once all in-sync replicas acknowledged it."""
-        sent = corrupted(event) if EVENT_NORM in plan.corrupted_links else event
+        sent = self._node.corrupted(event) if EVENT_NORM in plan.corrupted_links else event
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[bool] = loop.create_future()
 
         def report(error: KafkaError | None, _record: Message) -> None:  # in the polling thread
-            if error is None:
-                self._beacon_out(event)
-            elif is_fatal(error):  # this producer is at its end: so is this process, another one takes its place
+            if error is not None and is_fatal(error):
+                # this producer is at its end: so is this process, another one takes its place
                 log.error("producer: %s", error)
                 os.kill(os.getpid(), signal.SIGTERM)
             loop.call_soon_threadsafe(acknowledged.set_result, error is None)
@@ -220,10 +204,7 @@ class EventIntake:
 
     def close(self) -> None:
         """Wait for what is on its way, then report the emitter closed."""
-        self._producer.flush(ACK_TIMEOUT_S)
-        self._ending.set()
-        self._poller.join()
-        self._emitter.close(CLOSE_TIMEOUT_S)
+        self._node.close(ACK_TIMEOUT_S)
         self._ledger.close()
 
 

@@ -161,7 +161,7 @@ class VendorOutlet:
         now = time.monotonic()
         while len(self._posted) < self._parallel and (fresh := self._next(now)) is not None:
             fresh.tries += 1
-            events = [outbound.as_sent for outbound in fresh.outbounds]
+            events = [outbound.event for outbound in fresh.outbounds]
             self._posted.append((fresh, self._pool.submit(self._vendor.post, events)))
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class VendorOutlet:
         left = [outbound for place, outbound in enumerate(batch.outbounds) if place not in answer.taken]
         for place in answer.taken:
             self._queued -= 1
-            self._loop.sent_out(batch.outbounds[place])
+            self._loop.delivered(batch.outbounds[place])
         if not left:
             return
         if answer.may_pass or self._retry == "everything":

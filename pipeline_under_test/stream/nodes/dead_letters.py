@@ -22,7 +22,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pipeline_under_test.stream.events.event import Event
-from pipeline_under_test.stream.kafka.producer import NEVER_TAKEN, producer_config
+from pipeline_under_test.stream.kafka.clients import NEVER_TAKEN, producer_config
 from pipeline_under_test.stream.nodes.dlq_spool import KeptLetters, LetterFile, event_of
 
 log = logging.getLogger(__name__)

@@ -8,12 +8,9 @@ from typing import Final
 
 from pipeline_under_test.stream.events.routes import RoutesTopic
 from pipeline_under_test.stream.events.schema_topic import reader_of
-from pipeline_under_test.stream.nodes.at_most_once import AtMostOnceLoop
 from pipeline_under_test.stream.nodes.connector import connector
-from pipeline_under_test.stream.nodes.event_norm import Normaliser
-from pipeline_under_test.stream.nodes.event_router import Router
-from pipeline_under_test.stream.nodes.loop import Loop
-from pipeline_under_test.stream.nodes.relay import TopicOutlet
+from pipeline_under_test.stream.nodes.loop import AtMostOnceLoop, Loop
+from pipeline_under_test.stream.nodes.relays import Normaliser, Router, TopicOutlet
 from pipeline_under_test.stream.nodes.retrier import retrier
 from pipeline_under_test.stream.nodes.transaction import TransactionalLoop
 from pipeline_under_test.stream.nodes.worker import EventOutlet, Worker

@@ -12,14 +12,13 @@ import logging
 import time
 from collections import deque
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits, Partition, Taken, place_of
 from pipeline_under_test.stream.events.event import Event, NoIdentity
-from pipeline_under_test.stream.kafka.consumer import consumer_for
+from pipeline_under_test.stream.kafka.clients import consumer_for
 from pipeline_under_test.stream.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.stream.nodes.loop import Loop
 from pipeline_under_test.stream.nodes.worker import OutboundEvent
@@ -69,13 +68,12 @@ class TierOutlet:
 
     @property
     def ready(self) -> bool:
-        return self._loop.producer.ready
+        return self._loop.ready
 
     def send(self, outbound: OutboundEvent) -> None:
         if outbound.to is None:
             raise ValueError("the retrier delivers nothing itself; expected a tier")
-        loop = self._loop
-        loop.producer.send(outbound.to, outbound.event, partial(loop.kept, outbound), partial(loop.rejected, outbound))
+        self._loop.send(outbound.to, outbound.event, outbound)
 
     def step(self) -> None:
         """Read what came into the tiers, and bring back what is due."""
@@ -122,15 +120,11 @@ class TierOutlet:
             waiting.taken.done()
             return
 
-        def acknowledged() -> None:
-            self._loop.emitter.sent(event.id, event.event_time_ms, to=event.back_to, replay=event.replay)
-            waiting.taken.done()
-
         def rejected(reason: str) -> None:
             self._loop.send_to_dlq(event, reason, waiting.taken.done)
 
         topic = topic_of(self._pipeline, event.back_to)
-        self._loop.producer.send(topic, replace(event, back_to="", tries=event.tries + 1), acknowledged, rejected)
+        self._loop.producer.send(topic, replace(event, back_to="", tries=event.tries + 1), waiting.taken.done, rejected)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.settle()

@@ -21,8 +21,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from lagloss.kafka.commits import Partition, place_of
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.events.schema import packaged
+from pipeline_under_test.stream.kafka.clients import producer_config
 from pipeline_under_test.stream.kafka.positions import GroupWatcher
-from pipeline_under_test.stream.kafka.producer import producer_config
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONN_GA, GLOBAL_RETRIER, topic_of
 from pipeline_under_test.stream.traffic.load import EventMaker, Mix

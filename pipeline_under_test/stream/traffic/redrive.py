@@ -23,8 +23,8 @@ from confluent_kafka import Message
 
 from lagloss.kafka.commits import OffsetTracker, place_of
 from pipeline_under_test.stream.events.event import Event, NoIdentity
+from pipeline_under_test.stream.kafka.clients import ReliableProducer
 from pipeline_under_test.stream.kafka.offset_range_reader import Offsets, OffsetStretch
-from pipeline_under_test.stream.kafka.producer import ReliableProducer
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONSUMERS, dead_topic, redrive_group, topic_of
 
@@ -66,7 +66,7 @@ def redriven(settings: ReferenceSettings, name: str, wanted: Wanted) -> Iterator
     """
     queue_topic = dead_topic(settings.pipeline)
     began, events, kept, shown = time.monotonic(), 0, 0, 0.0
-    producer, tracker = ReliableProducer(settings.bootstrap, REDRIVE), OffsetTracker()
+    producer, tracker = ReliableProducer.of(settings.bootstrap, REDRIVE), OffsetTracker()
     with _alone(settings), OffsetStretch(settings.bootstrap, queue_topic, redrive_group(settings.pipeline)) as queue:
         begin = queue.committed()
         batches = queue.read(begin, _end(queue, begin, wanted))

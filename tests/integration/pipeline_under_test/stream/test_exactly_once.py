@@ -20,7 +20,7 @@ from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.events.schema import packaged
-from pipeline_under_test.stream.kafka.consumer import consumer_for
+from pipeline_under_test.stream.kafka.clients import consumer_for
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
 from pipeline_under_test.stream.kafka.transactional_producer import Aborted, TransactionalProducer
 from pipeline_under_test.stream.nodes import transaction

@@ -14,11 +14,9 @@ from pipeline_under_test.stream.events.schema import Schema, SchemaReader, Unrea
 from pipeline_under_test.stream.nodes.col_service import Acceptor, IntakeOutcome, Unacceptable, identified, status_of
 from pipeline_under_test.stream.nodes.connector import Deliverer
 from pipeline_under_test.stream.nodes.decision import Dead, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.stream.nodes.event_norm import Normaliser
-from pipeline_under_test.stream.nodes.event_router import Router
-from pipeline_under_test.stream.nodes.fault_effects import corrupted, poisoned
+from pipeline_under_test.stream.nodes.relays import Normaliser, Router
 from pipeline_under_test.stream.nodes.retrier import TierChoice
-from pipeline_under_test.stream.plan import NO_FAULT, Plan
+from pipeline_under_test.stream.plan import NO_FAULT, Plan, corrupted, poisoned
 from pipeline_under_test.stream.topology import DEFINITION, GLOBAL_RETRIER, NEXT, RETRIED
 
 NOW_MS = 1_700_000_000_000

@@ -8,12 +8,12 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from pipeline_under_test.stream.nodes.slot import Slot
+from pipeline_under_test.stream.kafka.transactional_producer import Slot
 
 HOLDER = """
 import sys
 from pathlib import Path
-from pipeline_under_test.stream.nodes.slot import Slot
+from pipeline_under_test.stream.kafka.transactional_producer import Slot
 slot = Slot(Path(sys.argv[1]), "event-norm")
 print(slot.number, flush=True)
 sys.stdin.read()

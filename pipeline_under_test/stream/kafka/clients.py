@@ -1,4 +1,4 @@
-"""Producers whose acknowledgement can be relied on, and one that sends an event until it is acknowledged."""
+"""How clients of Kafka are set up here, and a producer that sends an event until it is acknowledged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 
 from lagloss.broker.connection import KafkaConnection
 from pipeline_under_test.stream.events.event import Event
@@ -19,6 +19,34 @@ MAX_IN_FLIGHT: Final = 10_000
 RETRY_S: Final = 0.5
 NEVER_TAKEN: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
 """Errors that another try cannot end: they are the record's."""
+
+
+PREFETCHED_KB: Final = 8_192
+"""Limit of records fetched and not read: what waits belongs in the topic, not in memory."""
+
+
+def consumer_config(bootstrap: str, group: str, client_id: str) -> dict[str, Any]:
+    """Return a consumer that forgets nothing: it begins at the oldest record and commits only when asked to. It
+    reads no record of a transaction that is not committed."""
+    return KafkaConnection.of(bootstrap).client(
+        {
+            "group.id": group,
+            "client.id": client_id,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,  # transactions leave markers behind, which only this shows
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
+            "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": PREFETCHED_KB,
+        }
+    )
+
+
+def consumer_for(bootstrap: str, group: str, client_id: str) -> Consumer:
+    """Return such a consumer."""
+    return Consumer(consumer_config(bootstrap, group, client_id))
 
 
 def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
@@ -34,8 +62,8 @@ def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
     )
 
 
-Content = tuple[Any, Any, Any]
-"""A record's value, key and headers, as the client library gives and takes them."""
+Record = dict[str, Any]
+"""A record as arguments of `produce`."""
 Acknowledged = Callable[[], None]
 Rejected = Callable[[str], None]
 
@@ -50,29 +78,45 @@ def _never(reason: str) -> None:
 
 
 class ReliableProducer:
-    """Sends events until they are acknowledged; a record that the client library gave up on is sent again."""
+    """Sends events until they are acknowledged; a record that the client library gave up on is sent again.
 
-    def __init__(self, bootstrap: str, client_id: str) -> None:
-        self._producer = Producer(producer_config(bootstrap, client_id))
+    `producer` may be one of a `KafkaNode`: then `source` names the record that it reads an event from.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
         self._again: list[tuple[float, Callable[[], None]]] = []
         self.in_flight = 0
 
-    def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected = _never) -> None:
+    @classmethod
+    def of(cls, bootstrap: str, client_id: str) -> ReliableProducer:
+        """Return one with a client of its own."""
+        return cls(Producer(producer_config(bootstrap, client_id)))
+
+    def send(
+        self,
+        topic: str,
+        event: Event,
+        acknowledged: Acknowledged,
+        rejected: Rejected = _never,
+        source: Message | None = None,
+    ) -> None:
         """Send `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it, or `rejected` with the
         reason, from here or from `poll`, if no broker will ever take it: where that cannot be, an error."""
-        self._send(topic, (event.body, event.id.encode(), event.headers()), acknowledged, rejected)
+        record = {"value": event.body, "key": event.id.encode(), "headers": event.headers()}
+        self._send(topic, record | ({"source": source} if source is not None else {}), acknowledged, rejected)
 
     def forward(self, topic: str, record: Message, acknowledged: Acknowledged) -> None:
         """Send a record that was read elsewhere as it is; likewise."""
-        self._send(topic, (record.value(), record.key(), record.headers()), acknowledged, _never)
+        self._send(
+            topic, {"value": record.value(), "key": record.key(), "headers": record.headers()}, acknowledged, _never
+        )
 
-    def _send(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
+    def _send(self, topic: str, record: Record, acknowledged: Acknowledged, rejected: Rejected) -> None:
         self.in_flight += 1
-        self._produce(topic, content, acknowledged, rejected)
+        self._produce(topic, record, acknowledged, rejected)
 
-    def _produce(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
-        value, key, headers = content
-
+    def _produce(self, topic: str, record: Record, acknowledged: Acknowledged, rejected: Rejected) -> None:
         def ended(error: KafkaError | None) -> None:
             self.in_flight -= 1
             if error is None:
@@ -86,15 +130,15 @@ class ReliableProducer:
                 return
             if is_fatal(error):  # the idempotent producer cannot go on; what is not committed is read again
                 raise KafkaException(error)
-            log.warning("sending %s to %s again: %s", key, topic, error)
+            log.warning("sending %s to %s again: %s", record["key"], topic, error)
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:
-            self._produce(topic, content, acknowledged, rejected)
+            self._produce(topic, record, acknowledged, rejected)
 
         while True:
             try:
-                self._producer.produce(topic, value, key, headers=headers, on_delivery=report)
+                self._producer.produce(topic, **record, on_delivery=report)
                 return
             except BufferError:
                 self._producer.poll(0.1)
