@@ -17,7 +17,7 @@ from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.outage import Outage, Server
 from aggregator.results.metrics import PipelineResult
 from aggregator.results.newest import ResultMetrics
-from lagloss_server.model.window_result import WindowResult
+from lagloss_server.model.window import Window
 from lagloss_server.net.exposition import SetAsideCounts, registry_of
 from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.rules.group_velocity import Status
@@ -228,7 +228,7 @@ class AggregatorMetrics:
             self._read_results = dict
             self.results.forget()
 
-    def window(self, result: WindowResult, revision: int) -> None:
+    def window(self, result: Window, revision: int) -> None:
         """Count a result that a closing made, a first or a changed one."""
         if revision > 1:
             self._revised.inc()

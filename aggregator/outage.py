@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lagloss.broker.errors import kafka_error
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.turns import WatchedLoop
 
 Server = Literal["kafka", "postgresql", "spark", "lease", "aggregator"]

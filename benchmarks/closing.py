@@ -21,7 +21,6 @@ from benchmarks.figures import Figure
 from benchmarks.traffic import Sent, chain, send
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
-from lagloss_server.model.graph import Graph
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.queries.beacon_log import BeaconLog
 
@@ -78,7 +77,7 @@ def run_hour(messages: int = 10_000_000, partitions: int = 8) -> list[Figure]:
 
 def read_plan(starts: list[int]) -> ReadPlan:
     """To close these windows of the benchmark's pipeline."""
-    graph = Graph(chain())
+    graph = chain().graph
     plans = {plan.key: plan for plan in (WindowPlan(graph, start, (1e12,)) for start in starts)}
     return ReadPlan(plans, frozenset(["bench"]))
 
@@ -127,7 +126,7 @@ def _small(spark: SparkSession, bootstrap: str, partitions: int) -> Figure:
     sent = send(bootstrap, [start], 100, partitions, steps=60)
     ranges = [OffsetRange(place.partition, before[place.partition], place.last) for place in everything(bootstrap)]
     reader = BlockReader(spark, bootstrap, BEACONS, partitions)
-    window = WindowPlan(Graph(chain()), start, (1e12,))
+    window = WindowPlan(chain().graph, start, (1e12,))
     plan = ReadPlan({window.key: window}, frozenset(["bench"]))
     reader.read(ranges, plan)
     seconds = [_timed(lambda: reader.read(ranges, plan)) for _ in range(5)]

@@ -17,18 +17,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from msgspec import structs
 from sqlalchemy import Connection, Table, text, update
 
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.model.window_result import rfc3339
-from lagloss_server.packed_json import pack_json
+from lagloss_server.model.window import Window, on_time_counts, rfc3339
 from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
-from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, on_time_counts, period_of
+from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
@@ -54,7 +54,7 @@ Row = Mapping[str, object]
 class Shape:
     """A kind of window."""
 
-    result: dict[str, Any]
+    result: Window
     facts: bytes
     rollup: Rollup
 
@@ -156,7 +156,7 @@ def add_minute(store: Store, names: Sequence[str], nodes: int, start_s: int, los
 
 def make_shapes(definition: Definition, start_s: int, lossy: int = LOSSY) -> list[Shape]:
     """All kinds of windows of a pipeline; every result is the closer's judgement of its facts."""
-    graph, rng = Graph(definition), np.random.default_rng(1)
+    graph, rng = definition.graph, np.random.default_rng(1)
     return [
         _shape(graph, number, start_s, rng, is_lossy=bool(lossy) and number % lossy == 0) for number in range(SHAPES)
     ]
@@ -187,7 +187,7 @@ def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator, *,
         read={(_emitter(graph.definition.name, node_of(name)), name, None): checkpoints[name].beacons for name in path},
         partitions=frozenset([8]),
     )  # fmt: skip
-    result = judge(graph, facts, _evidence(graph, facts, start_s)).document()
+    result = judge(graph, facts, _evidence(graph, facts, start_s))
     rollup = Rollup.of_window(result, facts)
     return Shape(result, facts.pack(), rollup)
 
@@ -226,19 +226,19 @@ def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range, phase: int
             "window_start": start_s,
             "state": "closed",
             "revision": 1,
-            **{column: found[column] for column in ("verdict", "messages", "delivered", "pending")},
-            "lost_min": found["lost"]["min"],
-            "lost_max": found["lost"]["max"],
+            **{column: getattr(found, column) for column in ("verdict", "messages", "delivered", "pending")},
+            "lost_min": found.lost_min,
+            "lost_max": found.lost_max,
             "on_time": on_time,
             "on_time_of": on_time_of,
-            "e2e_p95_ms": found["e2e_lag_ms"]["p95"],
+            "e2e_p95_ms": found.e2e_lag_ms.p95,
             "history": False,
             "closed_at": closed_ms,
             "judged_at": closed_ms,
             "basis": 1,
             "deadline": None,
             "log_start": "[]",
-            "document": pack_json({**found, "pipeline": name, "window_start": rfc3339(start_s)}),
+            "document": structs.replace(found, pipeline=name, window_start=rfc3339(start_s)).pack(),
             "facts": shapes[number].facts,
         }
 

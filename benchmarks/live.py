@@ -138,7 +138,7 @@ class _Watcher:
     def _look(self) -> None:
         start = self._plan.window_s
         windows = self._store.windows(WATCHED, start, start + WINDOW_S)
-        visible = sum(window["messages"] or 0 for window in windows) // A_SECOND
+        visible = sum(window.messages for window in windows) // A_SECOND
         now = time.time()
         shown = [sent for sent in self._sent[self._seen : visible] if sent > self._plan.began_s + WARM_S]
         self.ages += [now - sent for sent in shown]

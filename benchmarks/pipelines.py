@@ -42,7 +42,6 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -99,7 +98,7 @@ def run(pipelines: int = PIPELINES) -> list[Figure]:
                     closer.close_windows(windows[at : at + 4_000], now_ms)
                 took, mine, whole = time.perf_counter() - began, time.process_time() - mine, cpu_s(os.getpid()) - whole
                 (found,) = store.windows(names[-1], window_s, window_s + 60)
-                if found["verdict"] != verdict:
+                if found.verdict != verdict:
                     raise SystemExit(f"expected {verdict}: {found}")
                 print(
                     f"one minute of all, {label}: {took:.1f} s, {took / pipelines * 1000:.2f} ms a window,"
@@ -198,7 +197,7 @@ class Traffic:
         self._next = dict.fromkeys(range(PARTITIONS), 0)
 
     def send(self, names: list[str], start_s: int, lost: int) -> None:
-        records, known = [], {name: frozenset(Graph(_definition(name)).checkpoints) for name in names}
+        records, known = [], {name: frozenset(_definition(name).graph.checkpoints) for name in names}
         for name in names:
             ids = self._rng.integers(0, 2**64, MESSAGES, dtype=np.uint64)
             for node in NODES:

@@ -23,7 +23,7 @@ from benchmarks.generated import fill
 from benchmarks.serving import Served, serving
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

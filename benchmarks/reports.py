@@ -25,7 +25,6 @@ from lagloss.broker.topics import REPORTS
 from lagloss.wire.format import REPORT_SCHEMA, WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 
 EMITTERS: Final = 10_000
@@ -98,7 +97,7 @@ def run(emitters: int = EMITTERS) -> list[Figure]:
     with fresh_database() as (_, postgres, store):
         for number in range(PIPELINES):
             store.apply(definition(pipeline_name(number)), 0)
-        known = {name: frozenset(Graph(definition(name)).checkpoints) for name in store.names()}
+        known = {name: frozenset(definition(name).graph.checkpoints) for name in store.names()}
         consumer = ReportConsumer(store.engine, REPORTS, "bench")
         now_ms = int(time.time() * 1000)
         fleet = Fleet(now_ms // 60_000 * WINDOW_S, emitters)

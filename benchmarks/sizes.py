@@ -143,7 +143,7 @@ def _proven_sizes(windows: int = 200) -> list[Figure]:
             closer.close_windows(mine, now_ms)
             took = time.perf_counter() - began
             (found,) = store.windows("bench", mine[0][1], mine[0][1] + 60)
-            if (found["proof"], found["verdict"], found["messages"]) != ("tallies", "ok", size // 10):
+            if (found.proof, found.verdict, found.messages) != ("tallies", "ok", size // 10):
                 raise SystemExit(f"not proven: {found}")
             bins = _lags(size // 10).keys.size
             print(

@@ -16,7 +16,7 @@ from lagloss_server.errors import BadDefinition, TooManyVersions, UnknownPipelin
 from lagloss_server.fields import Name
 from lagloss_server.invalid import Invalid, write_path
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.net.problem_details import Problem, busy, documented
 from lagloss_server.store import audit
 from lagloss_server.store.store import Store

@@ -12,7 +12,6 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.graph import Graph
 from lagloss_server.store import tokens
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.store import Store
@@ -159,7 +158,7 @@ def _known(
 ) -> KnownPipeline | None:
     """Return a pipeline with these later versions, oldest first; None while it has no readable one."""
     for version in stored:
-        graph = Graph(version.definition)
+        graph = version.definition.graph
         before = KnownPipeline(
             version.name,
             version.version,

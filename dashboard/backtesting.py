@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import IO, Any, Final
 
 from dashboard.request.current_user import require_operator, require_operator_of
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import python, run
 from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from lagloss_server.store.store import Store
@@ -32,7 +32,7 @@ def backtest(
     store: Store,
     settings: Settings,
     pipeline: str,
-    span: Span,
+    span: ShownRange,
     *,
     command: Sequence[str] = _COMMAND,
     timeout_s: float = TIMEOUT_S,

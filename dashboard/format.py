@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from lagloss_server import format as fmt
+from lagloss_server.model.window import Interval, LossRatio, SideCounts, Window
 from lagloss_server.rules.group_velocity import Status
 from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict
 
-Document = dict[str, Any]
 """One window as `windows --json` prints it, and whether it is `history`."""
 
 
@@ -52,9 +52,9 @@ STATUSES: Final[dict[Status, VerdictLook]] = {
 """Of consumer groups."""
 
 
-def verdict_of(window: Document) -> str:
+def verdict_of(window: Window) -> str:
     """Return a key of VERDICTS: the verdict, or `open` where there is none yet."""
-    return window["verdict"] or "open"
+    return window.verdict or "open"
 
 
 def parse_utc_s(text: str) -> int:
@@ -62,10 +62,10 @@ def parse_utc_s(text: str) -> int:
     return int(datetime.fromisoformat(text).timestamp())
 
 
-def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
+def verdict_sentence(window: Window, max_loss_ratio: float) -> str:
     """Return the verdict with its numbers and places, in one or two sentences."""
     verdict = verdict_of(window)
-    total = window["messages"]
+    total = window.messages
     if verdict == "open":
         so_far = fmt.counted(total, "message")
         return f"Not closed yet: {so_far} so far by live counts; lag is live, loss is judged when it closes."
@@ -73,25 +73,24 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
         return "No messages in this minute, and every emitter of a source says so."
     if not total:
         return "No reports for this minute, so it cannot be called idle."
-    lost = window["lost"]
-    parts = [_certain(window, lost["min"], total, max_loss_ratio)]
-    parts += [_side_lost(side) for side in window.get("sides", ()) if side["verdict"] == "loss"]
-    if lost["max"] > lost["min"]:
-        parts.append(f"{fmt.count(lost['max'] - lost['min'])} more perhaps{_where(window, 'perhaps')}.")
-    if window["pending"]:
-        parts.append(f"{fmt.count(window['pending'])} pending: late, not lost.")
+    parts = [_certain(window, window.lost_min, total, max_loss_ratio)]
+    parts += [_side_lost(side) for side in window.sides if side.verdict == "loss"]
+    if window.lost_max > window.lost_min:
+        parts.append(f"{fmt.count(window.lost_max - window.lost_min)} more perhaps{_where(window, 'perhaps')}.")
+    if window.pending:
+        parts.append(f"{fmt.count(window.pending)} pending: late, not lost.")
     if verdict == "unknown":
         parts.append("That is not enough to call it ok or loss.")
     return " ".join(parts)
 
 
-def _side_lost(side: Document) -> str:
-    lost, of = side["lost"]["min"], side["messages"]
+def _side_lost(side: SideCounts) -> str:
+    lost, of = side.lost_min, side.messages
     ratio = fmt.percent(lost / of)
-    return f"Side {side['name']} by itself lost {fmt.count(lost)} of {fmt.counted(of, 'message')} ({ratio}): loss."
+    return f"Side {side.name} by itself lost {fmt.count(lost)} of {fmt.counted(of, 'message')} ({ratio}): loss."
 
 
-def _certain(window: Document, lost: int, total: int, max_loss_ratio: float) -> str:
+def _certain(window: Window, lost: int, total: int, max_loss_ratio: float) -> str:
     if not lost:
         return f"0 of {fmt.counted(total, 'message')} lost for certain."
     ratio = lost / total if total else None
@@ -102,11 +101,11 @@ def _certain(window: Document, lost: int, total: int, max_loss_ratio: float) -> 
     )
 
 
-def _where(window: Document, which: str) -> str:
+def _where(window: Window, which: str) -> str:
     """`: 2 at node mid, 1 on link src → mid`, most first."""
     found = []
     for name, lost in places(window):
-        number = lost["min"] if which == "certain" else lost["max"] - lost["min"]
+        number = lost.min if which == "certain" else lost.max - lost.min
         if number:
             found.append((number, name))
     found.sort(key=lambda item: -item[0])
@@ -116,10 +115,10 @@ def _where(window: Document, which: str) -> str:
     return f": {shown}" + (f" and at {len(found) - 5} more places" if len(found) > 5 else "")
 
 
-def places(window: Document) -> list[tuple[str, dict[str, int]]]:
-    """Yield every node and link with its losses: (`at node mid`, {min, max})."""
-    nodes = [(f"at node {node['name']}", node["lost"]) for node in window["nodes"]]
-    links = [(f"on link {link['from']} → {link['to']}", link["lost"]) for link in window["links"]]
+def places(window: Window) -> list[tuple[str, Interval]]:
+    """Yield every node and link with its losses: `at node mid`."""
+    nodes = [(f"at node {node.name}", node.lost) for node in window.nodes]
+    links = [(f"on link {link.source} → {link.target}", link.lost) for link in window.links]
     return [(name, lost) for name, lost in nodes + links if lost]
 
 
@@ -182,7 +181,7 @@ def quality_value(cell: QualityCell) -> str:
         return "not known"
     match cell.quality:
         case "loss":
-            return fmt.percent_interval({"min": cell.value, "max": cell.most})
+            return fmt.percent_interval(LossRatio(cell.value, cell.most))
         case "corruption":
             return f"{fmt.count(cell.value)} of {fmt.count(cell.of)}"
         case "duplication":

@@ -10,19 +10,25 @@ The forms are the dashboard's, which users see most often:
 - a clock time `2026-11-21 08:40`; the caller chooses the zone.
 - NOTHING for an unknown value; never a zero.
 
-RFC 3339, for programs, is in `lagloss_server.model.window_result.rfc3339` and `lagloss_server.times.moment`.
+RFC 3339, for programs, is in `lagloss_server.model.window.rfc3339` and `lagloss_server.times.moment`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, tzinfo
-from typing import Final
+from typing import Final, Protocol
 
 NOTHING: Final = "–"
 
-Bounds = Mapping[str, float | None]
-"""`min` and `max`."""
+
+class LeastAndMost(Protocol):
+    """The least and the most that a number can be; None: unknown."""
+
+    @property
+    def min(self) -> float | None: ...
+    @property
+    def max(self) -> float | None: ...
 
 
 def percent(ratio: float | None, more_digits: int = 0) -> str:
@@ -104,18 +110,26 @@ def interval(form: Callable[[float], str], low: float, high: float, dash: str = 
     return form(low) if form(low) == form(high) else f"{form(low)}{dash}{form(high)}"
 
 
-def count_interval(bounds: Bounds | None) -> str:
+def _bounds(bounds: LeastAndMost | Mapping[str, float | None] | None) -> tuple[float | None, float | None]:
+    if isinstance(bounds, Mapping):
+        return bounds["min"], bounds["max"]
+    return (None, None) if bounds is None else (bounds.min, bounds.max)
+
+
+def count_interval(bounds: LeastAndMost | Mapping[str, float | None] | None) -> str:
     """Format bounds of a count: `3`, or `1–3` if they differ."""
-    if bounds is None or bounds["min"] is None or bounds["max"] is None:
+    low, high = _bounds(bounds)
+    if low is None or high is None:
         return NOTHING
-    return interval(count, bounds["min"], bounds["max"], "–")
+    return interval(count, low, high, "–")
 
 
-def percent_interval(bounds: Bounds | None) -> str:
+def percent_interval(bounds: LeastAndMost | Mapping[str, float | None] | None) -> str:
     """Format bounds of a ratio: `3.2 %`, or `3.2 % – 5 %` if they differ."""
-    if bounds is None or bounds["min"] is None or bounds["max"] is None:
+    low, high = _bounds(bounds)
+    if low is None or high is None:
         return NOTHING
-    return interval(percent, bounds["min"], bounds["max"])
+    return interval(percent, low, high)
 
 
 def sampled(sample: float | None) -> str:

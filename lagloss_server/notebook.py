@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lagloss_server.errors import NotebookMissing
-from lagloss_server.model.window_result import contract_document, reason_rows
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from lagloss_server.times import parse_time_s
@@ -49,12 +49,12 @@ def read_windows(
     with closing(Store(Settings.load(database_url=database_url).require_database())) as store:
         store.check()
         store.demand(pipeline)
-        found = [contract_document(window) for window in store.windows(pipeline, from_s, to_s)]
+        found = store.windows(pipeline, from_s, to_s)
     return windows_frame(found, of)
 
 
-def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> DataFrame:
-    """Return a row for each window's document, or for each of its parts; empty without any.
+def windows_frame(windows: Iterable[ListedWindow], of: Of = "windows") -> DataFrame:
+    """Return a row for each window, or for each of its parts; empty without any.
 
     Raises:
         NotebookMissing: pandas is not installed.
@@ -65,9 +65,9 @@ def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> D
     except ImportError as error:
         raise NotebookMissing(what="read_windows", package="pandas", instead="") from error
     if of == "windows":
-        rows = [{name: value for name, value in window.items() if name not in _NESTED} for window in windows]
+        rows = [{name: value for name, value in window.contract().items() if name not in _NESTED} for window in windows]
     elif of == "reasons":
-        rows = [_of_window(window) | asdict(row) for window in windows for row in reason_rows(window)]
+        rows = [_of_window(window) | asdict(row) for window in windows for row in window.reason_rows]
     elif of in _PARTS:
         rows = [_of_window(window) | part for window in windows for part in _parts(window, of)]
     else:
@@ -79,12 +79,12 @@ def windows_frame(windows: Iterable[Mapping[str, Any]], of: Of = "windows") -> D
     return frame
 
 
-def _parts(window: Mapping[str, Any], of: Of) -> Iterator[dict[str, Any]]:
+def _parts(window: ListedWindow, of: Of) -> Iterator[dict[str, Any]]:
     """Yield the rows of a list in a window; those of checkpoints with their staleness."""
-    stale_ms = window["staleness_ms"]
-    for part in window.get(of, ()):
-        yield {**part, "staleness_ms": stale_ms.get(part["name"])} if of == "checkpoints" else dict(part)
+    for part in window.document()[of]:
+        stale_ms = {"staleness_ms": window.staleness_ms.get(part["name"])} if of == "checkpoints" else {}
+        yield {**part, **stale_ms}
 
 
-def _of_window(window: Mapping[str, Any]) -> dict[str, Any]:
-    return {"pipeline": window["pipeline"], "window_start": window["window_start"]}
+def _of_window(window: ListedWindow) -> dict[str, Any]:
+    return {"pipeline": window.pipeline, "window_start": window.window_start}

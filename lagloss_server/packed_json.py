@@ -30,7 +30,7 @@ _USUAL_BYTES: Final = 3_000
 
 def pack_json(value: Any) -> bytes:
     """Return a JSON value packed; equal ones, with fields in the same order, give equal bytes."""
-    return _VERSION + _CODEC.compressor.compress(to_json(value))
+    return pack_text(to_json(value))
 
 
 def unpack_json(packed: bytes) -> Any:
@@ -39,9 +39,23 @@ def unpack_json(packed: bytes) -> Any:
     Raises:
         ValueError, zstandard.ZstdError: it is something else.
     """
+    return from_json(unpack_text(packed))
+
+
+def pack_text(text: bytes) -> bytes:
+    """Return the text of a JSON value packed."""
+    return _VERSION + _CODEC.compressor.compress(text)
+
+
+def unpack_text(packed: bytes) -> bytes:
+    """Return the text of what `pack_json` or `pack_text` returned.
+
+    Raises:
+        ValueError, zstandard.ZstdError: it is something else.
+    """
     if packed[:1] != _VERSION:
         raise ValueError(f"expected JSON packed by version {_VERSION.hex()}, found {packed[:1].hex() or 'nothing'}")
-    return from_json(_CODEC.decompressor.decompress(packed[1:]))
+    return _CODEC.decompressor.decompress(packed[1:])
 
 
 class _Codec(threading.local):

@@ -32,7 +32,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import TopicRecreated
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.wire.format import BadReason, OffsetRange, block_key
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.emitters import crowded, last_words
 from lagloss_server.queries.offset_ranges import clamp, merge_ranges, records_in

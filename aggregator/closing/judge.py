@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from msgspec import structs
 
 from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing, Missing
 from lagloss.wire.format import WINDOW_S, OffsetRange
 from lagloss_server.model.definition import StoredPipeline, in_force
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import WindowResult
-from lagloss_server.rules.arithmetic import Fate, horizon, judge, judge_pattern
+from lagloss_server.model.window import Window
+from lagloss_server.rules.arithmetic import Fate, first_waiting_ms, horizon, judge, judge_pattern
 from lagloss_server.rules.evidence import Evidence, changed_nodes
 from lagloss_server.rules.facts import MissingId, Pattern, WindowFacts
 from lagloss_server.rules.picked import spread
@@ -32,8 +33,7 @@ class Versions:
     def __init__(self, stored: Iterable[StoredPipeline] = (), unreadable: Iterable[tuple[int, int]] = ()) -> None:
         self.stored = tuple(stored)
         self._unreadable = tuple(unreadable)
-        self._graphs = tuple(Graph(version.definition) for version in self.stored)
-        self.checkpoints = frozenset(name for graph in self._graphs for name in graph.checkpoints)
+        self.checkpoints = frozenset(name for version in self.stored for name in version.definition.graph.checkpoints)
         """The checkpoints of all versions together."""
 
     def __len__(self) -> int:
@@ -45,11 +45,11 @@ class Versions:
 
     @property
     def newest(self) -> Graph:
-        return self._graphs[-1]
+        return self.stored[-1].definition.graph
 
     def at(self, window_start_s: int) -> Graph:
         """Return the version in force at a window's start; the first holds for all windows before it, too."""
-        return self._graphs[in_force(self.stored, window_start_s)]
+        return self.stored[in_force(self.stored, window_start_s)].definition.graph
 
     @cached_property
     def _gaps(self) -> list[tuple[float, float]]:
@@ -68,11 +68,7 @@ class Versions:
         if any(since_ms < end_ms and start_ms < until_ms for since_ms, until_ms in self._gaps):
             return True, frozenset(self.at(window_start_s).nodes)
         before, changed = self.at(window_start_s), frozenset[str]()
-        within = [
-            graph
-            for version, graph in zip(self.stored[1:], self._graphs[1:], strict=True)
-            if start_ms < version.applied_at_ms < end_ms
-        ]
+        within = [version.definition.graph for version in self.stored[1:] if start_ms < version.applied_at_ms < end_ms]
         for after in within:
             changed |= changed_nodes(before, after)
         return bool(within), changed
@@ -133,7 +129,7 @@ def fail(pipeline: str, window_start_s: int, versions: Versions, basis: int, now
     nothing = Evidence(window_start_s, now_ms, emitters=(), tallies=(), lanes=())
     result = judge(versions.at(window_start_s), WindowFacts(), nothing)
     return Closing(
-        result=replace(result, verdict="unknown", reasons=("failed",)),
+        result=structs.replace(result, verdict="unknown", reasons=("failed",)),
         facts=WindowFacts(),
         missing=[],
         basis=basis,
@@ -166,7 +162,7 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
     return [missing for _, missing in sorted(named, key=lambda entry: (entry[0], drawn[entry[1].id.id_hash]))]
 
 
-def _deadline(graph: Graph, result: WindowResult, facts: WindowFacts, evidence: Evidence) -> int | None:
+def _deadline(graph: Graph, result: Window, facts: WindowFacts, evidence: Evidence) -> int | None:
     """Return when to judge again though no tally changes (epoch ms): progress and emitters' states may have moved on,
     or maxWait have passed. The older the window, the less often."""
     unsure = (
@@ -178,14 +174,15 @@ def _deadline(graph: Graph, result: WindowResult, facts: WindowFacts, evidence: 
         return None
     age_ms = evidence.now_ms - evidence.window_end_ms
     moment = evidence.now_ms + max(SOONEST_MS, min(age_ms // 10, LATEST_MS))
-    if result.pending and result.pending_since_ms is not None:
-        overdue = int(result.pending_since_ms) + graph.definition.spec.max_wait + 1
+    since_ms = first_waiting_ms(graph, facts, evidence) if result.pending else None
+    if since_ms is not None:
+        overdue = int(since_ms) + graph.definition.spec.max_wait + 1
         if overdue > evidence.now_ms:
             moment = min(moment, overdue)
     return moment
 
 
-def _waits_elsewhere(graph: Graph, result: WindowResult, facts: WindowFacts, evidence: Evidence) -> bool:
+def _waits_elsewhere(graph: Graph, result: Window, facts: WindowFacts, evidence: Evidence) -> bool:
     """Return whether messages that are lost at one place may still come at another, or be lost there, too."""
     if result.lost is None or result.lost.max == 0:
         return False
@@ -208,7 +205,7 @@ def _log_start(ranges: Sequence[OffsetRange]) -> list[tuple[int, int]]:
     return sorted(lowest.items())
 
 
-def nothing_missing(result: WindowResult) -> bool:
+def nothing_missing(result: Window) -> bool:
     """Return whether a window can be closed before it is due: every emitter is final and nothing is missing."""
     return (
         result.verdict in ("ok", "idle")

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from msgspec import structs
 from sqlalchemy import BigInteger, Connection, Text, select, text
 
 from aggregator.closing.window_store import Closing
@@ -59,7 +60,9 @@ def add_staleness(
         return result
 
     return [
-        replace(closing, result=replace(closing.result, staleness_ms=of(closing))) if closing.window in own else closing
+        replace(closing, result=structs.replace(closing.result, staleness_ms=of(closing)))
+        if closing.window in own
+        else closing
         for closing in found
     ]
 
@@ -75,7 +78,7 @@ def restate_later(connection: Connection, closed: Sequence[Closing]) -> list[tup
     minutes = {place: SeenMinutes(found) for place, found in seen.items()}
 
     def is_fresher(row: Any) -> bool:
-        for name, known_ms in row.document["staleness_ms"].items():
+        for name, known_ms in row.document.staleness_ms.items():
             found_ms = staleness_ms(row.window_start, minutes.get((row.pipeline, name), SeenMinutes()), SeenMinutes())
             if found_ms is not None and found_ms < known_ms:
                 return True
@@ -169,7 +172,7 @@ def _read_stale(connection: Connection, closed: Sequence[Closing]) -> list[Any]:
     """Read the windows after these that are stale by an earlier basis."""
     starts: defaultdict[str, list[int]] = defaultdict(list)
     for closing in closed:
-        starts[closing.result.pipeline].append(closing.result.window_start_s)
+        starts[closing.result.pipeline].append(closing.result.start_s)
     if not starts:
         return []
     basis = max(closing.basis for closing in closed)

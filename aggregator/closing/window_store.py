@@ -12,10 +12,8 @@ from aggregator.closing import rollup_marks
 from aggregator.closing.report_state import Windows, of_windows
 from lagloss.wire.format import signed64
 from lagloss.wire.traces import TraceContext
-from lagloss_server.model.window_result import WindowResult
-from lagloss_server.packed_json import pack_json
+from lagloss_server.model.window import Window, on_time_counts
 from lagloss_server.rules.facts import MissingId, WindowFacts
-from lagloss_server.rules.rollup import on_time_counts
 from lagloss_server.store.bulk import as_json, copy, stage
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
@@ -39,7 +37,7 @@ class Missing:
 class Closing:
     """One window's closing, ready to be committed. Times in epoch ms."""
 
-    result: WindowResult
+    result: Window
     facts: WindowFacts
     missing: Sequence[Missing]
     basis: int
@@ -52,7 +50,7 @@ class Closing:
 
     @property
     def window(self) -> tuple[str, int]:
-        return self.result.pipeline, self.result.window_start_s
+        return self.result.pipeline, self.result.start_s
 
 
 def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
@@ -80,18 +78,18 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     """
     if not found:
         return []
-    ensure_days(connection, {closing.result.window_start_s for closing in found})
+    ensure_days(connection, {closing.result.start_s for closing in found})
     before = _lock(connection, [closing.window for closing in found])
     rows, made, replaced, named = [], [], [], []
     for closing in found:
-        old, document = before.get(closing.window), closing.result.document()
+        old = before.get(closing.window)
         if old is not None and (
             old.state == "sealed" or (old.basis, old.judged_at) > (closing.basis, closing.judged_at)
         ):
             continue
-        changed = old is None or old.document != document
+        changed = old is None or old.document != closing.result
         revision = 1 if old is None else old.revision + changed
-        rows.append(_row(closing, document, revision, closing.judged_at if old is None or changed else old.closed_at))
+        rows.append(_row(closing, revision, closing.judged_at if old is None or changed else old.closed_at))
         if changed:
             made.append((closing, revision))
         if old is None or changed or old.history != closing.history:
@@ -156,12 +154,12 @@ def _upsert(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
     )
 
 
-def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: int) -> dict[str, Any]:
+def _row(closing: Closing, revision: int, closed_at: int) -> dict[str, Any]:
     result = closing.result
-    on_time, on_time_of = on_time_counts(document)
+    on_time, on_time_of = on_time_counts(result)
     return {
         "pipeline": result.pipeline,
-        "window_start": result.window_start_s,
+        "window_start": result.start_s,
         "state": "closed",
         "revision": revision,
         "verdict": result.verdict,
@@ -179,7 +177,7 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
         "basis": closing.basis,
         "deadline": closing.deadline,
         "log_start": as_json([list(start) for start in closing.log_start]),
-        "document": pack_json(document),
+        "document": result.pack(),
         "stale_ms": max(result.staleness_ms.values(), default=None),
         "facts": closing.facts.pack(),
     }
@@ -190,7 +188,7 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
     if not replaced:
         return
     columns = ("pipeline", "window_start", "revision", "closed_at", "document")
-    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, pack_json(old.document)) for old in replaced)
+    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, old.document.pack()) for old in replaced)
     copy(connection, history, columns, rows)
     for old in replaced:
         if old.revision > KEPT_REVISIONS:
@@ -222,7 +220,7 @@ def _missing_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
     return [
         {
             "pipeline": closing.result.pipeline,
-            "window_start": closing.result.window_start_s,
+            "window_start": closing.result.start_s,
             "id_hash": signed64(missing.id.id_hash),
             "message_id": missing.id.name,
             "pattern": f"{missing.id.mask:x}",
@@ -243,7 +241,7 @@ def _picked_rows(found: Sequence[Closing]) -> list[dict[str, Any]]:
     return [
         {
             "pipeline": closing.result.pipeline,
-            "window_start": closing.result.window_start_s,
+            "window_start": closing.result.start_s,
             "packed": closing.facts.picked.pack(),
         }
         for closing in found

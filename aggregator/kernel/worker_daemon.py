@@ -16,14 +16,13 @@ from aggregator.kernel.kernel import count_partitions
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from lagloss.wire.format import BeaconBlock, block_key, encode_block
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
 
 
 def count_something() -> None:
     """Let the kernel count a message that is lost and one that is not: whatever it compiles is compiled then."""
     spec = {"nodes": [{"name": "a"}]}
     pipeline = {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": "warm"}, "spec": spec}
-    window = WindowPlan(Graph(Definition.model_validate(pipeline)), 60)
+    window = WindowPlan(Definition.model_validate(pipeline).graph, 60)
     ids, lags, offsets = np.arange(2, dtype=np.uint64), np.ones(2, np.float32), np.zeros(2, np.uint16)
     blocks = [
         BeaconBlock("warm", "a.in", bytes(16), 1, 60, 1, ids, lags, event_offset_ms=offsets),

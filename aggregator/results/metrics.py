@@ -6,13 +6,13 @@ closed again replaces its values. A counter could not take back what an earlier 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
-from lagloss_server.model.window_result import Verdict, WindowDocument, loss_ratio_of, start_of
+from lagloss_server.model.window import Interval, ListedWindow, LossRatio, Verdict
 from lagloss_server.queries.budgets import Budgets
 
 Kind = Literal["gauge", "stateset"]
@@ -23,9 +23,9 @@ PERCENTILES: Final = ("p50", "p95", "p99", "max")
 
 @dataclass(frozen=True)
 class PipelineResult:
-    """The newest closed window of a pipeline, as `windows --json` prints it, its error budgets and its targets."""
+    """The newest closed window of a pipeline, its error budgets and its targets."""
 
-    window: WindowDocument
+    window: ListedWindow
     budgets: Budgets
     sla: Sla
 
@@ -50,7 +50,8 @@ class ResultMetric:
         return ((labels, float(value)) for labels, value in self.read(result) if value is not None)
 
 
-_Row = Mapping[str, Any]
+_Row = Any
+"""A window, or one of its destinations, nodes or links."""
 _Read = Callable[[_Row], Iterator[tuple[tuple[str, ...], float | None]]]
 
 
@@ -59,17 +60,17 @@ def _one(read: Callable[[_Row], float | None]) -> _Read:
 
 
 def _field(name: str, scale: float = 1.0) -> _Read:
-    return _one(lambda row: None if row[name] is None else row[name] * scale)
+    return _one(lambda row: None if (value := getattr(row, name)) is None else value * scale)
 
 
-def _bounds(read: Callable[[_Row], Mapping[str, float | None] | None]) -> _Read:
-    return lambda row: iter([((bound,), (read(row) or {}).get(bound)) for bound in ("min", "max")])
+def _bounds(read: Callable[[_Row], Interval | LossRatio | None]) -> _Read:
+    return lambda row: iter([((bound,), getattr(read(row), bound, None)) for bound in ("min", "max")])
 
 
 def _percentiles(name: str) -> _Read:
     def read(row: _Row) -> Iterator[tuple[tuple[str, ...], float | None]]:
         for percentile in PERCENTILES:
-            value = row[name].get(percentile)  # most have no max
+            value = getattr(getattr(row, name), percentile, None)  # most have no max
             yield (percentile,), None if value is None else value / 1_000
 
     return read
@@ -83,8 +84,8 @@ def _each(rows: str, names: tuple[str, ...], read: _Read) -> Callable[[PipelineR
     """Read each row of a list in the window, labelled with these fields of it."""
 
     def found(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
-        for row in result.window[rows]:
-            place = tuple(str(row[name]) for name in names)
+        for row in getattr(result.window, rows):
+            place = tuple(str(getattr(row, name)) for name in names)
             yield from (((*place, *labels), value) for labels, value in read(row))
 
     return found
@@ -99,11 +100,11 @@ def _nodes(read: _Read) -> Callable[[PipelineResult], Any]:
 
 
 def _links(read: _Read) -> Callable[[PipelineResult], Any]:
-    return _each("links", ("from", "to"), read)
+    return _each("links", ("source", "target"), read)
 
 
 def _verdicts(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float]]:
-    return (((verdict,), float(result.window["verdict"] == verdict)) for verdict in get_args(Verdict))
+    return (((verdict,), float(result.window.verdict == verdict)) for verdict in get_args(Verdict))
 
 
 def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
@@ -119,7 +120,7 @@ def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float
 
 
 def _staleness(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
-    return (((name,), stale_ms / 1_000) for name, stale_ms in result.window["staleness_ms"].items())
+    return (((name,), stale_ms / 1_000) for name, stale_ms in result.window.staleness_ms.items())
 
 
 _DESTINATION: Final = ("destination",)
@@ -133,7 +134,7 @@ RESULTS: Final = (
         "lagloss_window_start_timestamp_seconds",
         "Start of the newest closed window, in seconds since the epoch",
         (),
-        _of_window(_one(lambda row: start_of(row))),
+        _of_window(_field("start_s")),
     ),
     ResultMetric(
         "lagloss_window_revision",
@@ -150,10 +151,10 @@ RESULTS: Final = (
         "lagloss_window_lost_messages",
         "Messages lost, for certain (min) and as far as it cannot be ruled out (max)",
         _BOUND,
-        _of_window(_bounds(lambda row: row["lost"])),
+        _of_window(_bounds(lambda row: row.lost)),
     ),
     ResultMetric(
-        "lagloss_window_loss_ratio", "These of its messages", _BOUND, _of_window(_bounds(lambda row: row["loss_ratio"]))
+        "lagloss_window_loss_ratio", "These of its messages", _BOUND, _of_window(_bounds(lambda row: row.loss_ratio))
     ),
     ResultMetric("lagloss_window_pending_messages", "Messages late, not lost", (), _of_window(_field("pending"))),
     ResultMetric("lagloss_window_dead_messages", "Messages in a dead-letter queue", (), _of_window(_field("dead"))),
@@ -196,13 +197,13 @@ RESULTS: Final = (
         "lagloss_destination_lost_messages",
         "Messages lost of those due there",
         (*_DESTINATION, *_BOUND),
-        _destinations(_bounds(lambda row: row["lost"])),
+        _destinations(_bounds(lambda row: row.lost)),
     ),
     ResultMetric(
         "lagloss_destination_loss_ratio",
         "These of the messages due there",
         (*_DESTINATION, *_BOUND),
-        _destinations(_bounds(lambda row: None if row["lost"] is None else loss_ratio_of(row))),
+        _destinations(_bounds(lambda row: row.loss_ratio)),
     ),
     ResultMetric(
         "lagloss_destination_pending_messages",
@@ -238,7 +239,7 @@ RESULTS: Final = (
         "lagloss_node_lost_messages",
         "Messages lost inside the node",
         (*_NODE, *_BOUND),
-        _nodes(_bounds(lambda row: row["lost"])),
+        _nodes(_bounds(lambda row: row.lost)),
     ),
     ResultMetric(
         "lagloss_node_evidence_complete",
@@ -262,7 +263,7 @@ RESULTS: Final = (
         "lagloss_link_lost_messages",
         "Messages lost on the link",
         (*_LINK, *_BOUND),
-        _links(_bounds(lambda row: row["lost"])),
+        _links(_bounds(lambda row: row.lost)),
     ),
     ResultMetric(
         "lagloss_link_corrupted_messages",

@@ -16,7 +16,7 @@ from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.net.exposition import Recent
 from lagloss_server.queries.budgets import read_budgets
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import Store, closed_document
+from lagloss_server.store.store import Store, closed_window
 
 MAX_SERIES: Final = 50_000
 """About so many series at most: from there on, pipelines have only those without nodes, links and destinations."""
@@ -41,7 +41,7 @@ def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, 
     budgets = read_budgets(store, pipelines, time.time())
     sla = {each.name: each.definition.spec.sla for each in pipelines}
     return {
-        row.pipeline: PipelineResult(closed_document(row), budgets.get(row.pipeline, {}), sla[row.pipeline])
+        row.pipeline: PipelineResult(closed_window(row), budgets.get(row.pipeline, {}), sla[row.pipeline])
         for row in rows
     }
 

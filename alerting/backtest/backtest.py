@@ -25,8 +25,7 @@ from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store
 from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.invalid import explain
 from lagloss_server.model.definition import Definition, as_document, load_definition
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.settings import Settings
 from lagloss_server.store.group_progress import read_partition_minutes
@@ -58,7 +57,7 @@ class Tried:
     revisions: int
     incidents: list[Replayed]
     limits: list[BacktestLimit]
-    documents: Mapping[int, Document]
+    documents: Mapping[int, Window]
 
     def document(self) -> dict[str, Any]:
         return {
@@ -145,7 +144,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
         NotEnoughData: there is no closed window.
     """
     most = tried.spec.sla.loss.max
-    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).sources)
+    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, tried.graph.sources)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
         history = read_history(connection, reader_of(tried), stored.name, from_s, to_s, judged)
         habits = read_habits(connection, tried, from_s, to_s)
@@ -161,8 +160,8 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
 
 
-def _as_stored(document: Document) -> Document:
-    return document
+def _as_stored(window: Window) -> Window:
+    return window
 
 
 def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from typing import Final
 
+from msgspec import structs
 from sqlalchemy import Connection, select
 
 from alerting.backtest.replay import Past, ReplayedClosing
@@ -16,7 +17,7 @@ from alerting.rules.windows import WindowReader
 from alerting.views.habit_cache import KEPT_S, habits_of, needs_volume, read_shares, read_volume, shares_of
 from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import Verdict
+from lagloss_server.model.window import NONE_LOST, SideCounts, Verdict, Window
 from lagloss_server.rules.arithmetic import worst
 from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun
@@ -24,7 +25,6 @@ from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table
 
 _WINDOW: Final = table_of(WindowRow)
 _REVISION: Final = table_of(WindowRevisionRow)
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class StoredHistory:
     by window start, of those and a few before; `revised`: how many results of them were replaced."""
 
     closings: list[ReplayedClosing]
-    documents: Mapping[int, Document]
+    documents: Mapping[int, Window]
     revised: int
 
 
@@ -43,7 +43,7 @@ def read_history(
     pipeline: str,
     from_s: int,
     to_s: int,
-    judged: Callable[[Document], Document],
+    judged: Callable[[Window], Window],
 ) -> StoredHistory:
     """Read the stored results. `judged` returns a result's document under the rules to try. The connection is in a
     REPEATABLE READ transaction."""
@@ -57,7 +57,7 @@ def read_history(
             closings.append(ReplayedClosing(row.closed_at / 1_000, row.window_start, None))
         elif row.window_start < documents_from_s:  # context that only spans reach back to
             closings.append(ReplayedClosing(row.closed_at / 1_000, row.window_start, reader.counts(row)))
-    documents: dict[int, Document] = {}
+    documents: dict[int, Window] = {}
     newest = select(_WINDOW.c.window_start, _WINDOW.c.closed_at, _WINDOW.c.document)
     for start, closed_at, document in connection.execute(
         newest.where(*in_span, _WINDOW.c.window_start >= documents_from_s).execution_options(yield_per=500)
@@ -77,7 +77,7 @@ def read_history(
 
 def past_of(
     definition: Definition,
-    documents: Mapping[int, Document],
+    documents: Mapping[int, Window],
     habits: Habits = NO_HABITS,
     runs: Sequence[DagRun] = (),
     partitions: Mapping[int, Sequence[PartitionNow]] | None = None,
@@ -87,10 +87,10 @@ def past_of(
     seen: dict[str, list[int]] = {name: [] for rule in rules_of(definition) for name in rule.watches}
     arrived = []
     for start, document in sorted(documents.items()):
-        for there in document["checkpoints"]:
-            if there["beacons"] and there["name"] in seen:
-                seen[there["name"]].append(start)
-        if document["messages"]:
+        for there in document.checkpoints:
+            if there.beacons and there.name in seen:
+                seen[there.name].append(start)
+        if document.messages:
             arrived.append(start)
     return Past(seen, arrived, habits, runs, partitions or {})
 
@@ -104,22 +104,23 @@ def read_habits(connection: Connection, definition: Definition, from_s: int, to_
     return habits_of(quarters, read_shares(connection, definition.name, shares, first_s, to_s) if shares else {})
 
 
-def judging_by(most: float, sources: Collection[str]) -> Callable[[Document], Document]:
+def judging_by(most: float, sources: Collection[str]) -> Callable[[Window], Window]:
     """Return a function that gives documents the verdict under this `sla.loss.max` (rules 10 and 18)."""
 
-    def of_side(side: Document, incomplete: frozenset[str]) -> Verdict:
-        messages, lost, verdict = side["messages"], side["lost"], cast("Verdict", side["verdict"])
+    def of_side(side: Window | SideCounts, nodes: Collection[str], incomplete: frozenset[str]) -> Verdict:
+        messages, lost = side.messages, side.lost or NONE_LOST
         if not messages:
-            return verdict
-        unsure = (lost["max"] + side["pending"]) / messages > most
-        is_complete = incomplete.isdisjoint(name for name in sources if name in side["nodes"])
-        return "loss" if lost["min"] / messages > most else "unknown" if unsure or not is_complete else "ok"
+            return side.verdict or "unknown"
+        unsure = (lost.max + (side.pending or 0)) / messages > most
+        is_complete = incomplete.isdisjoint(name for name in sources if name in nodes)
+        return "loss" if lost.min / messages > most else "unknown" if unsure or not is_complete else "ok"
 
-    def judged(document: Document) -> Document:
-        if not document["messages"]:
-            return document
-        incomplete = frozenset(node["name"] for node in document["nodes"] if not node["complete"])
-        sides = document.get("sides") or [{**document, "nodes": sources}]
-        return {**document, "verdict": worst(of_side(side, incomplete) for side in sides)}
+    def judged(window: Window) -> Window:
+        if not window.messages:
+            return window
+        incomplete = frozenset(node.name for node in window.nodes if not node.complete)
+        sides: list[tuple[Window | SideCounts, Collection[str]]] = [(side, side.nodes) for side in window.sides]
+        sides = sides or [(window, sources)]
+        return structs.replace(window, verdict=worst(of_side(side, nodes, incomplete) for side, nodes in sides))
 
     return judged

@@ -27,7 +27,6 @@ from alerting.rules.windows import Row, WindowReader, Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import MAX_OF, Severity
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.flow import Flow
 from lagloss_server.rules.group_progress import PartitionNow, newest
 from lagloss_server.rules.runs import DagRun
 
@@ -192,8 +191,7 @@ class Replay:
             newest_end_s=self._newest_end_s,
             newest_s={name: past.seen[name][count - 1] for name, count in newest.items() if count},
             came_from_s={
-                source: {start: float(start) for start in arrived}
-                for source in Flow(self._definition.spec.nodes).sources
+                source: {start: float(start) for start in arrived} for source in self._definition.graph.sources
             },
             habits=past.habits,
             partitions=past.partitions_at(now_s),

@@ -23,7 +23,7 @@ from lagloss_server.incidents import incident as incidents
 from lagloss_server.incidents import receiver_check
 from lagloss_server.incidents import response_times as incident_times
 from lagloss_server.incidents.changes import read_record
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.settings import Settings
 from lagloss_server.store.audit import note_look
 from lagloss_server.times import moment, parse_time_s

@@ -15,7 +15,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.queries.named_messages import NamedMessage
 from lagloss_server.rules.rollup import PartSums
 from lagloss_server.rules.traits import Of
@@ -65,13 +65,13 @@ class IncidentEvidence:
         }
 
 
-def suffering(documents: Sequence[Document]) -> list[Document]:
+def suffering(windows: Sequence[Window]) -> list[Document]:
     """Return what became of the messages due at each destination over some windows, those with the most lost, late or
     dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
-    windows: defaultdict[str, list[PartSums]] = defaultdict(list)
-    for there in (there for document in documents for there in document["destinations"]):
-        windows[there["name"]].append(PartSums.of_window(there, Sketch()))
-    totals = {name: PartSums.merged(parts) for name, parts in windows.items()}
+    found: defaultdict[str, list[PartSums]] = defaultdict(list)
+    for there in (there for window in windows for there in window.destinations):
+        found[there.name].append(PartSums.of_part(there, Sketch()))
+    totals = {name: PartSums.merged(parts) for name, parts in found.items()}
     worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
     return [
         {

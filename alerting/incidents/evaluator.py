@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import structlog
+from msgspec import structs
 from sqlalchemy import Connection
 from sqlalchemy.exc import InterfaceError, OperationalError
 
@@ -32,7 +33,7 @@ from alerting.views.window_cache import read_lossy
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.blame import read_blame
 from lagloss_server.queries.named_messages import NamedMessage, PickedKind, of_kind, read_picked
 from lagloss_server.rules.facts import MAX_NAMES
@@ -427,14 +428,14 @@ class _Work:
         """Collect evidence of the newest breached windows: places (`places`, if the rule has found them), and the
         newest losses."""
         starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
-        documents = self.store.closed_windows(self.pipeline, starts)
-        newest = documents[-1] if documents else None
+        windows = self.store.closed_windows(self.pipeline, starts)
+        newest = windows[-1] if windows else None
         return IncidentEvidence(
-            where=places or rule.where(documents),
-            destinations=suffering(documents),
+            where=places or rule.where(windows),
+            destinations=suffering(windows),
             examples=self._examples(rule, starts[-1]) or self._picked(rule, starts),
-            messages=newest["messages"] if newest else None,
-            lost=newest["lost"] if newest else None,
+            messages=newest.messages if newest else None,
+            lost=structs.asdict(newest.lost) if newest and newest.lost else None,
             blame=self._blame(rule.kind, starts),
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from alerting.rules.base import Document, Rule, Unit
+from alerting.rules.base import Rule, Unit
 from alerting.rules.blind import blind_rules
 from alerting.rules.budget import budget_rules
 from alerting.rules.jobs import job_rules
@@ -18,9 +18,8 @@ from alerting.rules.uncertain import uncertain_loss_rules
 from alerting.rules.unusual import unusual_rules
 from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
 
-__all__ = ["Document", "Rule", "Unit", "reader_of", "rules_of"]
+__all__ = ["Rule", "Unit", "reader_of", "rules_of"]
 
 
 def rules_of(definition: Definition) -> list[Rule]:
@@ -45,4 +44,4 @@ def reader_of(definition: Definition, rules: Iterable[Rule] | None = None) -> Wi
     """Return the reader of the numbers that a pipeline's rules need of its windows."""
     rules = rules_of(definition) if rules is None else list(rules)
     measures = [measure for rule in rules for measure in rule.reads]
-    return WindowReader.of(Graph(definition), measures, [name for rule in rules for name in rule.watches])
+    return WindowReader.of(definition.graph, measures, [name for rule in rules for name in rule.watches])

@@ -6,18 +6,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lagloss_server.model.matchers import PlaceKind
+from lagloss_server.model.place import Place
 
 SHOWN_WINDOWS: Final = 15
 """Newest breached windows of an incident whose documents are searched for its places."""
 
 
 @dataclass(frozen=True, slots=True)
-class BreachPlace:
+class BreachPlace(Place):
     """Place of a breach. `share` of the whole, where it is known; `lost`: messages, of a loss."""
 
-    kind: PlaceKind
-    name: str
     share: float | None
     text: str
     lost: int | None = None

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from lagloss_server.model.alert_rules import Severity
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
+from lagloss_server.model.window import Window
 
 Unit = Literal["ratio", "ms", "s", "times", "messages"]
-Document = dict[str, Any]
 
 
 class Rule(Protocol):
@@ -55,7 +55,7 @@ class Rule(Protocol):
         though no window is closed and no report comes; inf if it goes by windows alone."""
         ...
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         """Return the places of the breach, worst first. `breached`: documents of the newest breached windows, oldest
         first."""
         ...
@@ -74,7 +74,7 @@ class PlacedRule:
     kind: str
     severity: Severity
     target: float
-    place: RulePlace | None = None
+    place: Place | None = None
     watches: tuple[str, ...] = ()
     inhibited_by: tuple[str, ...] = ()
 

@@ -14,14 +14,15 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
-from alerting.rules.counting import OutOf, WindowRun, by_the_clock, of_last
+from alerting.rules.base import Unit
+from alerting.rules.counting import OutOf, WindowSlice, by_the_clock, of_last
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import BLIND, SEEING
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.window import Window
 from lagloss_server.rules.freshness import STALE_AFTER_S, stale_after_s
 
 _DAY_S: Final = 86_400
@@ -49,19 +50,19 @@ class Reporting:
         return (self.out_of.breaches - 1) / self.out_of.of
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        evidence = stretch.windows.column("evidence")
+        recent = WindowSlice.of(view, self.out_of.of)
+        evidence = recent.windows.column("evidence")
         blind = evidence == BLIND
         counted = np.minimum(np.arange(len(blind)) + 1, self.out_of.of)
-        return self.out_of.assess(stretch, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
+        return self.out_of.assess(recent, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
 
     def due_s(self, view: PipelineView) -> float:
         return math.inf
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         windows: dict[str, int] = {}
         for window in breached:
-            for reason in window["reasons"]:
+            for reason in window.reasons:
                 kind, _, node = reason.partition(":")
                 if kind == "evidence":
                     windows[node] = windows.get(node, 0) + 1
@@ -101,7 +102,7 @@ class ClosingHealth:
     def due_s(self, view: PipelineView) -> float:
         return math.inf if view.newest_end_s is None else max(view.newest_end_s, view.watched_since_s) + self.target
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -140,7 +141,7 @@ class ReportsHealth:
     def due_s(self, view: PipelineView) -> float:
         return math.inf  # nodes that fall silent are found for all pipelines at once: see `watch_list`
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:

@@ -18,8 +18,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
-from alerting.rules.counting import WindowRun
+from alerting.rules.base import Unit
+from alerting.rules.counting import WindowSlice
 from alerting.rules.measures import Measure
 from alerting.rules.places import lag_places, loss_places
 from alerting.rules.view import PipelineView
@@ -29,6 +29,7 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
+from lagloss_server.model.window import Window
 from lagloss_server.rules.error_budget import BURN_SPANS, BurnSpans, Objective, bad_of, budget_of
 
 LONGEST_S: Final = max(spans.long_s for spans in BURN_SPANS)
@@ -69,17 +70,17 @@ class BurnRate:
         return self.spans.times
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, 1)
-        if not len(stretch.windows):
+        recent = WindowSlice.of(view, 1)
+        if not len(recent.windows):
             return Assessment((), {}, ())
-        long = short = self._burn_rates(view, self.spans.short_s, stretch.first)
+        long = short = self._burn_rates(view, self.spans.short_s, recent.first)
         burning: Flags = short > self.target
         if burning.any():  # else the long span, which reaches far back, need not be read
-            long = self._burn_rates(view, self.spans.long_s, stretch.first)
-            many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
-            history_s = stretch.windows.starts + WINDOW_S - view.windows.first_s()
+            long = self._burn_rates(view, self.spans.long_s, recent.first)
+            many = view.windows.sums_over("messages", self.spans.long_s, recent.first) >= self.min_messages
+            history_s = recent.windows.starts + WINDOW_S - view.windows.first_s()
             burning &= (long > self.target) & many & (history_s >= self.spans.short_s)
-        return stretch.assessment(burning, long, ~burning & self._known(stretch), self.resolve_after)
+        return recent.assessment(burning, long, ~burning & self._known(recent), self.resolve_after)
 
     def _burn_rates(self, view: PipelineView, span_s: int, first: int) -> Floats:
         """Return the burn rate of each window from position `first` on, over the span that ends with it; 0 without
@@ -88,18 +89,18 @@ class BurnRate:
         rates: Floats = bad / np.maximum(of, 1) / self.budget
         return rates
 
-    def _known(self, stretch: WindowRun) -> Flags:
+    def _known(self, recent: WindowSlice) -> Flags:
         """Return the windows with a known outcome of their messages: not known to be lost is not known to be good."""
         if self.objective == "loss":
-            known: Flags = stretch.windows.column("verdict") != UNKNOWN
+            known: Flags = recent.windows.column("verdict") != UNKNOWN
             return known
-        knows: Flags = (stretch.windows.column("on_time_of") > 0) | (stretch.windows.column("messages") == 0)
+        knows: Flags = (recent.windows.column("on_time_of") > 0) | (recent.windows.column("messages") == 0)
         return knows
 
     def due_s(self, view: PipelineView) -> float:
         return math.inf
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return loss_places(breached) if self.objective == "loss" else lag_places(breached)
 
     def text(self, value: float) -> str:

@@ -19,8 +19,10 @@ from alerting.rules.windows import Flags, Floats, Ints, Windows
 
 
 @dataclass(frozen=True, slots=True)
-class WindowRun:
-    """The windows that a view speaks of, from position `seen` on, after enough earlier ones for their k of n. `first`:
+class WindowSlice:
+    """A part of the array of a view's windows, by position: no time range, since minutes without a window take no room.
+
+    The windows that a view speaks of, from position `seen` on, after enough earlier ones for their k of n. `first`:
     position of the first of them all among the view's windows."""
 
     windows: Windows
@@ -28,7 +30,7 @@ class WindowRun:
     seen: int
 
     @classmethod
-    def of(cls, view: PipelineView, n: int) -> WindowRun:
+    def of(cls, view: PipelineView, n: int) -> WindowSlice:
         news = view.windows.first_at(view.news_from_s) - (n - 1)  # what is later may make up a breach with these
         seen = max(view.windows.first_at(view.seen_from_s), news)
         first = max(0, seen - n + 1)
@@ -86,12 +88,12 @@ def _prefix_sums(counts: Ints | Flags) -> Ints:
 MESSAGES: Final = Measure("messages")
 
 
-def counts(stretch: WindowRun, measure: Measure) -> Ints:
+def counts(recent: WindowSlice, measure: Measure) -> Ints:
     """Return a count by window; 0 where it is not known."""
     if measure.place is None and measure.what != "corrupted":
-        column: Ints = stretch.windows.column(measure.name)
+        column: Ints = recent.windows.column(measure.name)
         return column
-    return np.nan_to_num(stretch.windows.read(measure)).astype(np.int64)
+    return np.nan_to_num(recent.windows.read(measure)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,28 +105,28 @@ class OutOf:
     min_messages: int
     resolve_after: int
 
-    def enough(self, stretch: WindowRun, of: Measure = MESSAGES) -> Flags:
+    def enough(self, recent: WindowSlice, of: Measure = MESSAGES) -> Flags:
         """Return the windows whose n windows hold enough messages for a judgement."""
-        return of_last(self.of, counts(stretch, of)) >= self.min_messages
+        return of_last(self.of, counts(recent, of)) >= self.min_messages
 
-    def breach_at(self, stretch: WindowRun, breaching: Flags, of: Measure = MESSAGES) -> Flags:
-        return breaching & self.enough(stretch, of) & (of_last(self.of, breaching) >= self.breaches)
+    def breach_at(self, recent: WindowSlice, breaching: Flags, of: Measure = MESSAGES) -> Flags:
+        return breaching & self.enough(recent, of) & (of_last(self.of, breaching) >= self.breaches)
 
-    def begun(self, stretch: WindowRun, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
+    def begun(self, recent: WindowSlice, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
         """Return the breaching ones of the newest windows, where they are too few; None if one of them makes up a
         breach."""
-        first = max(stretch.seen, len(breaching) - self.of)
+        first = max(recent.seen, len(breaching) - self.of)
         at = first + np.flatnonzero(breaching[first:])
         if not 0 < len(at) < self.breaches or breaches[at].any():
             return None
-        starts = stretch.windows.starts[at]
+        starts = recent.windows.starts[at]
         return PendingBreach(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
 
-    def assess(self, stretch: WindowRun, breaching: Flags, values: Floats, good: Flags) -> Assessment:
+    def assess(self, recent: WindowSlice, breaching: Flags, values: Floats, good: Flags) -> Assessment:
         """Assess a rule that is nothing but k of n."""
-        found = making_up(self.of, breaching, self.breach_at(stretch, breaching))
-        begun = self.begun(stretch, breaching, found, values)
-        return stretch.assessment(found, values, good, self.resolve_after, begun)
+        found = making_up(self.of, breaching, self.breach_at(recent, breaching))
+        begun = self.begun(recent, breaching, found, values)
+        return recent.assessment(found, values, good, self.resolve_after, begun)
 
 
 def by_the_clock(

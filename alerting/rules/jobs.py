@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, Unit
+from alerting.rules.base import Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.habits import SIGMA_OF_MAD, SPREADS
 from alerting.rules.measures import Measure
@@ -22,6 +22,8 @@ from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Window
 from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, hour_s, why_bad
 
 KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
@@ -51,7 +53,7 @@ class _JobRule:
     def due_s(self, view: PipelineView) -> float:
         return view.now_s  # runs are reported at any time
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def _runs(self, view: PipelineView) -> list[DagRun]:
@@ -62,11 +64,11 @@ class _JobRule:
         return [to_s for to_s in expected_hours(self.job, runs, view.now_s) if to_s > view.now_s - HORIZON_S]
 
     def _breach(
-        self, view: PipelineView, value: float, text: str, hours: Iterable[tuple[int, int]], *, is_ticket: bool = False
+        self, view: PipelineView, value: float, text: str, hours: Iterable[TimeRange], *, is_ticket: bool = False
     ) -> Assessment:
         """Return this minute as a breach, whose text ends with the hours and the records that wait."""
-        spans = sorted(hours)
-        said = f"{text}; {waiting_words(view, spans)}" if spans else text
+        waiting = sorted(hours)
+        said = f"{text}; {waiting_words(view, waiting)}" if waiting else text
         node = self.job.node
         places = (BreachPlace("node", node, None, text),) if node else ()
         minute = view.this_minute_s
@@ -80,10 +82,10 @@ class _JobRule:
             texts={minute: said},
         )
 
-    def _span(self, runs: Sequence[DagRun], to_s: int) -> tuple[int, int]:
+    def _hour(self, runs: Sequence[DagRun], to_s: int) -> TimeRange:
         """Return the hour that ends then: that of its run, if it has one."""
-        found = [(run.from_s, run.to_s) for run in runs if run.to_s == to_s]
-        return found[-1] if found else (to_s - hour_s(self.job, runs), to_s)
+        found = [run.hour for run in runs if run.to_s == to_s]
+        return found[-1] if found else TimeRange(to_s - hour_s(self.job, runs), to_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class DeadlineMissed(_JobRule):
         newest = [run for run in runs if run.to_s == late[-1]]
         state = f"its run is {newest[-1].state}" if newest else "no run of it has begun"
         text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the hour; {state}"
-        return self._breach(view, view.now_s - late[0], text, [self._span(runs, to_s) for to_s in late])
+        return self._breach(view, view.now_s - late[0], text, [self._hour(runs, to_s) for to_s in late])
 
     def text(self, value: float) -> str:
         since, limit = fmt.against(fmt.duration_s, value, self.target)
@@ -148,8 +150,8 @@ class RunFailed(_JobRule):
         run, why = bad[-1]
         since_s = view.now_s - min(run.failed_ms or run.ended_ms or 0 for run, _ in bad) / 1_000
         is_ticket = all(run.state == "success" for run, _ in bad)
-        spans = [(run.from_s, run.to_s) for run, _ in bad]
-        return self._breach(view, max(0.0, since_s), f"{run.dag}: {why}", spans, is_ticket=is_ticket)
+        hours = [run.hour for run, _ in bad]
+        return self._breach(view, max(0.0, since_s), f"{run.dag}: {why}", hours, is_ticket=is_ticket)
 
     def text(self, value: float) -> str:
         return f"a run of {self.job.dag} failed {fmt.duration_s(value)} ago, and its hour has no result"
@@ -182,7 +184,7 @@ class OutputStale(_JobRule):
         limit_s = self.target if self.is_given else self.target + max(0, beyond_s)
         if age_s <= limit_s:
             return by_the_clock(view, age_s, False)
-        hours = [self._span(runs, to_s) for to_s in self._hours(view, runs) if to_s > newest_s]
+        hours = [self._hour(runs, to_s) for to_s in self._hours(view, runs) if to_s > newest_s]
         return self._breach(view, age_s, self._text(age_s, limit_s), hours)
 
     def text(self, value: float) -> str:
@@ -227,27 +229,27 @@ class RunLate(_JobRule):
             f"{self.job.dag} has no result {fmt.duration_s(waits_s)} after the hour, "
             f"usually there after {fmt.duration_s(usual_s)}"
         )
-        return self._breach(view, waits_s / usual_s, text, [self._span(runs, hours[-1])])
+        return self._breach(view, waits_s / usual_s, text, [self._hour(runs, hours[-1])])
 
     def text(self, value: float) -> str:
         took, limit = fmt.amount(value, "times"), fmt.amount(self.target, "times")
         return f"{self.job.dag} takes {took} its usual time, limit {limit}"
 
 
-def waiting_words(view: PipelineView, spans: Sequence[tuple[int, int]]) -> str:
+def waiting_words(view: PipelineView, hours: Sequence[TimeRange]) -> str:
     """Return the hours that wait, the newest by name, and how many records came in at them: `12,000 records of
     11:00–12:00 and 2 hours before wait`."""
-    from_s, to_s = spans[-1]
-    earlier = f" and {fmt.counted(len(spans) - 1, 'hour')} before" if len(spans) > 1 else ""
-    hour = f"{fmt.clock(from_s, date=True)}–{fmt.clock(to_s)} UTC{earlier}"
+    earlier = f" and {fmt.counted(len(hours) - 1, 'hour')} before" if len(hours) > 1 else ""
+    newest = f"{fmt.clock(hours[-1].from_s, date=True)}–{fmt.clock(hours[-1].to_s)} UTC{earlier}"
     windows = records = 0
-    counted_to_s = spans[0][0]
-    for begin, end in spans:
-        more, messages = view.windows.sum_between("messages", max(begin, counted_to_s), max(end, counted_to_s))
-        windows, records, counted_to_s = windows + more, records + messages, max(end, counted_to_s)
+    counted_to_s = hours[0].from_s
+    for hour in hours:
+        to_s = max(hour.to_s, counted_to_s)
+        more, messages = view.windows.sum_between("messages", max(hour.from_s, counted_to_s), to_s)
+        windows, records, counted_to_s = windows + more, records + messages, to_s
     if not windows:
-        return f"the hour {hour} waits, none of its windows is closed"
-    return f"{fmt.counted(records, 'record')} of {hour} {'waits' if records == 1 else 'wait'}"
+        return f"the hour {newest} waits, none of its windows is closed"
+    return f"{fmt.counted(records, 'record')} of {newest} {'waits' if records == 1 else 'wait'}"
 
 
 def _good(runs: Iterable[DagRun]) -> list[DagRun]:

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Final, Literal
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
-from alerting.rules.counting import OutOf, WindowRun
+from alerting.rules.base import PlacedRule, Unit
+from alerting.rules.counting import OutOf, WindowSlice
 from alerting.rules.loss import loss_rules
 from alerting.rules.measures import Measure, covered_by, own_targets, placed
 from alerting.rules.places import lag_places
@@ -22,8 +22,8 @@ from alerting.rules.windows import IDLE, Flags, Floats
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.rule_places import RulePlace
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.place import Place
+from lagloss_server.model.window import HeldPercentile, Window
 from lagloss_server.rules.error_budget import on_time_target
 from lagloss_server.rules.sla import held_percentile
 
@@ -55,11 +55,11 @@ class LagRule(PlacedRule):
         return (self.lag,)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        lags = stretch.windows.read(self.lag)
-        return self.out_of.assess(stretch, lags > self.target, lags, (lags <= self.target) | _empty(stretch, lags))
+        recent = WindowSlice.of(view, self.out_of.of)
+        lags = recent.windows.read(self.lag)
+        return self.out_of.assess(recent, lags > self.target, lags, (lags <= self.target) | _empty(recent, lags))
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         if self.place is None:
             return lag_places(breached)
         return [BreachPlace(self.place.kind, self.place.name, None, self.what)]
@@ -86,14 +86,14 @@ class OnTime(PlacedRule):
         return Measure("on_time", self.place), Measure("on_time_of", self.place)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        on_time, of = (stretch.windows.read(measure) for measure in self.reads)
+        recent = WindowSlice.of(view, self.out_of.of)
+        on_time, of = (recent.windows.read(measure) for measure in self.reads)
         shares = np.where(of > 0, on_time / np.maximum(of, 1), np.nan)
         return self.out_of.assess(
-            stretch, shares < self.target, shares, (shares >= self.target) | _empty(stretch, shares)
+            recent, shares < self.target, shares, (shares >= self.target) | _empty(recent, shares)
         )
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return lag_places(breached)
 
     def text(self, value: float) -> str:
@@ -134,7 +134,7 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
     return rules
 
 
-def _lag_rule(definition: Definition, place: RulePlace | None, settings: LagAlert) -> LagRule | OnTime:
+def _lag_rule(definition: Definition, place: Place | None, settings: LagAlert) -> LagRule | OnTime:
     sla = definition.spec.sla
     common: dict[str, Any] = {
         "severity": settings.severity,
@@ -153,8 +153,8 @@ def _lag_rule(definition: Definition, place: RulePlace | None, settings: LagAler
     return LagRule(what=f"{what} {percentile}", target=target, percentile=percentile, **common)
 
 
-def _empty(stretch: WindowRun, values: Floats) -> Flags:
+def _empty(recent: WindowSlice, values: Floats) -> Flags:
     """Return the windows without a value because no message came in."""
-    empty = (stretch.windows.column("verdict") == IDLE) | (stretch.windows.column("messages") == 0)
+    empty = (recent.windows.column("verdict") == IDLE) | (recent.windows.column("messages") == 0)
     none: Flags = np.isnan(values) & empty
     return none

@@ -14,8 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
-from alerting.rules.counting import OutOf, WindowRun, counts, making_up
+from alerting.rules.base import PlacedRule, Unit
+from alerting.rules.counting import OutOf, WindowSlice, counts, making_up
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
 from alerting.rules.places import loss_places
 from alerting.rules.view import PipelineView
@@ -23,7 +23,8 @@ from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats, Ints
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LossPage
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
+from lagloss_server.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,31 +58,31 @@ class LossRule(PlacedRule):
         return messages_at(self.place)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, 1 if self.page is None else self.page.of)
-        lost, of = counts(stretch, self._lost), counts(stretch, self._of)
+        recent = WindowSlice.of(view, 1 if self.page is None else self.page.of)
+        lost, of = counts(recent, self._lost), counts(recent, self._of)
         ratios: Floats = lost / np.maximum(of, 1)
         lossy = ratios > self.target
-        good = self._good(stretch, lossy, of)
-        pages = self._pages(stretch, lossy, lost, ratios)
-        return stretch.assessment(lossy, ratios, good, self.resolve_after, tickets=~pages)
+        good = self._good(recent, lossy, of)
+        pages = self._pages(recent, lossy, lost, ratios)
+        return recent.assessment(lossy, ratios, good, self.resolve_after, tickets=~pages)
 
-    def _good(self, stretch: WindowRun, lossy: Flags, of: Ints) -> Flags:
+    def _good(self, recent: WindowSlice, lossy: Flags, of: Ints) -> Flags:
         """Return the windows that are known to be good here: also those whose loss is elsewhere alone."""
-        verdicts = stretch.windows.column("verdict")
+        verdicts = recent.windows.column("verdict")
         elsewhere = (verdicts == LOSS) & ~lossy
-        unsure = counts(stretch, self._lost_max) + (stretch.windows.column("pending") if self.place is None else 0)
+        unsure = counts(recent, self._lost_max) + (recent.windows.column("pending") if self.place is None else 0)
         good: Flags = np.isin(verdicts, (OK, IDLE)) | (elsewhere & (unsure <= self.target * of))
         return good & ~lossy
 
-    def _pages(self, stretch: WindowRun, lossy: Flags, lost: Ints, ratios: Floats) -> Flags:
+    def _pages(self, recent: WindowSlice, lossy: Flags, lost: Ints, ratios: Floats) -> Flags:
         page = self.page
         if page is None:
             return np.zeros(len(lossy), np.bool_)
         out_of = OutOf(page.breaches, page.of, page.min_messages, self.resolve_after)
-        at_once = (ratios > page.at_once) & out_of.enough(stretch, self._of) | (lost > page.lost_messages)
-        return making_up(page.of, lossy, out_of.breach_at(stretch, lossy, self._of)) | (lossy & at_once)
+        at_once = (ratios > page.at_once) & out_of.enough(recent, self._of) | (lost > page.lost_messages)
+        return making_up(page.of, lossy, out_of.breach_at(recent, lossy, self._of)) | (lossy & at_once)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return loss_places(breached, self.within)
 
     def text(self, value: float) -> str:
@@ -109,13 +110,13 @@ def loss_rules(definition: Definition) -> list[LossRule]:
     return found
 
 
-def messages_at(place: RulePlace | None) -> Measure:
+def messages_at(place: Place | None) -> Measure:
     """Return the messages that a loss is a share of: those due at a destination or of a side, of other places those of
     the pipeline."""
     return Measure("messages", place if place is not None and place.kind in ("destination", "side") else None)
 
 
-def _there(place: RulePlace | None) -> str:
+def _there(place: Place | None) -> str:
     if place is None:
         return ""
     return f"due at {place} " if place.kind == "destination" else f"at {place} "

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.flow import Flow
-from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
-from lagloss_server.model.window_result import HeldPercentile
+from lagloss_server.model.graph import node_of
+from lagloss_server.model.place import Place, ends_of
+from lagloss_server.model.rule_places import of_pipeline, spread
+from lagloss_server.model.window import HeldPercentile, LinkCounts, NodeCounts, Window, on_time_counts
 
-Document = Mapping[str, Any]
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
 What = Count | HeldPercentile | Literal["on_time", "on_time_of", "lowest_p50"]
 
@@ -31,29 +32,27 @@ class Measure:
     """
 
     what: What
-    place: RulePlace | None = None
+    place: Place | None = None
 
     @property
     def name(self) -> str:
         return self.what if self.place is None else f"{self.what} {self.place}"
 
-    def of(self, document: Document) -> float | None:
+    def of(self, window: Window) -> float | None:
         """Return the number; None where it is not known, or there was no message to measure."""
         if self.place is None:
-            value = _of_pipeline(self.what, document)
+            value = _of_pipeline(self.what, window)
         else:
-            value = _AT[self.place.kind](self.what, self.place.name, document)
+            value = _AT[self.place.kind](self.what, self.place.name, window)
         return None if value is None else float(value)
 
 
-def placed(
-    definition: Definition, kind: str, with_targets: Iterable[RulePlace] = ()
-) -> list[tuple[RulePlace | None, Any]]:
+def placed(definition: Definition, kind: str, with_targets: Iterable[Place] = ()) -> list[tuple[Place | None, Any]]:
     """Return the places of the rules of a kind (`dead-letters`), each with its settings; None is the whole pipeline."""
-    return spread(_settings(definition, kind), Flow(definition.spec.nodes), with_targets)
+    return spread(_settings(definition, kind), definition.graph, with_targets)
 
 
-def covered_by(definition: Definition, kind: str, place: RulePlace | None) -> tuple[str, ...]:
+def covered_by(definition: Definition, kind: str, place: Place | None) -> tuple[str, ...]:
     """Return what a rule about a place is inhibited by: the rule of the whole pipeline, if there is one."""
     has_one = of_pipeline(_settings(definition, kind)) is not None
     return (kind,) if has_one and place is not None else ()
@@ -63,14 +62,14 @@ def _settings(definition: Definition, kind: str) -> Any:
     return getattr(definition.spec.alerts, kind.replace("-", "_"))
 
 
-def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[str] | None:
+def labels_within(definition: Definition, place: Place | None) -> frozenset[str] | None:
     """Return the labels (`node mid`, `link a->b`) of the places at which a message of this one can go missing: that
     itself, or those of a destination's part of the graph. None: anywhere."""
     if place is None or place.kind == "checkpoint":
         return None
     if place.kind in ("node", "link"):
-        return frozenset({str(place), f"retrier {place.name}"})
-    graph = Graph(definition)
+        return frozenset({place.label, Place("retrier", place.name).label})
+    graph = definition.graph
     if place.kind == "side":
         part = graph.side_of(place.name).mask
     else:
@@ -78,88 +77,87 @@ def labels_within(definition: Definition, place: RulePlace | None) -> frozenset[
     return frozenset(found.label for found in graph.places if found.origin & part)
 
 
-def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[RulePlace]:
+def own_targets(definition: Definition, of: Literal["loss", "lag"]) -> list[Place]:
     """Return the destinations that have a target of their own. Where the graph has several sides, a loss is also that
     of a side, and a lag that of a destination: that of many messages on one side would hide that of few on another."""
-    given, graph = definition.spec.sla.destinations, Graph(definition)
-    found = [RulePlace("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
+    given, graph = definition.spec.sla.destinations, definition.graph
+    found = [Place("destination", name) for name, sla in given.items() if getattr(sla, of) is not None]
     if len(graph.sides) == 1:
         return found
     if of == "loss":
-        return [*found, *(RulePlace("side", side.name) for side in graph.sides)]
-    return [RulePlace("destination", there.name) for there in graph.destinations]
+        return [*found, *(Place("side", side.name) for side in graph.sides)]
+    return [Place("destination", there.name) for there in graph.destinations]
 
 
-def _of_pipeline(what: What, document: Document) -> float | None:
+def _of_pipeline(what: What, window: Window) -> float | None:
     if what in ("p50", "p95", "p99"):
-        return _number(document["e2e_lag_ms"], what)
+        return _number(window.e2e_lag_ms, what)
     if what == "lowest_p50":
-        medians = [there["lag_ms"]["p50"] for there in document["checkpoints"]]
+        medians = [there.lag_ms.p50 for there in window.checkpoints]
         return min((lag for lag in medians if lag is not None), default=None)
     if what in ("lost_min", "lost_max"):
-        return _number(document["lost"], what.removeprefix("lost_"))
+        return _number(window.lost, what.removeprefix("lost_"))
     if what == "duplicates":
-        return max((there["duplicates"] or 0 for there in document["checkpoints"]), default=0)
+        return max((there.duplicates or 0 for there in window.checkpoints), default=0)
     if what == "corrupted":
-        found = [link["corrupted"] for link in document["links"] if link["corrupted"] is not None]
+        found = [link.corrupted for link in window.links if link.corrupted is not None]
         return sum(found) if found else None
-    return _number(document, what)
+    return _number(window, what)
 
 
-def _at_destination(what: What, name: str, document: Document) -> float | None:
-    there = _row(document["destinations"], "name", name)
+def _at_destination(what: What, name: str, window: Window) -> float | None:
+    there = _row(window.destinations, name)
     if there is None:
         return None
     if what in ("p50", "p95", "p99"):
-        return _number(there["e2e_lag_ms"], what)
+        return _number(there.e2e_lag_ms, what)
     if what in ("lost_min", "lost_max"):
-        return _number(there["lost"], what.removeprefix("lost_"))
+        return _number(there.lost, what.removeprefix("lost_"))
     if what in ("on_time", "on_time_of"):
-        of, share = there["due"] - there["filtered"] - there["dead"], there["on_time_share"]
-        return of if what == "on_time_of" else 0 if share is None else round(share * of)
+        return there.on_time_of if what == "on_time_of" else on_time_counts(there)[0]
     return _number(there, "due" if what == "messages" else what)
 
 
-def _at_side(what: What, name: str, document: Document) -> float | None:
-    there = _row(document.get("sides", ()), "name", name)
+def _at_side(what: What, name: str, window: Window) -> float | None:
+    there = _row(window.sides, name)
     if there is None:
         return None
     if what in ("lost_min", "lost_max"):
-        return None if there["lost"] is None else _number(there["lost"], what.removeprefix("lost_"))
+        return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
     return _number(there, what)
 
 
-def _at_node(what: What, name: str, document: Document) -> float | None:
+def _at_node(what: What, name: str, window: Window) -> float | None:
     if what in ("messages", "dead", "filtered"):
-        return _beacons(document, f"{name}.{_POINT_OF[what]}")
+        return _beacons(window, f"{name}.{_POINT_OF[what]}")
     if what == "duplicates":
-        own = [there for there in document["checkpoints"] if node_of(there["name"]) == name]
-        return max((there["duplicates"] or 0 for there in own), default=0)
-    there = _row(document["nodes"], "name", name)
+        own = [there for there in window.checkpoints if node_of(there.name) == name]
+        return max((there.duplicates or 0 for there in own), default=0)
+    there = _row(window.nodes, name)
     return None if there is None else _lost_or_lag(what, there, "process_duration_p95_ms")
 
 
-def _at_link(what: What, name: str, document: Document) -> float | None:
-    source, _, target = name.partition("->")
+def _at_link(what: What, name: str, window: Window) -> float | None:
+    source, target = ends_of(name)
     if what == "messages":
         out = f"{source}.out"
-        return _beacons(document, f"{out}:{target}") or _beacons(document, out)
-    there = next((link for link in document["links"] if (link["from"], link["to"]) == (source, target)), None)
+        return _beacons(window, f"{out}:{target}") or _beacons(window, out)
+    there = _row(window.links, name)
     if there is None:
         return None
     return _number(there, what) if what == "corrupted" else _lost_or_lag(what, there, "queue_time_p95_ms")
 
 
-def _at_checkpoint(what: What, name: str, document: Document) -> float | None:
-    there = _row(document["checkpoints"], "name", name)
+def _at_checkpoint(what: What, name: str, window: Window) -> float | None:
+    there = _row(window.checkpoints, name)
     if what == "messages":
-        return 0 if there is None else there["beacons"]
+        return 0 if there is None else there.beacons
     if what == "duplicates":
-        return 0 if there is None else there["duplicates"] or 0
-    return None if there is None else _number(there["lag_ms"], what)
+        return 0 if there is None else there.duplicates or 0
+    return None if there is None else _number(there.lag_ms, what)
 
 
-_AT: Final[Mapping[str, Callable[[What, str, Document], float | None]]] = {
+_AT: Final[Mapping[str, Callable[[What, str, Window], float | None]]] = {
     "destination": _at_destination,
     "node": _at_node,
     "link": _at_link,
@@ -169,21 +167,29 @@ _AT: Final[Mapping[str, Callable[[What, str, Document], float | None]]] = {
 _POINT_OF: Final = {"messages": "in", "dead": "dead", "filtered": "filtered"}
 
 
-def _lost_or_lag(what: What, there: Document, lag: str) -> float | None:
+def _lost_or_lag(what: What, there: NodeCounts | LinkCounts, lag: str) -> float | None:
     if what not in ("lost_min", "lost_max"):
         return _number(there, lag)
-    return None if there["lost"] is None else _number(there["lost"], what.removeprefix("lost_"))
+    return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
 
 
-def _beacons(document: Document, checkpoint: str) -> float:
-    there = _row(document["checkpoints"], "name", checkpoint)
-    return 0.0 if there is None else float(there["beacons"])
+def _beacons(window: Window, checkpoint: str) -> float:
+    there = _row(window.checkpoints, checkpoint)
+    return 0.0 if there is None else float(there.beacons)
 
 
-def _row(rows: Iterable[Document], key: str, name: str) -> Document | None:
-    return next((row for row in rows if row[key] == name), None)
+class _Named(Protocol):
+    @property
+    def name(self) -> str: ...
 
 
-def _number(of: Document, key: str) -> float | None:
-    value = of[key]
+_Row = TypeVar("_Row", bound=_Named)
+
+
+def _row(rows: Iterable[_Row], name: str) -> _Row | None:
+    return next((row for row in rows if row.name == name), None)
+
+
+def _number(of: Struct | None, key: str) -> float | None:
+    value = getattr(of, key, None)
     return None if value is None else float(value)

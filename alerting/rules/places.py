@@ -6,22 +6,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from alerting.rules.assessment import BreachPlace
-from alerting.rules.base import Document
 from lagloss_server import format as fmt
-from lagloss_server.model.matchers import PlaceKind
+from lagloss_server.model.place import Place, PlaceKind, ends_of
+from lagloss_server.model.window import CheckpointCounts, LinkCounts, NodeCounts, Window
 
 _TIMES: Final = {"node": "process duration", "link": "queue time"}
 T = TypeVar("T")
 
 
-def loss_places(breached: Sequence[Document], within: Collection[str] | None = None) -> list[BreachPlace]:
+def loss_places(breached: Sequence[Window], within: Collection[str] | None = None) -> list[BreachPlace]:
     """Return the places of certain losses, with their share of all losses; of a rule about some places (`within`: their
     labels) only those, with their share of the losses there.
 
     A message may be lost at several places (branches), so the shares may add up to more than 1.
     """
-    lost = _sums(breached, lambda node: float(node["lost"]["min"]), lambda link: float(link["lost"]["min"]), within)
-    lost_all = sum(window["lost"]["min"] for window in breached) if within is None else sum(lost.values())
+    lost = _sums(breached, _lost_min, _lost_min, within)
+    lost_all = sum(window.lost_min for window in breached) if within is None else sum(lost.values())
 
     def place(kind: PlaceKind, name: str, count: float) -> BreachPlace:
         share = count / lost_all if lost_all else None
@@ -31,12 +31,16 @@ def loss_places(breached: Sequence[Document], within: Collection[str] | None = N
     return [place(kind, name, count) for (kind, name), count in _worst_first(lost)]
 
 
-def uncertain_places(breached: Sequence[Document], within: Collection[str] | None = None) -> list[BreachPlace]:
+def _lost_min(there: NodeCounts | LinkCounts) -> float:
+    return 0.0 if there.lost is None else float(there.lost.min)
+
+
+def uncertain_places(breached: Sequence[Window], within: Collection[str] | None = None) -> list[BreachPlace]:
     """Return where messages are overdue or perhaps lost, with the evidence that is missing: the account of the node
     whose beacons would show them, or progress of its input past them."""
 
-    def unsure(of: Document) -> float:
-        return float(of["lost"]["max"] - of["lost"]["min"])
+    def unsure(there: NodeCounts | LinkCounts) -> float:
+        return 0.0 if there.lost is None else float(there.lost.max - there.lost.min)
 
     found = _sums(breached, unsure, unsure, within)
     return [
@@ -50,13 +54,11 @@ def uncertain_places(breached: Sequence[Document], within: Collection[str] | Non
     ]
 
 
-def _missing_evidence(breached: Sequence[Document], kind: PlaceKind, name: str) -> str:
+def _missing_evidence(breached: Sequence[Window], kind: PlaceKind, name: str) -> str:
     """Say what evidence is missing of the messages at a node or on a link, over all these windows."""
-    node = name.partition("->")[2] if kind == "link" else name
-    incomplete = sum(f"evidence:{node}" in window["reasons"] for window in breached)
-    dead = dict.fromkeys(
-        crash["emitter"] for window in breached for crash in window["crashes"] if crash["node"] == node
-    )
+    node = ends_of(name)[1] if kind == "link" else name
+    incomplete = sum(f"evidence:{node}" in window.reasons for window in breached)
+    dead = dict.fromkeys(crash.emitter for window in breached for crash in window.crashes if crash.node == node)
     if not incomplete:
         at = f"{node}.in has" if kind == "link" else f"{node}'s exits have"
         return f"the account of node {node} is complete, but {at} not come past them"
@@ -65,22 +67,24 @@ def _missing_evidence(breached: Sequence[Document], kind: PlaceKind, name: str) 
     return f"the account of node {node} is incomplete in {incomplete} of {len(breached)} windows{died}{more}"
 
 
-def lag_places(breached: Sequence[Document]) -> list[BreachPlace]:
+def lag_places(breached: Sequence[Window]) -> list[BreachPlace]:
     """Return the places that take the time: nodes' process durations and links' queue times, with their share of the
     sum."""
-    took = _sums(breached, lambda node: node["process_duration_p95_ms"], lambda link: link["queue_time_p95_ms"])
+    took = _sums(breached, lambda node: node.process_duration_p95_ms, lambda link: link.queue_time_p95_ms)
     return [
         BreachPlace(kind, name, share, f"{_TIMES[kind]}, {fmt.percent(share)} of the lag")
         for (kind, name), share in shares(took)
     ]
 
 
-def checkpoint_places(breached: Sequence[Document], count: Callable[[Document], int], word: str) -> list[BreachPlace]:
+def checkpoint_places(
+    breached: Sequence[Window], count: Callable[[CheckpointCounts], int], word: str
+) -> list[BreachPlace]:
     """Return the checkpoints by their counts over all these windows."""
     counts: dict[str, float] = {}
     for window in breached:
-        for there in window["checkpoints"]:
-            counts[there["name"]] = counts.get(there["name"], 0) + count(there)
+        for there in window.checkpoints:
+            counts[there.name] = counts.get(there.name, 0) + count(there)
     return [
         BreachPlace("checkpoint", name, share, f"{fmt.count(counts[name])} {word}, {fmt.percent(share)} of them")
         for name, share in shares(counts)
@@ -98,20 +102,18 @@ def _worst_first(sums: Mapping[T, float]) -> list[tuple[T, float]]:
 
 
 def _sums(
-    breached: Sequence[Document],
-    of_node: Callable[[Document], float | None],
-    of_link: Callable[[Document], float | None],
+    breached: Sequence[Window],
+    of_node: Callable[[NodeCounts], float | None],
+    of_link: Callable[[LinkCounts], float | None],
     within: Collection[str] | None = None,
 ) -> dict[tuple[PlaceKind, str], float]:
     """Sum by place over all these windows, of those with these labels; an unknown value, or one below 0, does not
     count."""
     found: dict[tuple[PlaceKind, str], float] = {}
     for window in breached:
-        there: list[tuple[PlaceKind, str, float | None]] = [
-            ("node", node["name"], of_node(node)) for node in window["nodes"]
-        ]
-        there += [("link", f"{link['from']}->{link['to']}", of_link(link)) for link in window["links"]]
+        there: list[tuple[PlaceKind, str, float | None]] = [("node", node.name, of_node(node)) for node in window.nodes]
+        there += [("link", link.name, of_link(link)) for link in window.links]
         for kind, name, value in there:
-            if within is None or f"{kind} {name}" in within or f"retrier {name}" in within:
+            if within is None or Place(kind, name).label in within or Place("retrier", name).label in within:
                 found[kind, name] = found.get((kind, name), 0.0) + max(value or 0.0, 0.0)
     return found

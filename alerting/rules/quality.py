@@ -10,14 +10,14 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Rule, Unit
-from alerting.rules.counting import OutOf, WindowRun, by_the_clock
+from alerting.rules.base import PlacedRule, Rule, Unit
+from alerting.rules.counting import OutOf, WindowSlice, by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView, WaitingMessages
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.matchers import PlaceKind
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place, place_of
+from lagloss_server.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,17 +36,17 @@ class CorruptionRule(PlacedRule):
         return (Measure("corrupted", self.place),)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, 1)
-        corrupted = stretch.windows.read(Measure("corrupted", self.place))
-        return stretch.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
+        recent = WindowSlice.of(view, 1)
+        corrupted = recent.windows.read(Measure("corrupted", self.place))
+        return recent.assessment(corrupted > self.target, corrupted, corrupted <= self.target, self.resolve_after)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         found: dict[str, int] = {}
         for window in breached:
-            for link in window["links"]:
-                name = f"{link['from']}->{link['to']}"
-                if link["corrupted"] and (self.place is None or self.place.name == name):
-                    found[name] = found.get(name, 0) + link["corrupted"]
+            for link in window.links:
+                name = link.name
+                if link.corrupted and (self.place is None or self.place.name == name):
+                    found[name] = found.get(name, 0) + link.corrupted
         whole = sum(found.values())
         return [
             BreachPlace("link", name, count / whole, f"{fmt.count(count)} corrupted")
@@ -78,7 +78,7 @@ class PendingAge(PlacedRule):
     def _concerns(self, waiting: WaitingMessages) -> bool:
         return self.place is None or any(_place_of(label) == self.place for label in waiting.places)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -88,11 +88,11 @@ class PendingAge(PlacedRule):
 
 
 def _places(waiting: Sequence[WaitingMessages]) -> tuple[BreachPlace, ...]:
-    counts: dict[RulePlace, int] = {}
+    counts: dict[Place, int] = {}
     for each in waiting:
         for label in each.places:
-            place = _place_of(label)
-            counts[place] = counts.get(place, 0) + each.messages
+            if (place := _place_of(label)) is not None:
+                counts[place] = counts.get(place, 0) + each.messages
     messages = sum(each.messages for each in waiting)
     return tuple(
         BreachPlace(place.kind, place.name, count / messages, _pending_text(count, messages))
@@ -104,11 +104,10 @@ def _pending_text(count: int, messages: int) -> str:
     return f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them"
 
 
-def _place_of(label: str) -> RulePlace:
-    """Return the place of a label such as `link a->b`; a retrier is a node."""
-    word, _, name = label.partition(" ")
-    kind: PlaceKind = "link" if word == "link" else "node"
-    return RulePlace(kind, name)
+def _place_of(label: str) -> Place | None:
+    """Return the place of a label such as `link a->b`, None of another text; a retrier is a node."""
+    place = place_of(label)
+    return place if place is None or place.kind == "link" else Place("node", place.name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,18 +133,18 @@ class NegativeLag(PlacedRule):
         return Measure("lowest_p50") if self.place is None else Measure("p50", self.place)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.out_of.of)
-        lags = stretch.windows.read(self._lag)
-        empty = np.isnan(lags) & (stretch.windows.column("messages") == 0)
-        return self.out_of.assess(stretch, lags < self.target, lags, (lags >= self.target) | empty)
+        recent = WindowSlice.of(view, self.out_of.of)
+        lags = recent.windows.read(self._lag)
+        empty = np.isnan(lags) & (recent.windows.column("messages") == 0)
+        return self.out_of.assess(recent, lags < self.target, lags, (lags >= self.target) | empty)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         lowest: dict[str, float] = {}
         for window in breached:
-            for there in window["checkpoints"]:
-                lag = there["lag_ms"]["p50"]
-                if lag is not None and lag < self.target and (self.place is None or self.place.name == there["name"]):
-                    lowest[there["name"]] = min(lag, lowest.get(there["name"], 0.0))
+            for there in window.checkpoints:
+                lag = there.lag_ms.p50
+                if lag is not None and lag < self.target and (self.place is None or self.place.name == there.name):
+                    lowest[there.name] = min(lag, lowest.get(there.name, 0.0))
         return [
             BreachPlace("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
             for name, lag in sorted(lowest.items(), key=lambda found: found[1])

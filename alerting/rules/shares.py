@@ -13,14 +13,15 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
-from alerting.rules.counting import OutOf, WindowRun, counts, making_up, of_last
+from alerting.rules.base import PlacedRule, Unit
+from alerting.rules.counting import OutOf, WindowSlice, counts, making_up, of_last
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
 from alerting.rules.view import PipelineView
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
+from lagloss_server.model.window import CheckpointCounts, Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +54,19 @@ class ShareRule(PlacedRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         n = self.windows + self.out_of.of - 1
-        stretch = WindowRun.of(view, n)
-        bad, of = counts(stretch, self._bad), counts(stretch, self._of)
+        recent = WindowSlice.of(view, n)
+        bad, of = counts(recent, self._bad), counts(recent, self._of)
         bad_together = of_last(self.windows, bad)
         together = bad_together / np.maximum(of_last(self.windows, of), 1)
         above = (together > self.target) & (bad_together >= self.at_least)
         above &= of_last(n, of) >= self.out_of.min_messages
         own = bad > self.target * of
         breach_at = own & above & (of_last(self.out_of.of, above) >= self.out_of.breaches)
-        return stretch.assessment(making_up(n, own, breach_at), together, ~above, self.out_of.resolve_after)
+        return recent.assessment(making_up(n, own, breach_at), together, ~above, self.out_of.resolve_after)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         if self.kind == "duplicates":
-            places = checkpoint_places(breached, lambda there: there["duplicates"] or 0, "duplicates")
+            places = checkpoint_places(breached, lambda there: there.duplicates or 0, "duplicates")
         else:
             places = checkpoint_places(breached, _dead_letters, "dead letters")
         if self.place is None or self.place.kind == "destination":
@@ -99,5 +100,5 @@ def share_rules(definition: Definition) -> list[ShareRule]:
     return rules
 
 
-def _dead_letters(there: Document) -> int:
-    return int(there["beacons"]) if there["name"].endswith(".dead") else 0
+def _dead_letters(there: CheckpointCounts) -> int:
+    return int(there.beacons) if there.name.endswith(".dead") else 0

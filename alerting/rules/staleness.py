@@ -16,15 +16,16 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.graph import node_of
+from lagloss_server.model.place import Place
+from lagloss_server.model.window import Window
 from lagloss_server.rules.staleness import event_age_s
 
 
@@ -90,7 +91,7 @@ class Staleness(PlacedRule):
             return 0.0
         return view.now_s - min(came)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -101,8 +102,8 @@ class Staleness(PlacedRule):
 
 def staleness_rules(definition: Definition) -> list[Staleness]:
     """Return the rule of the delivery checkpoints, and one of each other that is given a target."""
-    graph, sla = Graph(definition), definition.spec.sla.staleness
-    given = [RulePlace("checkpoint", name) for name in graph.checkpoints if name in sla.checkpoints]
+    graph, sla = definition.graph, definition.spec.sla.staleness
+    given = [Place("checkpoint", name) for name in graph.checkpoints if name in sla.checkpoints]
     found = placed(definition, "staleness", given)
     single = {place.name for place, _ in found if place is not None}
     rules = []

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
+from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.window import Window
 from lagloss_server.rules.group_progress import GroupAtRisk, PartitionNow
 
 
@@ -54,7 +55,7 @@ class TimeToLoss(PlacedRule):
     def due_s(self, view: PipelineView) -> float:
         return math.inf  # partitions at risk are found for all pipelines at once: see `watch_list`
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:

@@ -14,8 +14,8 @@ from typing import ClassVar
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
-from alerting.rules.counting import WindowRun, counts, making_up, of_last
+from alerting.rules.base import PlacedRule, Unit
+from alerting.rules.counting import WindowSlice, counts, making_up, of_last
 from alerting.rules.loss import messages_at
 from alerting.rules.measures import Measure, covered_by, labels_within, own_targets, placed
 from alerting.rules.places import uncertain_places
@@ -24,6 +24,7 @@ from alerting.rules.windows import Flags
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
+from lagloss_server.model.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +54,16 @@ class UncertainLoss(PlacedRule):
         return Measure("pending", messages_at(self.place).place)
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.windows)
-        certain, most = (counts(stretch, bound) for bound in self._bounds)
-        unsure, of = most - certain, counts(stretch, messages_at(self.place))
+        recent = WindowSlice.of(view, self.windows)
+        certain, most = (counts(recent, bound) for bound in self._bounds)
+        unsure, of = most - certain, counts(recent, messages_at(self.place))
         together = of_last(self.windows, unsure) / np.maximum(of_last(self.windows, of), 1)
         own = unsure > self.target * of
         found = making_up(self.windows, own, own & (together > self.target))
-        good = ~(together > self.target) & _decided(counts(stretch, self._pending) > self.target * of)
-        return stretch.assessment(found, together, good & ~found, self.resolve_after)
+        good = ~(together > self.target) & _decided(counts(recent, self._pending) > self.target * of)
+        return recent.assessment(found, together, good & ~found, self.resolve_after)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return uncertain_places(breached, self.within)
 
     def text(self, value: float) -> str:

@@ -14,8 +14,8 @@ from typing import ClassVar, Final
 import numpy as np
 
 from alerting.rules.assessment import Assessment, BreachPlace
-from alerting.rules.base import Document, PlacedRule, Unit
-from alerting.rules.counting import WindowRun, counts, making_up, of_last
+from alerting.rules.base import PlacedRule, Unit
+from alerting.rules.counting import WindowSlice, counts, making_up, of_last
 from alerting.rules.habits import SPREADS, UsualValues
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
@@ -24,7 +24,8 @@ from alerting.rules.windows import SEEING, Flags, Floats
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
+from lagloss_server.model.window import CheckpointCounts, Window
 
 CHANCE: Final = 4.0
 """Standard deviations of a count that chance alone does not explain: 1 in 30,000."""
@@ -67,11 +68,11 @@ class FilteredRule(PlacedRule):
         return self._filtered, self._of
 
     def assess(self, view: PipelineView) -> Assessment:
-        stretch = WindowRun.of(view, self.windows)
-        filtered, of = counts(stretch, self._filtered), counts(stretch, self._of)
+        recent = WindowSlice.of(view, self.windows)
+        filtered, of = counts(recent, self._filtered), counts(recent, self._of)
         of_together = of_last(self.windows, of)
         share = of_last(self.windows, filtered) / np.maximum(of_together, 1)
-        usual = view.habits.share(share_name(*self.shares)).usual_at(stretch.windows.starts)
+        usual = view.habits.share(share_name(*self.shares)).usual_at(recent.windows.starts)
         away = share - usual.median
         chance = CHANCE * 0.5 / np.sqrt(np.maximum(of_together * self.sample, 1))
         limit = np.fmax(self.target, np.fmax(SPREADS * usual.spread, chance))
@@ -84,9 +85,9 @@ class FilteredRule(PlacedRule):
             of_all = f"of messages{_at(self.place)} filtered"
             return f"{fmt.percent(share[at])} {of_all}, usually {fmt.percent(usual.median[at])} at this hour"
 
-        return stretch.assessment(found, np.abs(away), good & ~found, self.resolve_after, text=text)
+        return recent.assessment(found, np.abs(away), good & ~found, self.resolve_after, text=text)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         places = checkpoint_places(breached, _filtered, "filtered")
         if self.place is None or self.place.kind == "destination":
             return places
@@ -128,13 +129,13 @@ class VolumeRule(PlacedRule):
 
     def _of_pipeline(self, view: PipelineView) -> Assessment:
         """Compare messages per minute, of the windows whose messages are known."""
-        stretch = WindowRun.of(view, self.windows)
-        seen = stretch.windows.column("evidence") == SEEING
-        messages = stretch.windows.column("messages") * seen
+        recent = WindowSlice.of(view, self.windows)
+        seen = recent.windows.column("evidence") == SEEING
+        messages = recent.windows.column("messages") * seen
         of = of_last(self.windows, seen)
         together = of_last(self.windows, messages)
         rate = together / np.maximum(of, 1)
-        usual = view.habits.volume.lowest_around(stretch.windows.starts)
+        usual = view.habits.volume.lowest_around(recent.windows.starts)
         short = usual.median - rate
         low = _is_low(rate, usual, self.target)
         low &= short > SPREADS * usual.spread
@@ -150,15 +151,15 @@ class VolumeRule(PlacedRule):
             return f"{fmt.counted(int(together[at]), 'message')} in {minutes}, usually {usually} at this time"
 
         values = rate / np.maximum(usual.median, 1e-9)
-        return stretch.assessment(found, values, known & ~found, self.resolve_after, text=text)
+        return recent.assessment(found, values, known & ~found, self.resolve_after, text=text)
 
     def _at_place(self, view: PipelineView) -> Assessment:
         """Compare the place's share of the pipeline's messages."""
-        stretch = WindowRun.of(view, self.windows)
-        here, all_ = (counts(stretch, measure) for measure in self.shares)
+        recent = WindowSlice.of(view, self.windows)
+        here, all_ = (counts(recent, measure) for measure in self.shares)
         of = of_last(self.windows, all_)
         share = of_last(self.windows, here) / np.maximum(of, 1)
-        usual = view.habits.share(share_name(*self.shares)).usual_at(stretch.windows.starts)
+        usual = view.habits.share(share_name(*self.shares)).usual_at(recent.windows.starts)
         short = usual.median - share
         low = _is_low(share, usual, self.target)
         low &= short > SPREADS * usual.spread
@@ -172,9 +173,9 @@ class VolumeRule(PlacedRule):
             return f"{fmt.percent(share[at])} of the messages come to {self.place}, usually {usually} at this hour"
 
         values = share / np.maximum(usual.median, 1e-9)
-        return stretch.assessment(found, values, known & ~found, self.resolve_after, text=text)
+        return recent.assessment(found, values, known & ~found, self.resolve_after, text=text)
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return [] if self.place is None else [BreachPlace(self.place.kind, self.place.name, None, self.what)]
 
     def text(self, value: float) -> str:
@@ -206,7 +207,7 @@ def share_name(what: Measure, of: Measure) -> str:
     return f"{what.name} / {of.name}"
 
 
-def _at(place: RulePlace | None) -> str:
+def _at(place: Place | None) -> str:
     return "" if place is None else f" at {place}"
 
 
@@ -218,5 +219,5 @@ def _is_low(value: Floats, usual: UsualValues, below: float) -> Flags:
     return low
 
 
-def _filtered(there: Document) -> int:
-    return int(there["beacons"]) if there["name"].endswith(".filtered") else 0
+def _filtered(there: CheckpointCounts) -> int:
+    return int(there.beacons) if there.name.endswith(".filtered") else 0

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from alerting.rules.measures import Measure
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.model.window import Window, on_time_counts
 from lagloss_server.rules.staleness import DueMessages
 
-Document = dict[str, Any]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -202,33 +201,33 @@ class WindowReader:
         more = [("live", "?", (watched,)), ("due", "?", (watched,)), ("measures", "f8", (len(self.measures),))]
         return np.dtype([*_COLUMNS, *more])
 
-    def row(self, start_s: int, document: Document) -> Row:
-        """Return the row of a closed window with this document."""
-        on_time, on_time_of = on_time_counts(document)
-        due = DueMessages.of(document)
-        active = {there["name"] for there in document.get("sources", ()) if there["messages"]}
-        live = {there["name"] for there in document["checkpoints"] if there["beacons"]}
+    def row(self, start_s: int, window: Window) -> Row:
+        """Return the row of a closed window."""
+        on_time, on_time_of = on_time_counts(window)
+        due = DueMessages.of(window)
+        active = {there.name for there in window.sources if there.messages}
+        live = {there.name for there in window.checkpoints if there.beacons}
         return (
             start_s,
-            VERDICTS[document["verdict"]],
-            _evidence(document),
-            document["messages"],
-            document["lost"]["min"],
+            VERDICTS[window.verdict or "unknown"],
+            _evidence(window),
+            window.messages,
+            window.lost_min,
             on_time,
             on_time_of,
-            document["pending"],
-            document["lost"]["max"],
-            document["dead"],
-            document["filtered"],
-            Measure("duplicates").of(document),
-            _or_nan(Measure("corrupted").of(document)),
-            _or_nan(Measure("lowest_p50").of(document)),
+            window.pending or 0,
+            window.lost_max,
+            window.dead,
+            window.filtered,
+            Measure("duplicates").of(window),
+            _or_nan(Measure("corrupted").of(window)),
+            _or_nan(Measure("lowest_p50").of(window)),
             tuple(name in live for name in self.watched),
             tuple(
                 due.at(name) and (sources is None or not active.isdisjoint(sources))
                 for name, sources in zip(self.due_at, self.fed_by, strict=True)
             ),
-            tuple(_or_nan(measure.of(document)) for measure in self.measures.values()),
+            tuple(_or_nan(measure.of(window)) for measure in self.measures.values()),
         )
 
     def counts(self, window: Any) -> Row:
@@ -259,8 +258,8 @@ def _or_nan(value: float | None) -> float:
     return np.nan if value is None else value
 
 
-def _evidence(document: Document) -> int:
-    blinding = [reason for reason in document["reasons"] if reason == "failed" or reason.startswith("evidence:")]
-    if document["verdict"] != "unknown" or not blinding:
+def _evidence(window: Window) -> int:
+    blinding = [reason for reason in window.reasons if reason == "failed" or reason.startswith("evidence:")]
+    if window.verdict != "unknown" or not blinding:
         return SEEING
-    return UNSURE if "version" in document["reasons"] else BLIND
+    return UNSURE if "version" in window.reasons else BLIND

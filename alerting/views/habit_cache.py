@@ -19,7 +19,8 @@ from alerting.rules.habits import DAY_S, DAYS, HOUR_S, QUARTER_S, Habits, HabitS
 from alerting.rules.measures import Measure
 from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.rules.rollup import COUNTS_BYTES, counts_document, counts_of
+from lagloss_server.model.window import Window
+from lagloss_server.rules.rollup import COUNTS_BYTES, counted_window, whole_counts
 from lagloss_server.store.schema.core import RollupRow, WindowRow, table_of
 
 KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
@@ -116,15 +117,15 @@ def read_shares(
     )
     found: dict[str, dict[int, float]] = {name: {} for name in shares}
     for start, packed_counts in connection.execute(asked):
-        document = counts_document(packed_counts) if is_placed else counts_of(packed_counts)
+        counted = counted_window(packed_counts) if is_placed else whole_counts(packed_counts)
         for name, (what, of) in shares.items():
-            value = share_in(document, what, of)
+            value = share_in(counted, what, of)
             if value is not None:
                 found[name][start] = value
     return found
 
 
-def share_in(document: Mapping[str, object], what: Measure, of: Measure) -> float | None:
-    """Return a share in a roll-up's document; None if it is of too few messages."""
-    messages = of.of(document) or 0.0
-    return None if messages < LEAST_MESSAGES else (what.of(document) or 0.0) / messages
+def share_in(counted: Window, what: Measure, of: Measure) -> float | None:
+    """Return a share in the counts of a roll-up; None if it is of too few messages."""
+    messages = of.of(counted) or 0.0
+    return None if messages < LEAST_MESSAGES else (what.of(counted) or 0.0) / messages

@@ -20,7 +20,6 @@ from alerting.views.tally_minutes import Minutes
 from alerting.views.window_cache import StoredWindows, read_named
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.store.group_progress import read_partitions
 from lagloss_server.store.schema.core import MissingMessageRow
@@ -32,7 +31,7 @@ class _Kept:
     """Cached state of one version of a pipeline."""
 
     def __init__(self, pipeline: StoredPipeline, engine: Engine) -> None:
-        graph = Graph(pipeline.definition)
+        graph = pipeline.definition.graph
         self.version = pipeline.version
         self.nodes, self.sources = frozenset(graph.nodes), graph.sources
         self.rules = {rule.name: rule for rule in rules_of(pipeline.definition)}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from lagloss_server.model.place import ends_of
 from pipeline_under_test.stream.faults import Fault, parse
 
 CRASHED_S: Final = 3.0
@@ -46,7 +47,7 @@ class SimulatedFault:
         """Return a fault by its text: `stuck:A->B:SHARE`, `blind:N`, or one of the grammar."""
         match text.split(":"):
             case ["stuck", link, share]:
-                source, _, target = link.partition("->")
+                source, target = ends_of(link)
                 return cls("stuck", from_s, to_s, source, target, float(share))
             case ["blind", node]:
                 return cls("blind", from_s, to_s, node)

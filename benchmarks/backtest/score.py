@@ -15,9 +15,10 @@ from alerting.rules.habits import HOUR_S, QUARTER_S
 from alerting.rules.measures import Measure
 from alerting.views.habit_cache import LEAST_MESSAGES, habits_of, shares_of
 from benchmarks.backtest.days import LedgerFault
-from benchmarks.backtest.simulated import AGAIN_S, CLOSES_AFTER_S, Document, SimulatedPipeline
+from benchmarks.backtest.simulated import AGAIN_S, CLOSES_AFTER_S, SimulatedPipeline
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.window import Window
 
 SETTLES_S: Final = 5_400
 """A window is judged again for so long at most, and then as it stands."""
@@ -87,17 +88,17 @@ class _Minutes:
         self.seen = {name: [] for rule in rules for name in rule.watches}
         self._shares: dict[str, tuple[Measure, Measure]] = shares_of(rules)
 
-    def add(self, start_s: int, document: Document) -> None:
-        if document["messages"]:
+    def add(self, start_s: int, window: Window) -> None:
+        if window.messages:
             self.arrived.append(start_s)
-        for there in document["checkpoints"]:
-            if there["name"] in self.seen and there["beacons"]:
-                self.seen[there["name"]].append(start_s)
-        self.messages[start_s // QUARTER_S * QUARTER_S].append(document["messages"])
+        for there in window.checkpoints:
+            if there.name in self.seen and there.beacons:
+                self.seen[there.name].append(start_s)
+        self.messages[start_s // QUARTER_S * QUARTER_S].append(window.messages)
         for name, (what, of) in self._shares.items():
             hour = self.shares[name][start_s // HOUR_S * HOUR_S] or [0.0, 0.0]
             self.shares[name][start_s // HOUR_S * HOUR_S] = [
-                hour[0] + (what.of(document) or 0.0), hour[1] + (of.of(document) or 0.0)
+                hour[0] + (what.of(window) or 0.0), hour[1] + (of.of(window) or 0.0)
             ]  # fmt: skip
 
     def past(self) -> Past:
@@ -140,9 +141,9 @@ def backtest(
 
 def _judgements(
     pipeline: SimulatedPipeline, from_s: int, to_s: int, grace_s: float, last_s: int
-) -> Iterable[tuple[int, float, Document]]:
+) -> Iterable[tuple[int, float, Window]]:
     """Yield each result of each window that differs from the one before: its start, the moment, and the document."""
-    unsettled: dict[int, Document] = {}
+    unsettled: dict[int, Window] = {}
     closes_s = WINDOW_S + grace_s + CLOSES_AFTER_S
     for start_s in range(from_s, last_s + SETTLES_S, WINDOW_S):
         if start_s < to_s:
@@ -163,5 +164,5 @@ def _judgements(
             return
 
 
-def _is_settled(document: Document) -> bool:
-    return not document["pending"] and document["verdict"] != "unknown"
+def _is_settled(window: Window) -> bool:
+    return not window.pending and window.verdict != "unknown"

@@ -13,7 +13,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.place import ends_of, link_name
+from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import horizon, is_unsettled, judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts, merge_patterns
@@ -51,7 +53,6 @@ AGAIN_S: Final = 60
 """An unsettled window is judged again so often."""
 WAITS_S: Final = 1.0
 """What waits for less changes no lane."""
-Document = dict[str, Any]
 Seen = tuple[tuple[str, float], ...]
 
 
@@ -89,7 +90,7 @@ class SimulatedPipeline:
     _emitters: dict[str, list[tuple[bytes, float, float | None]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.graph = Graph(self.definition)
+        self.graph = self.definition.graph
         self._outages = outages(self.faults, NODES)
         self._emitters = {node: list(self._lives(node)) for node in NODES}
 
@@ -112,13 +113,13 @@ class SimulatedPipeline:
         for node, waits in self._waits.items():
             self._waits[node] = [wait for wait in waits if wait[1] > before_s]
 
-    def judged(self, start_s: int, now_s: float) -> Document:
+    def judged(self, start_s: int, now_s: float) -> Window:
         """Return the result of a window as of a moment, in the closer's words."""
         batches = self.windows.get(start_s, ())
         tallies = self._tallies(batches, start_s, now_s)
         evidence = self._evidence(start_s, now_s, tallies)
         facts = self._facts(batches, now_s, tallies, horizon(self.graph, evidence).cuts)
-        return judge(self.graph, facts, evidence).document()
+        return judge(self.graph, facts, evidence)
 
     # -- the way of the events ---------------------------------------------------------------------------------------
 
@@ -182,7 +183,7 @@ class SimulatedPipeline:
                 yield lost, None
                 continue
             for bad, is_bad in self._split(lost, self._share("corrupt", source, target, batch.event_s, active)):
-                bad = replace(bad, corrupted_on=f"{source}->{target}") if is_bad else bad
+                bad = replace(bad, corrupted_on=link_name(source, target)) if is_bad else bad
                 for stuck, is_stuck in self._split(bad, self._share("stuck", source, target, batch.event_s, active)):
                     ends = [fault.to_s for fault in active if fault.kind == "stuck" and fault.is_on(batch.event_s)]
                     ready_s = max(ends) if is_stuck else out_s
@@ -348,7 +349,7 @@ class SimulatedPipeline:
                     twice[checkpoint] += batch.count
             for checkpoint, lag_ms in lag_at.items():
                 lags[checkpoint].append((lag_ms, batch.count))
-            if batch.corrupted_on is not None and mask >> graph.bit[f"{batch.corrupted_on.split('->')[1]}.in"] & 1:
+            if batch.corrupted_on is not None and mask >> graph.bit[f"{ends_of(batch.corrupted_on)[1]}.in"] & 1:
                 corrupted[batch.corrupted_on] += batch.count
             if mask:
                 on_time = tuple(

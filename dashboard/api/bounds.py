@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
-from dashboard.request.span import RANGES_S, Span, asked_span
+from dashboard.request.shown_range import RANGES_S, ShownRange, requested_range
 from dashboard.request.zones import Zone
 
 From = Annotated[str | None, Query(alias="from", description="RFC 3339 or relative (-2h); with it, `range` is ignored")]
@@ -26,10 +26,10 @@ MatchTexts = Annotated[
 _NAMES: Final = ("from", "to", "range")
 
 
-def span_of(from_: str | None, to: str | None, range_: str | None) -> Span:
+def span_of(from_: str | None, to: str | None, range_: str | None) -> ShownRange:
     """Raise BadTime or BadSpan (422)."""
     given: dict[str, Any] = dict(zip(_NAMES, (from_, to, range_), strict=True))
-    return asked_span({name: value for name, value in given.items() if value is not None}, time.time())
+    return requested_range({name: value for name, value in given.items() if value is not None}, time.time())
 
 
 def zone_of(name: str | None) -> Zone:

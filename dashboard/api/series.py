@@ -12,11 +12,11 @@ from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.series import MAX_BUCKETS
 from dashboard.queries.services import Services
 from dashboard.request import links
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline, as_document
 from lagloss_server.model.sources import demand_source
-from lagloss_server.model.window_result import contract_document, rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
@@ -77,7 +77,7 @@ def router(services: Services) -> APIRouter:
         response: Response, pipeline: str, from_: From = None, to: To = None, range_: Range = None
     ) -> list[dict[str, Any]]:
         span = span_of(from_, to, range_)
-        page = Span(span.from_s, min(span.to_s, span.from_s + MAX_BUCKETS * WINDOW_S))
+        page = ShownRange(span.from_s, min(span.to_s, span.from_s + MAX_BUCKETS * WINDOW_S))
         found = await read(_windows, store, pipeline, page)
         if page.to_s < span.to_s:
             response.headers["Link"] = f'<{links.windows_of(pipeline, page.to_s, span.to_s)}>; rel="next"'
@@ -86,7 +86,7 @@ def router(services: Services) -> APIRouter:
     return found
 
 
-def _panels(store: Store, pipeline: str, span: Span, source: str | None) -> Panels:
+def _panels(store: Store, pipeline: str, span: ShownRange, source: str | None) -> Panels:
     found = read_panels(store, pipeline, span, time.time())
     if source is None:
         return found
@@ -98,6 +98,6 @@ def _head(stored: StoredPipeline) -> dict[str, Any]:
     return {"name": stored.name, "version": stored.version, "applied_at": rfc3339(stored.applied_at_ms / 1_000)}
 
 
-def _windows(store: Store, pipeline: str, span: Span) -> list[dict[str, Any]]:
+def _windows(store: Store, pipeline: str, span: ShownRange) -> list[dict[str, Any]]:
     store.demand(pipeline)  # raises UnknownPipeline
-    return [contract_document(window) for window in store.windows(pipeline, span.from_s, span.to_s)]
+    return [window.contract() for window in store.windows(pipeline, span.from_s, span.to_s)]

@@ -20,7 +20,7 @@ from lagloss.wire.format import WINDOW_S, window_start_of
 from lagloss_server.csv_lines import csv_lines
 from lagloss_server.errors import UnknownWindow
 from lagloss_server.fields import NAME_PATTERN
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.net.problem_details import documented
 from lagloss_server.queries.blame import blame_document, read_blame
 from lagloss_server.queries.difference import Difference, difference_in

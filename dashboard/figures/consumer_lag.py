@@ -10,7 +10,6 @@ from dashboard.figures.frame import FigureFrame, carrier, line
 from dashboard.figures.look import safe
 from dashboard.queries.consumer_lag import LagBucket, Of
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
 
 
 def is_shown(frame: FigureFrame) -> bool:
@@ -21,7 +20,7 @@ def is_shown(frame: FigureFrame) -> bool:
 def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
     """Return a line a node, the highest of each bucket; under the mouse for how long the first that waits was under
     way."""
-    hue = hues(Graph(frame.definition).nodes)
+    hue = hues(frame.definition.graph.nodes)
     summary: dict[int, list[str]] = defaultdict(list)
     shown: dict[int, LagBucket] = {}
     for of, buckets in frame.consumer_lag.items():

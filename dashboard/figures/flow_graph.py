@@ -15,7 +15,8 @@ from dashboard.figures.look import base_layout, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.place import node_label
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.hops import Hop
 
 RANK_PX: Final = 200
@@ -68,7 +69,7 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     drawing = Drawing()
     hue = hues(graph.steps)
     for link in graph.links:
-        lost = None if total is None else total.lost_at.get(f"link {link.name}")
+        lost = None if total is None else total.lost_at.get(link.label)
         _add_link(
             drawing, placed[link.source], placed[link.target], _describe_link(link.source, link.target, total), lost, of
         )
@@ -78,7 +79,7 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
         for user in graph.users(retrier):
             _add_line(drawing, placed[user], placed[retrier], of.dim, dash="dot")
     for node in graph.nodes:
-        lost = None if total is None else total.lost_at.get(f"node {node}")
+        lost = None if total is None else total.lost_at.get(node_label(node))
         _add_node(drawing, node, placed[node], _describe_node(node, graph, total), lost, hue.get(node, of.dim), of)
     _add_hops(drawing, graph, placed)
     return drawing.figure(
@@ -114,7 +115,7 @@ def _add_hops(drawing: Drawing, graph: Graph, placed: Mapping[str, Spot]) -> Non
 
 def lost_words(lost: Interval | None) -> str:
     """`30 lost`, `20–25 lost`; empty where nothing was."""
-    return "" if lost is None else f"{fmt.count_interval({'min': lost.min, 'max': lost.max})} lost"
+    return "" if lost is None else f"{fmt.count_interval(lost)} lost"
 
 
 def _describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:

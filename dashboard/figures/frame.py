@@ -17,10 +17,11 @@ from dashboard.figures.time_axis import TimeAxis
 from dashboard.queries.annotations import Happenings
 from dashboard.queries.consumer_lag import LagBucket, Of
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Terms
+from dashboard.queries.sla_periods import SlaPeriods
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.rollup import PERIOD_S
 
 SLOWEST: Final = "slowest"
@@ -46,7 +47,7 @@ class FigureFrame:
 
     definition: Definition
     series: Series
-    terms: Terms
+    sla_periods: SlaPeriods
     happenings: Happenings
     zone: Zone
     now_s: float
@@ -74,11 +75,9 @@ class FigureFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A target on its panel's axis, and its name, for [from_s, to_s). `dash`: as plotly calls it."""
+class Step(TimeRange):
+    """A target on its panel's axis, and its name, for a time range. `dash`: as plotly calls it."""
 
-    from_s: int
-    to_s: int
     at: float
     label: str
     dash: str = "dash"
@@ -138,7 +137,7 @@ def add_target(drawing: Drawing, frame: FigureFrame, steps: Sequence[Step], yaxi
         if at and steps[at - 1].to_s == step.from_s:
             rise = {"x0": ends["x0"], "x1": ends["x0"], "y0": steps[at - 1].at, "y1": step.at}
             drawing.add_shape(type="line", xref="x", yref=yaxis, line=style, **rise)
-        is_long = step.to_s - step.from_s >= frame.series.span.length_s / _LABELLED
+        is_long = step.length_s >= frame.series.span.length_s / _LABELLED
         if is_long or step is steps[-1]:
             place = {"x": ends["x0"], "xanchor": "left"} if is_long else {"x": ends["x1"], "xanchor": "right"}
             drawing.add_annotation(

@@ -14,8 +14,9 @@ from dashboard.figures.frame import FigureFrame, Step, add_target, carrier, merg
 from dashboard.figures.look import moments, numbers
 from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.sla_periods import Term
+from dashboard.queries.sla_periods import SlaPeriod
 from lagloss_server import format as fmt
+from lagloss_server.model.window import LossRatio
 
 _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""
@@ -27,7 +28,10 @@ def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     The strip below shows a bucket without a bar as ok, idle, open or unknown.
     """
     found = frame.series.buckets
-    targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
+    targets = [
+        Step(period.from_s, period.to_s, 100 * period.sla.loss.max, _target(period))
+        for period in frame.sla_periods.parts
+    ]
     drawn = [(bucket, loss) for bucket in found if (loss := drawn_loss(bucket)) is not None]
     certain = [(bucket, loss[0]) for bucket, loss in drawn]
     drawing.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": frame.colours.loss}))
@@ -59,8 +63,8 @@ def _bars(
     )
 
 
-def _target(term: Term) -> str:
-    return f"SLA loss ≤ {fmt.percent(term.sla.loss.max)}"
+def _target(period: SlaPeriod) -> str:
+    return f"SLA loss ≤ {fmt.percent(period.sla.loss.max)}"
 
 
 def drawn_loss(bucket: Bucket) -> tuple[float, float] | None:
@@ -91,8 +95,8 @@ def _loss_words(bucket: Bucket) -> str:
     if bucket.messages is None:
         return "not known"
     ratio = bucket.loss_ratio
-    lost = fmt.count_interval({"min": bucket.lost.min, "max": bucket.lost.max})
-    share = fmt.percent_interval(None if ratio is None else {"min": ratio[0], "max": ratio[1]})
+    lost = fmt.count_interval(bucket.lost)
+    share = fmt.percent_interval(None if ratio is None else LossRatio(*ratio))
     return f"{share} ({lost} of {fmt.count(bucket.messages)})"
 
 

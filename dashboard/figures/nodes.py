@@ -17,7 +17,8 @@ from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import Lags
+from lagloss_server.model.place import node_label
+from lagloss_server.model.window import Percentiles
 
 ROW_PX: Final = 116
 _FOOT_PX: Final = 64
@@ -37,7 +38,7 @@ Read = Callable[[Bucket], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _DrawnPoint:
     """Buckets that are drawn as one point."""
 
     start_s: int
@@ -50,7 +51,7 @@ class _Stretch:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """`values`: in ms, one for each stretch."""
+    """`values`: in ms, one for each point."""
 
     name: str
     values: list[float | None]
@@ -72,8 +73,8 @@ def caption(frame: FigureFrame) -> str:
 
 def nodes_figure(frame: FigureFrame) -> go.Figure:
     """Draw the rows in the order of the flow."""
-    graph, of = Graph(frame.definition), frame.colours
-    stretches = _stretches(frame)
+    graph, of = frame.definition.graph, frame.colours
+    points = _drawn_points(frame)
     drawing, hue = Drawing(), hues(graph.steps)
     time_axis = frame.axis.layout(of, "")
     layout: dict[str, Any] = {}
@@ -83,19 +84,19 @@ def nodes_figure(frame: FigureFrame) -> go.Figure:
         top = 1 - row * ROW_PX / (height - foot)
         domain = [max(0.0, top - (ROW_PX - 34) / (height - foot)), max(0.0, top - 18 / (height - foot))]
         lines = (
-            _lags(node, stretches, hue.get(node, of.dim)),
-            _shares(f"node {node}", stretches, hue.get(node, of.dim)),
+            _lags(node, points, hue.get(node, of.dim)),
+            _shares(node_label(node), points, hue.get(node, of.dim)),
             [
                 each
                 for link in graph.links
                 if link.target == node
-                for each in _shares(f"link {link.name}", stretches, hue.get(link.source, of.dim), link.source)
+                for each in _shares(link.label, points, hue.get(link.source, of.dim), link.source)
             ],
         )
         for column, (drawn, (title, left, right)) in enumerate(zip(lines, _COLUMNS, strict=True)):
             number = row * len(_COLUMNS) + column + 1
             suffix = "" if number == 1 else str(number)
-            unit = _add(drawing, frame, stretches, drawn, suffix)
+            unit = _add(drawing, frame, points, drawn, suffix)
             layout[f"xaxis{suffix}"] = {
                 **time_axis, "title": time_axis["title"] if is_last else None, "domain": [left, right],
                 "anchor": f"y{suffix}", "nticks": 4, "showticklabels": is_last, "fixedrange": True,
@@ -128,13 +129,13 @@ def _size(frame: FigureFrame) -> int:
     return -(-frame.series.span.length_s // frame.series.bucket_s // _POINTS) or 1
 
 
-def _stretches(frame: FigureFrame) -> list[_Stretch]:
+def _drawn_points(frame: FigureFrame) -> list[_DrawnPoint]:
     length_s = _size(frame) * frame.series.bucket_s
     by_start = groupby(frame.series.buckets, key=lambda bucket: bucket.start_s // length_s * length_s)
-    return [_Stretch(start_s, length_s, list(buckets)) for start_s, buckets in by_start]
+    return [_DrawnPoint(start_s, length_s, list(buckets)) for start_s, buckets in by_start]
 
 
-def _lags(node: str, stretches: Iterable[_Stretch], hue: str) -> list[_Line]:
+def _lags(node: str, points: Iterable[_DrawnPoint], hue: str) -> list[_Line]:
     def lag_in(bucket: Bucket) -> float | None:
         return bucket.lags.lag_in.get(node)
 
@@ -142,21 +143,21 @@ def _lags(node: str, stretches: Iterable[_Stretch], hue: str) -> list[_Line]:
         return bucket.lags.lag_out.get(node)
 
     found = [
-        _Line("lag in", [each.highest(lag_in) for each in stretches], {"color": hue, "width": 1.5, "dash": "dot"}),
-        _Line("lag out", [each.highest(lag_out) for each in stretches], {"color": hue, "width": 2}),
+        _Line("lag in", [each.highest(lag_in) for each in points], {"color": hue, "width": 1.5, "dash": "dot"}),
+        _Line("lag out", [each.highest(lag_out) for each in points], {"color": hue, "width": 2}),
     ]
     return [each for each in found if any(value is not None for value in each.values)]
 
 
-def _shares(place: str, stretches: Sequence[_Stretch], hue: str, source: str | None = None) -> list[_Line]:
+def _shares(place: str, points: Sequence[_DrawnPoint], hue: str, source: str | None = None) -> list[_Line]:
     def value(bucket: Bucket, share: str) -> float | None:
-        kept: Lags | None = bucket.durations.get(place)
+        kept: Percentiles | None = bucket.durations.get(place)
         return None if kept is None else getattr(kept, share)
 
     found = [
         _Line(
             share if source is None else f"from {source} {share}",
-            [each.highest(partial(value, share=share)) for each in stretches],
+            [each.highest(partial(value, share=share)) for each in points],
             {"color": hue, "width": width, "dash": dash},
         )
         for share, dash, width in _SHARES
@@ -165,7 +166,7 @@ def _shares(place: str, stretches: Sequence[_Stretch], hue: str, source: str | N
 
 
 def _add(
-    drawing: Drawing, frame: FigureFrame, stretches: Sequence[_Stretch], lines: Sequence[_Line], suffix: str
+    drawing: Drawing, frame: FigureFrame, points: Sequence[_DrawnPoint], lines: Sequence[_Line], suffix: str
 ) -> str:
     """Add the lines to a panel; return the unit of its axis."""
     unit_ms, unit = lag_unit(max((value for each in lines for value in each.values if value is not None), default=0.0))
@@ -178,6 +179,6 @@ def _add(
         )  # fmt: skip
     for each in lines:
         drawn = [None if value is None else value / unit_ms for value in each.values]
-        trace = line(frame, drawn, stretches, name=safe(each.name), line=each.look, **axes)
+        trace = line(frame, drawn, points, name=safe(each.name), line=each.look, **axes)
         drawing.add_trace({**trace, "hoverinfo": "all", "hovertemplate": f"%{{y:.3~g}} {unit}"})
     return unit

@@ -14,11 +14,11 @@ from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import SLOWEST, FigureFrame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.sla_periods import Term, is_held, target_percentile
+from dashboard.queries.sla_periods import SlaPeriod, is_held, target_percentile
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import Hop
 
@@ -169,11 +169,11 @@ def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
     """
-    graph, found = Graph(frame.definition), frame.series.buckets
+    graph, found = frame.definition.graph, frame.series.buckets
     delivery = None if frame.path == SLOWEST else frame.path
     stacks = [hops.path_ms(bucket.lags, graph, delivery) for bucket in found]
-    percentiles = ", then ".join(frame.terms.percentiles)
-    e2e = [frame.terms.lag_ms(bucket) for bucket in found]
+    percentiles = ", then ".join(frame.sla_periods.percentiles)
+    e2e = [frame.sla_periods.lag_ms(bucket) for bucket in found]
     lines = [lag for lag in e2e if lag is not None]
     highest = max([0.0, *lines, *(sum(lag for lag in each.values() if lag > 0) for each in stacks)])
     lowest = min([0.0, *lines, *(sum(lag for lag in each.values() if lag < 0) for each in stacks)])
@@ -195,53 +195,53 @@ def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
 
 
 def _describe_lags(frame: FigureFrame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
-    summary = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
+    summary = [f"<b>E2E {frame.sla_periods.percentile(bucket)} {fmt.duration(frame.sla_periods.lag_ms(bucket))}</b>"]
     summary += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
     return "<br>".join(summary)
 
 
 def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, unit_ms: float) -> float:
     """Return the highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
-    in_view = [term for term in frame.terms.parts if term.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
+    in_view = [period for period in frame.sla_periods.parts if period.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
     steps = [
-        Step(term.from_s, term.to_s, term.sla.lag.target / unit_ms, _lag_target(term),
-             "dash" if is_held(term.sla.lag) else "dot")
-        for term in in_view
+        Step(period.from_s, period.to_s, period.sla.lag.target / unit_ms, _lag_target(period),
+             "dash" if is_held(period.sla.lag) else "dot")
+        for period in in_view
     ]  # fmt: skip
     add_target(drawing, frame, merged(steps), "y2")
-    newest = frame.terms.parts[-1]
+    newest = frame.sla_periods.parts[-1]
     if newest not in in_view:
         drawing.add_annotation(
             x=1, y=1, xref="paper", yref="y2 domain", yanchor="bottom", xanchor="right",
             text=f"{_lag_target(newest)} ↑ beyond this scale", font={"color": frame.colours.target}, showarrow=False,
         )  # fmt: skip
-    return max((float(term.sla.lag.target) for term in in_view), default=0.0)
+    return max((float(period.sla.lag.target) for period in in_view), default=0.0)
 
 
-def _lag_target(term: Term) -> str:
+def _lag_target(period: SlaPeriod) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
-    lag = term.sla.lag
+    lag = period.sla.lag
     label = f"SLA {fmt.percentile(lag.percentile)} ≤ {fmt.duration(lag.target)}"
     return label if is_held(lag) else f"{label}, by the on-time share; the line is {target_percentile(lag)}"
 
 
 def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:
     """Behind what was back-filled: sent after the fact, and not paged."""
-    for first_s, end_s in history_runs(frame.series.buckets):
+    for run in history_runs(frame.series.buckets):
         label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}
         drawing.add_shape(
-            type="rect", xref="x", yref="paper", y0=0, y1=1, x0=frame.axis.at(first_s), x1=frame.axis.at(end_s),
+            type="rect", xref="x", yref="paper", y0=0, y1=1, x0=frame.axis.at(run.from_s), x1=frame.axis.at(run.to_s),
             fillcolor=frame.colours.shade, line={"width": 0}, layer="below",
-            label=label if end_s - first_s >= frame.series.span.length_s / 6 else None,
+            label=label if run.length_s >= frame.series.span.length_s / 6 else None,
         )  # fmt: skip
 
 
-def history_runs(found: tuple[Bucket, ...]) -> list[tuple[int, int]]:
-    """Back-filled buckets that follow each other, as [first, end) in epoch s."""
-    runs: list[tuple[int, int]] = []
+def history_runs(found: tuple[Bucket, ...]) -> list[TimeRange]:
+    """Return the ranges of back-filled buckets that follow each other."""
+    runs: list[TimeRange] = []
     for bucket in found:
         if bucket.history:
-            joins = bool(runs) and runs[-1][1] == bucket.start_s
-            first_s = runs.pop()[0] if joins else bucket.start_s
-            runs.append((first_s, bucket.start_s + bucket.length_s))
+            joins = bool(runs) and runs[-1].to_s == bucket.start_s
+            from_s = runs.pop().from_s if joins else bucket.start_s
+            runs.append(TimeRange(from_s, bucket.start_s + bucket.length_s))
     return runs

@@ -10,15 +10,14 @@ from typing import Any, Self
 from dashboard.design import Palette
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
+from lagloss_server.model.time_range import TimeRange
 
 
 @dataclass(frozen=True, slots=True)
-class TimeAxis:
-    """[from_s, to_s) in epoch s, drawn `offset_s` ahead of UTC. Plotly knows no zones: it is given times of a clock
+class TimeAxis(TimeRange):
+    """A time range, drawn `offset_s` ahead of UTC. Plotly knows no zones: it is given times of a clock
     that is `offset_s` ahead, as texts, since it would move numbers to the browser's zone."""
 
-    from_s: int
-    to_s: int
     offset_s: int
     offset: str
 

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 
 from dashboard.pages.base import Part, sideways
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import ReasonRow
+from lagloss_server.model.window import ReasonRow
 
 TITLE: Final = "Why messages were filtered or dead"
 _HEADS: Final = ("Node", "Exit", "Reason", "Beacons")

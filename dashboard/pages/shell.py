@@ -13,7 +13,7 @@ from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria, moment_picker
 from dashboard.request import links, zones
 from dashboard.request.current_user import Person, asking
-from dashboard.request.span import RANGES_S
+from dashboard.request.shown_range import RANGES_S
 
 REFRESH_MS: Final = 5_000
 

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, aria
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import ListedWindow, SideCounts
 
 _HEADS = ("side", "verdict", "messages", "lost", "delivered", "pending")
 
 
-def sides(window: dict[str, Any]) -> Part | None:
+def sides(window: ListedWindow) -> Part | None:
     """Return the numbers of each side of a window, in the order of the flow; None where there is one."""
-    found = window.get("sides") or []
+    found = window.sides
     if len(found) < 2:
         return None
     head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in _HEADS]))
@@ -26,13 +24,13 @@ def sides(window: dict[str, Any]) -> Part | None:
     return html.Div(table, className="wide", tabIndex=0, role="region", **aria(label="Sides of the graph"))
 
 
-def _side(side: dict[str, Any]) -> list[str]:
-    look = VERDICTS[side["verdict"] or "open"]
+def _side(side: SideCounts) -> list[str]:
+    look = VERDICTS[side.verdict or "open"]
     return [
-        side["name"],
+        side.name,
         f"{look.icon} {look.word}",
-        fmt.count(side["messages"]),
-        fmt.percent_interval(loss_ratio_of(side)) if side["lost"] else fmt.NOTHING,
-        fmt.count(side["delivered"]),
-        fmt.count(side["pending"]),
+        fmt.count(side.messages),
+        fmt.percent_interval(side.loss_ratio),
+        fmt.count(side.delivered),
+        fmt.count(side.pending),
     ]

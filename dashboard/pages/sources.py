@@ -3,29 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import dash_mantine_components as dmc
 from dash import html
+from msgspec import UNSET
 
 from dashboard.pages.base import Part, aria
 from dashboard.queries.sla_periods import target_percentile
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.window import ListedWindow, SourceCounts
 
 _HEADS = ("source", "messages", "lost", "E2E lag", "on time")
 _PARENTS = "parents not whole"
 
 
-def sources(window: dict[str, Any], sla: Sla) -> Part | None:
+def sources(window: ListedWindow, sla: Sla) -> Part | None:
     """Return the numbers of each source of a window, the one that lost most of its messages first; None for a single
     one, which the window's own numbers are of."""
-    found = window.get("sources") or []
+    found = window.sources
     if len(found) < 2:
         return None
-    heads = (*_HEADS, _PARENTS) if any("parents_not_whole" in there for there in found) else _HEADS
+    heads = (*_HEADS, _PARENTS) if any(there.parents_not_whole is not UNSET for there in found) else _HEADS
     rows = [_source(there, sla)[: len(heads)] for there in sorted(found, key=_lost_share, reverse=True)]
     head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in heads]))
     body = dmc.TableTbody([dmc.TableTr([dmc.TableTd(cell) for cell in row]) for row in rows])
@@ -33,20 +33,20 @@ def sources(window: dict[str, Any], sla: Sla) -> Part | None:
     return html.Div(table, className="wide", tabIndex=0, role="region", **aria(label="Sources"))
 
 
-def _source(there: dict[str, Any], sla: Sla) -> list[str]:
+def _source(there: SourceCounts, sla: Sla) -> list[str]:
     percentile = target_percentile(sla.lag)
     return [
-        there["name"],
-        fmt.count(there["messages"]),
-        fmt.percent_interval(loss_ratio_of(there)) if there["lost"] else fmt.NOTHING,
-        f"{percentile} {fmt.duration(there['e2e_lag_ms'][percentile])}",
-        fmt.percent(there["on_time_share"]),
-        fmt.count_interval(there["parents_not_whole"]) if there.get("parents_not_whole") else fmt.NOTHING,
+        there.name,
+        fmt.count(there.messages),
+        fmt.percent_interval(there.loss_ratio),
+        f"{percentile} {fmt.duration(getattr(there.e2e_lag_ms, percentile))}",
+        fmt.percent(there.on_time_share),
+        fmt.count_interval(there.parents_not_whole or None),
     ]
 
 
-def _lost_share(there: dict[str, Any]) -> float:
-    return loss_ratio_of(there)["min"] or 0.0 if there["lost"] else 0.0
+def _lost_share(there: SourceCounts) -> float:
+    return there.loss_ratio.min or 0.0 if there.loss_ratio else 0.0
 
 
 def source_choice(here: Address, names: Sequence[str], chosen: str | None) -> Part | None:

@@ -11,13 +11,13 @@ from sqlalchemy import ColumnElement, func, select
 from dashboard.access.silences import HeldSilence, read_silences
 from dashboard.queries.deliveries import Leader, ReceiverStatus, count_outcomes, read_leader, read_receivers
 from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
-from dashboard.request.span import Span
 from lagloss_server.incidents.actions import Silence, pipeline_labels
 from lagloss_server.incidents.changes import IncidentRecord, read_record
 from lagloss_server.incidents.incident import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss_server.incidents.response_times import Times, courses
 from lagloss_server.model.matchers import labels_of, match_all
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -114,7 +114,7 @@ class Board:
         return [opened for opened in self.open if opened.withheld is not None]
 
 
-def read_board(store: Store, filters: IncidentFilters, span: Span) -> Board:
+def read_board(store: Store, filters: IncidentFilters, span: TimeRange) -> Board:
     """Read open incidents, and the counts of everything else in this span."""
     holding = read_silences(store)
     found = read_open(store, filters, holding)
@@ -166,7 +166,7 @@ def read_pending(store: Store, filters: IncidentFilters) -> list[Pending]:
 
 
 def read_history(
-    store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
+    store: Store, filters: IncidentFilters, span: TimeRange, page: int = 1, size: int = PAGE_SIZE
 ) -> IncidentHistory:
     """Read resolved incidents. Pages count from 1."""
     chosen = _resolved(filters, span)
@@ -205,6 +205,6 @@ def _opened(store: Store, found: Sequence[Incident], holding: Sequence[HeldSilen
     return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
 
 
-def _resolved(filters: IncidentFilters, span: Span) -> list[ColumnElement[bool]]:
+def _resolved(filters: IncidentFilters, span: TimeRange) -> list[ColumnElement[bool]]:
     row = incident_table.c
     return [row.state == "resolved", within(row.opened_at, span), *filters.of(row)]

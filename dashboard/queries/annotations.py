@@ -12,10 +12,10 @@ from typing import Any, Final, Literal
 from sqlalchemy import case, func, literal, null, select, union_all
 from sqlalchemy.orm import aliased
 
-from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.freshness import SILENT_AFTER_MS
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -68,14 +68,14 @@ class Happenings:
         }
 
 
-def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
+def read_happenings(store: Store, pipeline: str, span: TimeRange) -> Happenings:
     """Read the pipeline's events within the span."""
     within, more = _incidents(store, pipeline, span)
     deploys = [*_versions(store, pipeline, span), *_processes(store, pipeline, span)]
     return Happenings(within, tuple(sorted(deploys, key=lambda deploy: deploy.at_s)), more)
 
 
-def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident, ...], int]:
+def _incidents(store: Store, pipeline: str, span: TimeRange) -> tuple[tuple[Incident, ...], int]:
     """Return those that are shown, and how many there are beside them."""
     row = incident_table.c
     chosen = [
@@ -92,7 +92,7 @@ def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident,
     return tuple(found), more
 
 
-def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
+def _versions(store: Store, pipeline: str, span: TimeRange) -> Sequence[Deploy]:
     row = tables.PipelineRow
     asked = select(row.version, row.applied_at).where(
         row.name == pipeline, row.applied_at >= span.from_s * 1_000, row.applied_at < span.to_s * 1_000
@@ -104,7 +104,7 @@ def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
         ]
 
 
-def _processes(store: Store, pipeline: str, span: Span) -> list[Deploy]:
+def _processes(store: Store, pipeline: str, span: TimeRange) -> list[Deploy]:
     """Return how the processes of each node changed, by minute. One that ended without saying so has fallen silent:
     it ended with its last report."""
     row, every = tables.EmitterRow, aliased(tables.EmitterRow)

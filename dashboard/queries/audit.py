@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Row, func, select
 from dashboard.queries.incident_filters import PAGE_SIZE, within
 from dashboard.request.current_user import asking, require_operator
 from dashboard.request.grants import Grants
-from dashboard.request.span import Span
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.store.audit import audit_table
 from lagloss_server.store.store import Store
 from lagloss_server.times import moment
@@ -67,7 +67,9 @@ class AuditEntries:
     total: int
 
 
-def read_audit(store: Store, filters: AuditFilters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> AuditEntries:
+def read_audit(
+    store: Store, filters: AuditFilters, span: TimeRange, page: int = 1, size: int = PAGE_SIZE
+) -> AuditEntries:
     """Read entries of a span. Pages count from 1.
 
     Raises:

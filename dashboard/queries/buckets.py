@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final
 
+from msgspec import structs, to_builtins
+
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import (
+from lagloss_server.model.place import link_label, node_label
+from lagloss_server.model.window import (
+    NO_LAGS,
+    DestinationCounts,
     Interval,
     Lags,
+    Percentiles,
     ReasonCounts,
     ReasonRow,
-    percentiles,
+    SourceCounts,
+    Window,
     reason_rows,
     rfc3339,
 )
@@ -54,25 +60,25 @@ class Bucket:
     on_time_share: float | None
     e2e_ms: Lags
     lags: HopLags = field(default_factory=HopLags)
-    durations: Mapping[str, Lags] = field(default_factory=dict)
+    durations: Mapping[str, Percentiles] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
-    destinations: Sequence[Mapping[str, Any]] = ()
-    sources: Sequence[Mapping[str, Any]] = ()
+    destinations: Sequence[DestinationCounts] = ()
+    sources: Sequence[SourceCounts] = ()
     history: bool | None = None
 
     def from_source(self, source: str) -> Bucket:
         """Return the numbers of one source's messages in place of the pipeline's; verdicts, places and hops stay. None
         of them is known where the bucket has no such source."""
-        there = next((row for row in self.sources if row["name"] == source), None)
+        there = next((row for row in self.sources if row.name == source), None)
         if there is None or not self.sources:
             counts: dict[str, Any] = dict.fromkeys(_COUNTS)
-            return replace(self, **counts, lost=None, on_time_share=None, e2e_ms=Lags(None, None, None, None))
+            return replace(self, **counts, lost=None, on_time_share=None, e2e_ms=NO_LAGS)
         return replace(
             self,
             **_counts(there, self.verdicts),
-            lost=None if there["lost"] is None else Interval(**there["lost"]),
-            on_time_share=there["on_time_share"],
-            e2e_ms=Lags(**there["e2e_lag_ms"]),
+            lost=there.lost,
+            on_time_share=there.on_time_share,
+            e2e_ms=there.e2e_lag_ms,
         )
 
     @property
@@ -102,8 +108,7 @@ class Bucket:
     @property
     def reason_rows(self) -> list[ReasonRow]:
         """Why its messages were filtered or dead, most frequent first."""
-        seen = [{"name": name, "beacons": count} for name, count in self.seen.items()]
-        return reason_rows({"reasons_by_node": self.reasons, "checkpoints": seen})
+        return reason_rows(self.reasons, self.seen.items())
 
     def document(self) -> dict[str, Any]:
         ratio = self.loss_ratio
@@ -118,17 +123,17 @@ class Bucket:
             "dead": self.dead,
             "pending": self.pending,
             "seen": dict(self.seen),
-            "lost": None if self.lost is None else asdict(self.lost),
+            "lost": None if self.lost is None else structs.asdict(self.lost),
             "loss_ratio": None if ratio is None else {"min": ratio[0], "max": ratio[1]},
-            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "lost_at": {place: structs.asdict(lost) for place, lost in self.lost_at.items()},
             "on_time_share": self.on_time_share,
-            "e2e_lag_ms": asdict(self.e2e_ms),
+            "e2e_lag_ms": structs.asdict(self.e2e_ms),
             "reasons_by_node": self.reasons,
             "lag_in_p95_ms": dict(self.lags.lag_in),
             "lag_out_p95_ms": dict(self.lags.lag_out),
-            "durations_ms": {place: percentiles(kept) for place, kept in self.durations.items()},
-            "destinations": list(self.destinations),
-            **({"sources": list(self.sources)} if self.sources else {}),
+            "durations_ms": {place: structs.asdict(kept) for place, kept in self.durations.items()},
+            "destinations": [to_builtins(there) for there in self.destinations],
+            **({"sources": [to_builtins(there) for there in self.sources]} if self.sources else {}),
             "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
         }
 
@@ -139,44 +144,37 @@ def knows_messages(messages: int, verdicts: Collection[str]) -> bool:
     return messages > 0 or set(verdicts) == {"idle"}
 
 
-def _counts(found: Mapping[str, int | None], verdicts: Collection[str]) -> dict[str, Any]:
-    is_known = knows_messages(found["messages"] or 0, verdicts)
-    return {name: found[name] if is_known else None for name in _COUNTS}
+def _counts(found: Window | SourceCounts | Rollup, verdicts: Collection[str]) -> dict[str, Any]:
+    is_known = knows_messages(found.messages, verdicts)
+    return {name: getattr(found, name) if is_known else None for name in _COUNTS}
 
 
-def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
-    """Return a minute, from its document as `Store.windows` gives it."""
-    lost, e2e = window["lost"], window["e2e_lag_ms"]
-    places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
-    verdict = window["verdict"] or "open"
-    counts = _counts(window, [verdict])
-    places += [(f"link {link['from']}->{link['to']}", link["lost"]) for link in window["links"]]
+def of_window(window: Window, graph: Graph, *, history: bool = False) -> Bucket:
+    """Return a minute. `history`: whether it was filled in after it was over."""
+    verdict = window.verdict or "open"
     return Bucket(
-        start_s=int(datetime.fromisoformat(window["window_start"]).timestamp()),
+        start_s=window.start_s,
         length_s=WINDOW_S,
         verdicts={verdict: 1},
-        **counts,
-        seen={
-            there["name"]: there["beacons"] if there["distinct"] is None else there["distinct"]
-            for there in window["checkpoints"]
-        },
-        lost=None if lost is None else Interval(lost["min"], lost["max"]),
-        lost_at={label: Interval(at["min"], at["max"]) for label, at in places if at and at["max"]},
-        on_time_share=window["on_time_share"],
-        e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
+        **_counts(window, [verdict]),
+        seen={there.name: there.beacons if there.distinct is None else there.distinct for there in window.checkpoints},
+        lost=window.lost,
+        lost_at=dict(window.losses),
+        on_time_share=window.on_time_share,
+        e2e_ms=window.e2e_lag_ms,
         lags=hops.of_window(window, graph),
         durations={
-            label: Lags(**kept, max=None)
+            label: kept
             for label, kept in [
-                *((f"node {node['name']}", node["process_duration_ms"]) for node in window["nodes"]),
-                *((f"link {link['from']}->{link['to']}", link["queue_time_ms"]) for link in window["links"]),
+                *((node_label(node.name), node.process_duration_ms) for node in window.nodes),
+                *((link_label(link.source, link.target), link.queue_time_ms) for link in window.links),
             ]
-            if kept["p95"] is not None
+            if kept.p95 is not None
         },
-        reasons=window["reasons_by_node"] or {},
-        destinations=window["destinations"],
-        sources=window.get("sources", ()),
-        history=window["history"],
+        reasons=window.reasons_by_node or {},
+        destinations=window.destinations,
+        sources=window.sources,
+        history=history,
     )
 
 
@@ -186,15 +184,15 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         start_s=start_s,
         length_s=length_s,
         verdicts=total.verdicts,
-        **_counts({name: getattr(total, name) for name in _COUNTS}, total.verdicts),
+        **_counts(total, total.verdicts),
         seen={name: sums.distinct for name, sums in total.checkpoints.items()},
-        lost=Interval(total.lost_min, total.lost_max),
+        lost=total.lost,
         lost_at=total.lost_at,
         on_time_share=total.on_time_share,
         e2e_ms=Lags.of(total.e2e_lags),
         lags=hops.of_checkpoints(cache(total.p95_ms), graph),
-        durations={label: Lags.of(kept) for label, kept in total.durations.items()},
+        durations={label: Percentiles.of(kept) for label, kept in total.durations.items()},
         reasons=total.reasons,
-        destinations=[sums.document(name) for name, sums in total.destinations.items()],
-        sources=total.source_documents,
+        destinations=[sums.at_destination(name) for name, sums in total.destinations.items()],
+        sources=[sums.of_source(name) for name, sums in total.sources.items()],
     )

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.consumer_groups import DEAD
 from lagloss_server.rules.group_progress import GroupAtRisk, GroupNow, PartitionNow
 from lagloss_server.rules.group_velocity import NOT_COMMITTED, STATUSES, Status, Velocity, worst
@@ -91,7 +91,7 @@ class ConsumerGroup:
         }
 
 
-def read_consumer_groups(store: Store, stored: StoredPipeline, span: Span, now_s: float) -> list[ConsumerGroup]:
+def read_consumer_groups(store: Store, stored: StoredPipeline, span: TimeRange, now_s: float) -> list[ConsumerGroup]:
     """Read the groups that the nodes of a pipeline name now, in the order of the definition."""
     named = [(node.name, node.input) for node in stored.definition.spec.nodes if node.has_group]
     if not named:

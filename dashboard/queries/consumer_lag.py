@@ -12,10 +12,9 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
 from dashboard.queries.series import bucket_s
-from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.group_velocity import NOT_COMMITTED
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -79,7 +78,7 @@ class ConsumerLag:
     names one now."""
 
     pipeline: str
-    span: Span
+    span: TimeRange
     bucket_s: int
     watched: Mapping[str, str]
     series: Mapping[Of, tuple[LagBucket, ...]]
@@ -98,9 +97,9 @@ class ConsumerLag:
         }
 
 
-def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) -> ConsumerLag:
+def read_consumer_lag(store: Store, stored: StoredPipeline, span: TimeRange, by: By) -> ConsumerLag:
     """Read consumer lag in the same buckets as the pipeline's other series."""
-    length_s, nodes = bucket_s(span), Graph(stored.definition).nodes
+    length_s, nodes = bucket_s(span), stored.definition.graph.nodes
     with store.engine.connect() as connection:
         rows = connection.execute(_buckets(_minutes(stored.name, span, by), length_s)).all()
     rank = {node: at for at, node in enumerate(nodes)}
@@ -139,7 +138,7 @@ def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttrib
     return case((unknown == 0, cast(total(column), BigInteger))).label(column.key)
 
 
-def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
+def _minutes(pipeline: str, span: TimeRange, by: By) -> Subquery:
     """Minute by minute."""
     row = tables.ConsumerLagRow
     of: list[Any] = [row.node, row.consumer_group]

@@ -10,9 +10,9 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Row, case, func, select
 
 from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
-from dashboard.request.span import Span
 from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
 from lagloss_server.incidents.incident import incident_table
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -61,7 +61,7 @@ class Leader:
 
 
 def read_deliveries(
-    store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
+    store: Store, filters: IncidentFilters, span: TimeRange, page: int = 1, size: int = PAGE_SIZE
 ) -> Deliveries:
     """Read deliveries of a span, sent or waiting. Pages count from 1. Tests of receivers belong to no pipeline."""
     outbox, about = outbox_table, incident_table.c
@@ -81,7 +81,7 @@ def read_deliveries(
     return Deliveries(found, page, count_outcomes(store, filters, span))
 
 
-def count_outcomes(store: Store, filters: IncidentFilters, span: Span) -> dict[str, int]:
+def count_outcomes(store: Store, filters: IncidentFilters, span: TimeRange) -> dict[str, int]:
     """Return how many deliveries there are of each outcome, in the order in which they are shown."""
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
     asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
@@ -104,6 +104,6 @@ def read_leader(store: Store) -> Leader | None:
     return None if row is None else Leader(row.host, row.well_at)
 
 
-def _queued(filters: IncidentFilters, span: Span) -> list[ColumnElement[bool]]:
+def _queued(filters: IncidentFilters, span: TimeRange) -> list[ColumnElement[bool]]:
     row = outbox_table.c
     return [row.done_at.is_(None) | within(row.done_at, span), *filters.of(incident_table.c)]

@@ -6,7 +6,7 @@ from dashboard.queries.services import Services
 from dashboard.queries.window_cache import UNREADABLE
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import UnknownWindow
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.export import WindowExport
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.named_messages import What, read_kept

@@ -11,8 +11,7 @@ from sqlalchemy import Connection, Row, Select, func, select, text, true
 
 from dashboard.queries.reports_topic import Ends
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables
@@ -213,7 +212,7 @@ def read_strangers(
 
 def _known(definition: Definition) -> frozenset[str]:
     """Return a node with several next nodes still reports its work in hand as N.out."""
-    graph = Graph(definition)
+    graph = definition.graph
     return frozenset(graph.checkpoints) | {f"{node}.out" for node in graph.nodes}
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement
 
-from dashboard.request.span import Span
+from lagloss_server.model.time_range import TimeRange
 
 PAGE_SIZE: Final = 50
 MAX_PAGE: Final = 10_000
@@ -28,7 +28,7 @@ class IncidentFilters:
         return [columns[name] == value for name, value in given.items()]
 
 
-def within(moment: ColumnElement[datetime], span: Span) -> ColumnElement[bool]:
+def within(moment: ColumnElement[datetime], span: TimeRange) -> ColumnElement[bool]:
     """Return whether it was in the span."""
     from_, to = (datetime.fromtimestamp(epoch_s, UTC) for epoch_s in (span.from_s, span.to_s))
     return (moment >= from_) & (moment < to)

@@ -14,7 +14,7 @@ from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import NotConfigured, NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import hashes_of
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, read_trail, search
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.store.schema import core as tables

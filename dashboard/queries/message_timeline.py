@@ -6,9 +6,10 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.place import Place, PlaceKind, link_name
 from lagloss_server.queries.message_trace import Beacon
 from lagloss_server.rules.hops import BEFORE_FIRST
 
@@ -19,7 +20,7 @@ class Stay:
     one. `turn` counts from 1: a retry, or a message that came twice, is there again."""
 
     place: str
-    kind: Literal["node", "link"]
+    kind: PlaceKind
     from_ms: float
     to_ms: float | None
     turn: int
@@ -35,12 +36,11 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class _Span:
-    """A place with the checkpoint where messages arrive there and those where they leave. `is_return`: the way back
-    from a retrier, which joins a checkpoint that others lead to, too."""
+class _Passage:
+    """A node or link with the checkpoint where messages arrive there and those where they leave. `is_return`: the way
+    back from a retrier, which joins a checkpoint that others lead to, too."""
 
-    place: str
-    kind: Literal["node", "link"]
+    place: Place
     arrive: str
     leave: tuple[str, ...]
     is_return: bool = False
@@ -51,9 +51,9 @@ def stays(graph: Graph, beacons: Sequence[Beacon]) -> tuple[Stay, ...]:
     replays = dict.fromkeys(beacon.replay for beacon in beacons)
     return tuple(
         stay
-        for span in _spans(graph)
+        for passage in _passages(graph)
         for replay in sorted(replays, key=lambda name: name or "")
-        for stay in _stays_at(span, [beacon for beacon in beacons if beacon.replay == replay], replay)
+        for stay in _stays_at(passage, [beacon for beacon in beacons if beacon.replay == replay], replay)
     )
 
 
@@ -68,24 +68,26 @@ def longest(graph: Graph, beacons: Sequence[Beacon]) -> list[tuple[str, float]]:
     return sorted({BEFORE_FIRST: arrival, **held}.items(), key=lambda each: -each[1])
 
 
-def _spans(graph: Graph) -> Iterator[_Span]:
+def _passages(graph: Graph) -> Iterator[_Passage]:
     for node in graph.nodes:
         if graph.exits(node):
-            yield _Span(f"node {node}", "node", f"{node}.in", graph.exits(node))
+            yield _Passage(Place("node", node), f"{node}.in", graph.exits(node))
         for link in graph.links:
             if link.source == node:
-                yield _Span(f"link {link.name}", "link", link.out, (f"{link.target}.in",))
+                yield _Passage(Place("link", link.name), link.out, (f"{link.target}.in",))
         for retrier in graph.retriers:
             if node in graph.users(retrier):
-                yield _Span(f"link {node}->{retrier}", "link", f"{node}.out:{retrier}", (f"{retrier}.in",))
-                yield _Span(f"link {retrier}->{node}", "link", f"{retrier}.out:{node}", (f"{node}.in",), True)
+                yield _Passage(Place("link", link_name(node, retrier)), f"{node}.out:{retrier}", (f"{retrier}.in",))
+                yield _Passage(Place("link", link_name(retrier, node)), f"{retrier}.out:{node}", (f"{node}.in",), True)
 
 
-def _stays_at(span: _Span, beacons: Sequence[Beacon], replay: str | None) -> Iterator[Stay]:
-    arrived = sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == span.arrive)
-    left = {name: sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == name) for name in span.leave}
+def _stays_at(passage: _Passage, beacons: Sequence[Beacon], replay: str | None) -> Iterator[Stay]:
+    arrived = sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == passage.arrive)
+    left = {
+        name: sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == name) for name in passage.leave
+    }
     for turn, (from_ms, next_ms) in enumerate(itertools.pairwise([*arrived, math.inf]), start=1):
         ends = [min(found) for times in left.values() if (found := [at for at in times if from_ms <= at < next_ms])]
-        if not ends and turn == 1 and not span.is_return:  # clocks of two hosts may disagree
+        if not ends and turn == 1 and not passage.is_return:  # clocks of two hosts may disagree
             ends = [max(found) for times in left.values() if (found := [at for at in times if at < from_ms])]
-        yield Stay(span.place, span.kind, from_ms, max(ends, default=None), turn, replay)
+        yield Stay(passage.place.label, passage.place.kind, from_ms, max(ends, default=None), turn, replay)

@@ -27,7 +27,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import NO_LAGS, Lags, rfc3339
 from lagloss_server.queries.budgets import Spending, read_spending
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S, period_of
@@ -252,7 +252,7 @@ def _standing(kept: _Kept, fresh: Freshness, incidents: Mapping[str, int], now_s
     )
 
 
-def _minute(row: _Found, lags: Mapping[str, float | None], definition: Definition) -> Minute:
+def _minute(row: _Found, lags: Lags, definition: Definition) -> Minute:
     on_time_share = row.on_time / row.on_time_of if row.on_time_of else None
     return Minute(
         start_s=row.window_start,
@@ -261,7 +261,7 @@ def _minute(row: _Found, lags: Mapping[str, float | None], definition: Definitio
         messages=row.messages,
         lost_min=row.lost_min,
         lost_max=row.lost_max,
-        lag_ms=lags.get(fmt.percentile(definition.spec.sla.lag.percentile)),
+        lag_ms=getattr(lags, fmt.percentile(definition.spec.sla.lag.percentile), None),
         on_time_share=on_time_share,
         is_late=is_late(lags, on_time_share, definition),
     )
@@ -297,14 +297,13 @@ def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
         return {row.name: row for row in connection.execute(asked)}
 
 
-def _read_lags(
-    store: Store, pipelines: Sequence[StoredPipeline], newest: Mapping[str, _Found]
-) -> dict[str, Mapping[str, float | None]]:
+def _read_lags(store: Store, pipelines: Sequence[StoredPipeline], newest: Mapping[str, _Found]) -> dict[str, Lags]:
     """Return the E2E lags of these newest windows at the SLA's percentile; nothing where results do not hold it. Only
     for another one than p95 documents are read."""
     slas = {stored.name: stored.definition.spec.sla.lag for stored in pipelines if stored.name in newest}
-    found: dict[str, Mapping[str, float | None]] = {
-        name: {"p95": newest[name].e2e_p95_ms} if lag.percentile == 95 else {} for name, lag in slas.items()
+    found = {
+        name: Lags(None, newest[name].e2e_p95_ms, None, None) if lag.percentile == 95 else NO_LAGS
+        for name, lag in slas.items()
     }
     others = [name for name, lag in slas.items() if is_held(lag) and lag.percentile != 95]
     if others:
@@ -313,7 +312,7 @@ def _read_lags(
         here = tables.at_places(window.pipeline, window.window_start, places)
         with store.engine.connect() as connection:
             rows = connection.execute(select(window.pipeline, window.document).where(*here))
-            found |= {row.pipeline: row.document["e2e_lag_ms"] for row in rows}
+            found |= {row.pipeline: row.document.e2e_lag_ms for row in rows}
     return found
 
 

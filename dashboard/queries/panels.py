@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
+
+from msgspec import structs
 
 from dashboard.queries.annotations import Happenings, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
 from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
-from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
 from dashboard.queries.taps import TapStatus, read_taps
-from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
-from lagloss_server.model.window_result import loss_ratio_of
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import Store
+
+_OF_SOURCE: Final = (
+    *("messages", "delivered", "filtered", "dead", "pending"),
+    *("lost", "loss_ratio", "on_time_share", "on_time_of", "e2e_lag_ms"),
+)
+"""Numbers of a window that a source has, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`newest`: the document of the newest closed window, in the span or not; None before there is one. `terms`: what
+    """`newest`: the newest closed window, in the span or not; None before there is one. `sla_periods`: what
     was promised over the span; `newest_sla`, when that window began."""
 
     stored: StoredPipeline
@@ -29,10 +37,10 @@ class Panels:
     consumer_lag: ConsumerLag
     groups: list[ConsumerGroup]
     taps: list[TapStatus]
-    terms: Terms
+    sla_periods: SlaPeriods
     happenings: Happenings
     fresh: Freshness
-    newest: dict[str, Any] | None
+    newest: ListedWindow | None
     newest_sla: Sla
     condition: Condition
 
@@ -40,9 +48,10 @@ class Panels:
         """Return what the page shows of one source's messages: numbers over time and of the newest window. Verdicts,
         places and hops stay those of the pipeline."""
         newest = self.newest
-        for row in [] if newest is None else newest.get("sources", ()):
-            if newest is not None and row["name"] == source:
-                newest = {**newest, **row, "loss_ratio": loss_ratio_of(row)}
+        row = None if newest is None else next((row for row in newest.sources if row.name == source), None)
+        if newest is not None and row is not None:
+            counts = {name: getattr(row, name) for name in _OF_SOURCE}
+            newest = structs.replace(newest, **counts)
         return replace(self, series=self.series.from_source(source), newest=newest)
 
     def document(self) -> dict[str, Any]:
@@ -54,7 +63,7 @@ class Panels:
         }
 
 
-def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels:
+def read_panels(store: Store, pipeline: str, span: TimeRange, now_s: float) -> Panels:
     """Read the series of this pipeline's panels, and their age.
 
     Raises:
@@ -81,7 +90,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         consumer_lag=read_consumer_lag(store, stored, span, "node"),
         groups=read_consumer_groups(store, stored, span, now_s),
         taps=read_taps(store, [stored.definition], now_s),
-        terms=terms_of(versions, span),
+        sla_periods=sla_periods_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,
         newest=newest,

@@ -13,8 +13,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
+from msgspec import structs
+
 from dashboard.queries.condition import Condition, Freshness
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.budgets import Budgets
 from lagloss_server.rules.error_budget import Budget
 
@@ -151,7 +153,9 @@ class PipelineStatus:
             "targets": asdict(self.targets),
             "newest": None if self.newest is None else self.newest.document(),
             "budgets": {
-                objective: None if one is None else {"allowed": one.allowed, "bad": asdict(one.used), "left": one.left}
+                objective: None
+                if one is None
+                else {"allowed": one.allowed, "bad": structs.asdict(one.used), "left": one.left}
                 for objective, one in self.budgets.items()
             },
             "open_incidents": {"critical": self.critical, "warning": self.warning},

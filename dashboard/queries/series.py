@@ -11,12 +11,12 @@ from sqlalchemy import select
 from dashboard.queries import buckets, sums
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sums import Rolled
-from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.quality import QualityRow, quality_rows
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
@@ -37,7 +37,7 @@ class Series:
     the whole span, None where there is none; `quality`: of these, by stage and destination."""
 
     pipeline: str
-    span: Span
+    span: TimeRange
     bucket_s: int
     buckets: tuple[Bucket, ...]
     total: Bucket | None
@@ -63,7 +63,7 @@ class Series:
         }
 
 
-def bucket_s(span: Span) -> int:
+def bucket_s(span: TimeRange) -> int:
     """Return how long a bucket of this span is: the shortest that gives at most 1,440 of them."""
     for length_s in (WINDOW_S, *PERIOD_S.values()):
         if len(_starts(span, length_s)) <= MAX_BUCKETS:
@@ -71,9 +71,9 @@ def bucket_s(span: Span) -> int:
     raise ValueError(f"{span} has more than {MAX_BUCKETS} days")
 
 
-def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) -> Series:
+def read_series(store: Store, stored: StoredPipeline, span: TimeRange, now_s: float) -> Series:
     """Minutes from their windows, longer buckets from roll-ups, percentiles from merged sketches."""
-    graph, name = Graph(stored.definition), stored.name
+    graph, name = stored.definition.graph, stored.name
     rolled = sums.read_rolled(store, name, span.from_s, span.to_s)
     length_s = bucket_s(span)
     if length_s == WINDOW_S:
@@ -87,23 +87,23 @@ def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) 
     return Series(name, span, length_s, tuple(found), whole, quality)
 
 
-def _starts(span: Span, length_s: int) -> range:
+def _starts(span: TimeRange, length_s: int) -> range:
     """Start of the buckets that the span touches."""
     return range(span.from_s // length_s * length_s, span.to_s, length_s)
 
 
-def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span, now_s: float) -> list[Bucket]:
+def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: TimeRange, now_s: float) -> list[Bucket]:
     found = _closed_minutes(store, stored, graph, span)
     live_from_s = max(span.from_s, int(now_s) - LIVE_S)
     if live_from_s < span.to_s:
-        for document in store.windows(stored.name, live_from_s, span.to_s):
-            if document["state"] == "open":
-                bucket = buckets.of_window(document, graph)
+        for window in store.windows(stored.name, live_from_s, span.to_s):
+            if window.state == "open":
+                bucket = buckets.of_window(window, graph, history=window.history)
                 found.setdefault(bucket.start_s, bucket)
     return [found[start] for start in sorted(found)]
 
 
-def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span) -> dict[int, Bucket]:
+def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: TimeRange) -> dict[int, Bucket]:
     window, of = tables.WindowRow, sums.database(store)
     within = (
         window.pipeline == stored.name,
@@ -120,13 +120,13 @@ def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Sp
                 *within, window.window_start.in_(missing)
             )
             for start, history, document in connection.execute(asked):
-                bucket = buckets.of_window({**document, "history": history}, graph)
+                bucket = buckets.of_window(document, graph, history=history)
                 found[start] = _buckets.put(keys[start], bucket)
     return found
 
 
 def _periods(
-    store: Store, stored: StoredPipeline, graph: Graph, period: Period, span: Span, rolled: Rolled, now_s: float
+    store: Store, stored: StoredPipeline, graph: Graph, period: Period, span: TimeRange, rolled: Rolled, now_s: float
 ) -> list[Bucket]:
     """Roll-ups as they are stored, but for the newest, which are summed anew where something of them has changed."""
     length_s = PERIOD_S[period]

@@ -1,27 +1,25 @@
-"""SLA periods: the definition in force over each part of a span, and lags judged by it."""
+"""SLA periods: the definition in force over each part of a time range, and lags judged by it."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from dashboard.queries.buckets import Bucket
-from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, LagSla, Sla, StoredPipeline, in_force
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.sla import held_percentile, is_late
 
 _ELSE: Final = "p95"
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
-    """[from_s, to_s) in epoch s, and the definition that its windows are judged by."""
+class SlaPeriod(TimeRange):
+    """A time range, and the definition that its windows are judged by."""
 
-    from_s: int
-    to_s: int
     definition: Definition
 
     @property
@@ -30,19 +28,19 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """The parts of a span, oldest first, without a gap; at least one. Neighbours differ in their SLA."""
+class SlaPeriods:
+    """The parts of a time range, oldest first, without a gap; at least one. Neighbours differ in their SLA."""
 
-    parts: tuple[Term, ...]
+    parts: tuple[SlaPeriod, ...]
 
-    def at(self, start_s: int) -> Term:
-        """Return the term of a window; of a bucket that begins before the span, the first."""
-        return self.parts[max(0, bisect_right(self.parts, start_s, key=lambda term: term.from_s) - 1)]
+    def at(self, start_s: int) -> SlaPeriod:
+        """Return the period of a window; of a bucket that begins before the range, the first."""
+        return self.parts[max(0, bisect_right(self.parts, start_s, key=lambda period: period.from_s) - 1)]
 
     @property
     def percentiles(self) -> tuple[str, ...]:
         """The percentiles that E2E lags are shown by, each once, the oldest first."""
-        return tuple(dict.fromkeys(target_percentile(term.sla.lag) for term in self.parts))
+        return tuple(dict.fromkeys(target_percentile(period.sla.lag) for period in self.parts))
 
     def percentile(self, bucket: Bucket) -> str:
         """Return the percentile of this bucket's E2E lag that has a target."""
@@ -55,7 +53,7 @@ class Terms:
 
     def is_late(self, bucket: Bucket) -> bool:
         """Return whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
-        return is_late(asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
+        return is_late(bucket.e2e_ms, bucket.on_time_share, self.at(bucket.start_s).definition)
 
 
 def target_percentile(lag: LagSla) -> str:
@@ -68,9 +66,9 @@ def is_held(lag: LagSla) -> bool:
     return held_percentile(lag.percentile) is not None
 
 
-def terms_of(versions: Sequence[StoredPipeline], span: Span) -> Terms:
+def sla_periods_of(versions: Sequence[StoredPipeline], span: TimeRange) -> SlaPeriods:
     """`versions`: of one pipeline, oldest first."""
-    parts: list[Term] = []
+    parts: list[SlaPeriod] = []
     for version in versions[in_force(versions, span.from_s) :]:
         # it holds from the first window that begins once it is applied; the first also before that
         applied_s = -(-version.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
@@ -80,8 +78,8 @@ def terms_of(versions: Sequence[StoredPipeline], span: Span) -> Terms:
         if parts:
             last = parts.pop()
             if last.from_s < from_s:
-                parts.append(Term(last.from_s, from_s, last.definition))
+                parts.append(SlaPeriod(last.from_s, from_s, last.definition))
         if parts and parts[-1].sla == version.definition.spec.sla:
             from_s = parts.pop().from_s
-        parts.append(Term(from_s, span.to_s, version.definition))
-    return Terms(tuple(parts))
+        parts.append(SlaPeriod(from_s, span.to_s, version.definition))
+    return SlaPeriods(tuple(parts))

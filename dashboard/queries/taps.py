@@ -11,7 +11,7 @@ from sqlalchemy import BigInteger, cast, func, select
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.taps import Tap
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from lagloss_server.store.store import Store

@@ -11,7 +11,7 @@ from dashboard.queries.evidence import Gap, read_gaps
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import contract_document
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.blame import WindowBlame, read_blame
 from lagloss_server.queries.difference import check_points
 from lagloss_server.rules.facts import WindowFacts
@@ -54,7 +54,7 @@ class WindowRead:
     start_s: int
     definition: Definition
     graph: Graph
-    window: Document | None
+    window: ListedWindow | None
     gaps: tuple[Gap, ...]
     revisions: tuple[Revision, ...]
     missing: tuple[MissingMessage, ...]
@@ -64,7 +64,7 @@ class WindowRead:
         """Return the window as `windows --json` prints it, and the nodes whose evidence is missing."""
         if self.window is None:
             return None
-        return {**contract_document(self.window), "gaps": [gap.document() for gap in self.gaps]}
+        return {**self.window.contract(), "gaps": [gap.document() for gap in self.gaps]}
 
 
 def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:
@@ -72,41 +72,42 @@ def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) ->
     definition = store.definition_at(pipeline, start_s)
     found = store.windows(pipeline, start_s, start_s + WINDOW_S)
     window = found[0] if found else None
-    is_unsure = window is not None and (window["verdict"] is None or _lacks_evidence(window))
+    is_unsure = window is not None and (window.verdict is None or _lacks_evidence(window))
     return WindowRead(
         pipeline=pipeline,
         start_s=start_s,
         definition=definition,
-        graph=Graph(definition),
+        graph=definition.graph,
         window=window,
         gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
         revisions=read_revisions(store, pipeline, start_s, window),
-        missing=tuple(store.missing(pipeline, start_s)) if window is not None and window["verdict"] else (),
-        blame=tuple(read_blame(store, pipeline, [start_s])) if window is not None and window["verdict"] else (),
+        missing=tuple(store.missing(pipeline, start_s)) if window is not None and window.verdict else (),
+        blame=tuple(read_blame(store, pipeline, [start_s])) if window is not None and window.verdict else (),
     )
 
 
-def _lacks_evidence(window: Document) -> bool:
-    return any(reason.startswith("evidence:") for reason in window["reasons"])
+def _lacks_evidence(window: ListedWindow) -> bool:
+    return any(reason.startswith("evidence:") for reason in window.reasons)
 
 
-def read_revisions(store: Store, pipeline: str, start_s: int, newest: Document | None) -> tuple[Revision, ...]:
+def read_revisions(store: Store, pipeline: str, start_s: int, newest: ListedWindow | None) -> tuple[Revision, ...]:
     """Read every kept result, newest first; the oldest has no changes. Empty for an open window."""
-    if newest is None or newest["verdict"] is None:
+    if newest is None or newest.verdict is None:
         return ()
     results = [*store.revisions(pipeline, start_s), newest]
     before = [None, *results[:-1]]
     found = [
-        Revision(result["revision"], result["closed_at"], result["verdict"], _changes(earlier, result))
+        Revision(result.revision, result.closed_at or "", result.verdict or "open", _changes(earlier, result))
         for earlier, result in zip(before, results, strict=True)
     ]
     return tuple(reversed(found))
 
 
-def _changes(before: Document | None, after: Document) -> tuple[RevisionChange, ...]:
+def _changes(before: ListedWindow | None, after: ListedWindow) -> tuple[RevisionChange, ...]:
     if before is None:
         return ()
-    pairs = ((name, before.get(name), after.get(name)) for name in _COMPARED)
+    was_all, now_all = before.document(), after.document()
+    pairs = ((name, was_all[name], now_all[name]) for name in _COMPARED)
     return tuple(RevisionChange(name, was, now) for name, was, now in pairs if was != now)
 
 

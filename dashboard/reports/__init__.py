@@ -1,4 +1,4 @@
-"""SLA reports: what a pipeline kept of what it promised, over any stretch of time."""
+"""SLA reports: what a pipeline kept of what it promised, over any time range."""
 
 from dashboard.reports.making import make_report
 from dashboard.reports.model import Report

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from dashboard.format import place_label
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.trend import Trend, bad_shares, trend
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.model.window_result import Interval, Lags
+from lagloss_server.model.window import Interval, Lags
 from lagloss_server.rules.error_budget import OBJECTIVES, Attainment, Objective
 from lagloss_server.rules.hops import Hop
 
@@ -143,7 +144,7 @@ def _at_place(report: Report, found: Trend) -> str:
     if place is None or sign * (moved[place][1] - moved[place][0]) <= 0:
         return ""
     then, now = map(fmt.percent, moved[place])
-    return f", most at {place.replace('->', ' → ')} ({then} to {now})"
+    return f", most at {place_label(place)} ({then} to {now})"
 
 
 def _at_hop(report: Report, found: Trend) -> str:

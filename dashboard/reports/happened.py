@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
+from dashboard.format import place_label
 from dashboard.reports import wording
 from dashboard.reports.model import DestinationFigures, Report, lost_places
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
 from lagloss_server.incidents.response_times import time_to_repair_s
-from lagloss_server.model.window_result import Lags, reason_rows
+from lagloss_server.model.window import Lags
 
 MAX_ROWS: Final = 200
 """Of incidents and places; the JSON has all of them."""
@@ -103,7 +104,7 @@ def _destination(pages: Pages, there: DestinationFigures) -> list[Cell]:
         Cell(wording.short_promises(there.targets)),
         pages.range(wording.kept(loss), there.whole.from_s, there.whole.to_s),
         Cell(fmt.count(total.messages)),
-        Cell(fmt.count_interval({"min": total.lost_min, "max": total.lost_max})),
+        Cell(fmt.count_interval(total.lost)),
         Cell(fmt.count(total.dead)),
         Cell(wording.left(loss.budget)),
         Cell(wording.kept(on_time)),
@@ -172,8 +173,8 @@ def places(report: Report) -> ReportSection | None:
     certain = report.whole.total.lost_min
     rows = [
         [
-            Cell(name.replace("->", " → ")),
-            Cell(fmt.count_interval({"min": there.min, "max": there.max})),
+            Cell(place_label(name)),
+            Cell(fmt.count_interval(there)),
             Cell(fmt.percent(there.min / certain if certain else None)),
         ]
         for name, there in places
@@ -184,7 +185,7 @@ def places(report: Report) -> ReportSection | None:
 
 def reasons(report: Report) -> ReportSection | None:
     """Return why messages were filtered or dead; None if none was."""
-    found = reason_rows(report.whole.total.document())
+    found = report.whole.total.reason_rows
     if not found:
         return None
     rows = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboard.reports.parts import Cell, Pages, ReportSection, Table
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss_server import format as fmt
 from lagloss_server.rules.runs import JobStats, Repairs
 
@@ -25,7 +25,7 @@ def jobs(pages: Pages) -> ReportSection | None:
 def _job(pages: Pages, job: JobStats) -> list[Cell]:
     report = pages.report
     page = Address(links.runs(report.pipeline), {"zone": report.span.zone})
-    at = page.over(Span(report.span.from_s, report.span.to_s)).href
+    at = page.over(ShownRange(report.span.from_s, report.span.to_s)).href
     in_time = None if job.in_time is None or not job.judged else job.in_time / job.judged
     kept = "" if in_time is None else f" ({job.in_time} of {job.judged})"
     return [

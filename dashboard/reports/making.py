@@ -23,15 +23,14 @@ from dashboard.reports.model import (
     Report,
     WorstHour,
 )
-from dashboard.reports.ranges import CalendarSpan, day_edges, previous
+from dashboard.reports.ranges import CalendarRange, day_edges, previous
 from lagloss_server.incidents.incident import incidents
 from lagloss_server.incidents.response_times import Times, overlapping_courses
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.sources import demand_source, source_names
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules import hops as lag_hops
 from lagloss_server.rules.error_budget import (
     OBJECTIVES,
@@ -49,7 +48,8 @@ from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import Rollup, period_of
 from lagloss_server.rules.runs import stats_of
 from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.periods import TimeRange, coverage, first_known, hour_edges, joined, series
+from lagloss_server.store.period_reading import RangeTotal
+from lagloss_server.store.periods import coverage, first_known, hour_edges, joined, series
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import read_runs
 
@@ -59,7 +59,7 @@ MAX_RUNS: Final = 10_000
 """Of a job in a report, the newest: a year of hours."""
 
 
-def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float, source: str | None = None) -> Report:
+def make_report(store: Store, pipeline: str, span: CalendarRange, now_s: float, source: str | None = None) -> Report:
     """Return the report of a pipeline over a range, as of now; of the messages of one of its sources (rule 17), where
     one is named: without what is not known by source, such as places and hops.
 
@@ -80,7 +80,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float, s
     whole, whole_before = reading.figures(of_range), reading.figures(of_before)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
     steps = days if span.to_s - span.from_s > HOURLY_UP_TO_S else [reading.figures([hour]) for hour in hours]
-    graph = Graph(definition)
+    graph = definition.graph
     made = Report(
         pipeline=pipeline,
         description=definition.metadata.description,
@@ -147,50 +147,50 @@ class _Reading:
         self._first_s = first_s
         self._expected_to_s = expected_to_s
 
-    def targets(self, span: CalendarSpan, destination: str | None = None) -> list[Target]:
+    def targets(self, span: CalendarRange, destination: str | None = None) -> list[Target]:
         return targets_within(self._targets[destination], span.from_s, span.to_s)
 
-    def wholes(self, span: CalendarSpan) -> list[TimeRange]:
-        """Return a range in the stretches between which some target changes, with sketches and places."""
+    def wholes(self, span: CalendarRange) -> list[RangeTotal]:
+        """Return a range in the parts between which some target changes, with sketches and places."""
         starts = {target.from_s for name in self._targets for target in self.targets(span, name)}
         return self._narrowed(series(self._store, self._pipeline, sorted({*starts, span.to_s})))
 
-    def by_hour(self, span: CalendarSpan) -> list[TimeRange]:
-        """Return a range in stretches of an hour at most, parted where days begin and targets change. Counts only, but
+    def by_hour(self, span: CalendarRange) -> list[RangeTotal]:
+        """Return a range in parts of an hour at most, parted where days begin and targets change. Counts only, but
         for those of a source, which are not among them: its hours are read whole."""
         targets = [target.from_s for target in self.targets(span)]
         edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
         return self._narrowed(series(self._store, self._pipeline, edges, counts_only=self._source is None))
 
-    def _narrowed(self, parts: list[TimeRange]) -> list[TimeRange]:
+    def _narrowed(self, parts: list[RangeTotal]) -> list[RangeTotal]:
         return parts if self._source is None else _of_source(parts, self._source)
 
-    def of_source(self, parts: Sequence[TimeRange], source: str) -> Figures:
+    def of_source(self, parts: Sequence[RangeTotal], source: str) -> Figures:
         """Return the figures of one of several sources over neighbouring ranges, by the pipeline's targets."""
         return self.figures(_of_source(parts, source))
 
-    def of_side(self, parts: Sequence[TimeRange], side: str) -> Figures:
+    def of_side(self, parts: Sequence[RangeTotal], side: str) -> Figures:
         """Return the figures of a side of the graph over neighbouring ranges: of its loss, which is all that is known
         by side."""
         return self.figures(_of_side(parts, side))
 
-    def figures(self, parts: Sequence[TimeRange], destination: str | None = None) -> Figures:
+    def figures(self, parts: Sequence[RangeTotal], destination: str | None = None) -> Figures:
         """Return the figures of neighbouring ranges, each against its own target; or those of one destination there."""
         if destination is not None:
             parts = [replace(part, total=part.total.at(destination)) for part in parts]
         return figures_of(parts, self._targets[destination], self._first_s, self._expected_to_s)
 
 
-def _of_side(parts: Iterable[TimeRange], side: str) -> list[TimeRange]:
+def _of_side(parts: Iterable[RangeTotal], side: str) -> list[RangeTotal]:
     return [replace(part, total=part.total.of_side(side)) for part in parts]
 
 
-def _of_source(parts: Iterable[TimeRange], source: str) -> list[TimeRange]:
+def _of_source(parts: Iterable[RangeTotal], source: str) -> list[RangeTotal]:
     return [replace(part, total=part.total.from_source(source)) for part in parts]
 
 
 def figures_of(
-    parts: Sequence[TimeRange], targets: Sequence[Target], first_s: int | None, expected_to_s: float
+    parts: Sequence[RangeTotal], targets: Sequence[Target], first_s: int | None, expected_to_s: float
 ) -> Figures:
     """Return the figures of neighbouring ranges, in each of which one of the targets holds; see `periods.coverage`."""
     whole = joined(parts)
@@ -201,7 +201,7 @@ def figures_of(
 
 
 def _destinations_of(stored: StoredPipeline) -> list[str]:
-    return [place.name for place in places_of(Flow(stored.definition.spec.nodes), "destination")]
+    return [place.name for place in places_of(stored.definition.graph, "destination")]
 
 
 def _lag_by_hop(total: Rollup, graph: Graph) -> LagByHop:
@@ -211,15 +211,15 @@ def _lag_by_hop(total: Rollup, graph: Graph) -> LagByHop:
     return LagByHop(known, next(reversed(path)).node if path else None, frozenset(path))
 
 
-def _grouped(parts: Sequence[TimeRange], edges: Sequence[int]) -> list[list[TimeRange]]:
+def _grouped(parts: Sequence[RangeTotal], edges: Sequence[int]) -> list[list[RangeTotal]]:
     """Return the parts between each two edges; no part lies across one."""
-    groups: list[list[TimeRange]] = [[] for _ in pairwise(edges)]
+    groups: list[list[RangeTotal]] = [[] for _ in pairwise(edges)]
     for part in parts:
         groups[bisect_right(edges, part.from_s) - 1].append(part)
     return groups
 
 
-def _hour_of(part: TimeRange) -> int:
+def _hour_of(part: RangeTotal) -> int:
     return period_of("hour", part.from_s)
 
 
@@ -246,19 +246,19 @@ def _added(parts: Iterable[Interval]) -> Interval:
     return Interval(sum(part.min for part in parts), sum(part.max for part in parts))
 
 
-def _worst(whole: Figures, stretches: Sequence[TimeRange]) -> list[list[TimeRange]]:
+def _worst(whole: Figures, totals: Sequence[RangeTotal]) -> list[list[RangeTotal]]:
     """Return the hours that took most of a budget for certain, worst first, then those that may have; an hour where a
-    day begins is of two stretches."""
+    day begins is of two parts."""
     allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
 
-    def weight(hour: Sequence[TimeRange]) -> tuple[float, float]:
+    def weight(hour: Sequence[RangeTotal]) -> tuple[float, float]:
         bad = [
             (_added(bad_interval(objective, part.total)[0] for part in hour), most)
             for objective, most in allowed.items()
         ]
         return max(one.min / most for one, most in bad), max(one.max / most for one, most in bad)
 
-    hours = [list(parts) for _, parts in groupby(stretches, _hour_of)]
+    hours = [list(parts) for _, parts in groupby(totals, _hour_of)]
     return [hour for hour in nlargest(WORST_HOURS, hours, key=weight) if weight(hour) > (0, 0)]
 
 
@@ -267,7 +267,7 @@ def _worst_hour(whole: Figures, hour: Figures) -> WorstHour:
     return WorstHour(hour, tuple(Budget(of.allowed, one.bad).spent for one, of in both))
 
 
-def _incidents(store: Store, pipeline: str, span: CalendarSpan) -> Incidents:
+def _incidents(store: Store, pipeline: str, span: CalendarRange) -> Incidents:
     since = datetime.fromtimestamp(span.from_s, UTC)
     found = incidents(store, pipeline=pipeline, only_open=False, since=since)
     overlapping = sorted((one for one in found if one.first_window_s < span.to_s), key=lambda one: one.opened_at)

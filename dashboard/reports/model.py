@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from dashboard.reports.ranges import CalendarSpan
+from msgspec import structs
+
+from dashboard.reports.ranges import CalendarRange
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
-from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall, worst_status
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
@@ -25,11 +28,9 @@ WORST_HOURS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """A stretch of time: sums over its closed windows, what is known of it, and how each objective fared."""
+class Figures(TimeRange):
+    """A time range: sums over its closed windows, what is known of it, and how each objective fared."""
 
-    from_s: int
-    to_s: int
     total: Rollup
     known: Coverage
     attainments: tuple[Attainment, ...]
@@ -39,15 +40,15 @@ class Figures:
         return overall(self.attainments)
 
     @property
-    def minutes(self) -> dict[str, int]:
-        """Minutes by verdict, and those without one: they add up to all of the stretch."""
+    def minutes_by_verdict(self) -> dict[str, int]:
+        """Minutes by verdict, and those without one: they add up to all of the range."""
         verdicts = {name: self.total.verdicts.get(name, 0) for name in ("ok", "loss", "unknown", "idle")}
         return {**verdicts, "missing": self.known.missing, "before": self.known.before, "to_come": self.known.to_come}
 
     @property
     def without_verdict(self) -> int:
         """Minutes that should have one: what they hold is not known."""
-        return self.minutes["unknown"] + self.known.missing
+        return self.minutes_by_verdict["unknown"] + self.known.missing
 
     @property
     def known_share(self) -> float | None:
@@ -57,14 +58,13 @@ class Figures:
 
     def document(self) -> Document:
         return {
-            "from": rfc3339(self.from_s),
-            "to": rfc3339(self.to_s),
+            **self.bounds(),
             "status": self.status,
-            "minutes": self.minutes,
+            "minutes": self.minutes_by_verdict,
             "known_share": self.known_share,
             "cut_minutes": self.known.cut,
             "messages": self.total.messages,
-            "lost": asdict(Interval(self.total.lost_min, self.total.lost_max)),
+            "lost": structs.asdict(self.total.lost),
             "pending": self.total.pending,
             "loss_ratio": self.total.loss_ratio,
             "on_time": self.total.on_time,
@@ -149,12 +149,12 @@ class Report:
 
     pipeline: str
     description: str
-    span: CalendarSpan
+    span: CalendarRange
     made_at_s: float
     targets: tuple[Target, ...]
     whole: Figures
     previous: Figures
-    previous_span: CalendarSpan
+    previous_span: CalendarRange
     days: tuple[Figures, ...]
     burn_down: tuple[BurnPoint, ...]
     worst_hours: tuple[WorstHour, ...]
@@ -292,7 +292,7 @@ def figure_links(
 ) -> dict[str, str]:
     """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which
     are kept for longer, and as a page."""
-    page = Address(links.pipeline(pipeline), {"zone": zone}).over(Span(from_s, to_s)).asking(source=source)
+    page = Address(links.pipeline(pipeline), {"zone": zone}).over(ShownRange(from_s, to_s)).asking(source=source)
     base = base_url.rstrip("/")
     return {
         "windows": base + links.windows_of(pipeline, from_s, to_s),

@@ -8,11 +8,11 @@ from typing import Final, Literal
 
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.request import links
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.error_budget import Status
 
 Chart = Literal["burn-down", "days"]
@@ -54,7 +54,7 @@ class Layout:
     kind: str
     name: str
     description: str
-    span: CalendarSpan
+    span: CalendarRange
     made_at_s: float
     status: Status
     sections: Sequence[ReportSection]
@@ -99,7 +99,7 @@ def numbers(figures: Figures) -> list[Cell]:
     total = figures.total
     return [
         Cell(fmt.count(total.messages)),
-        Cell(fmt.count_interval({"min": total.lost_min, "max": total.lost_max})),
+        Cell(fmt.count_interval(total.lost)),
         Cell(wording.attained(figures.attainments[0])),
         Cell(wording.attained(figures.attainments[1])),
     ]

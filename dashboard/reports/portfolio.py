@@ -10,12 +10,12 @@ from typing import Final
 
 from dashboard.reports.making import HOURLY_UP_TO_S, figures_of
 from dashboard.reports.model import Document, Figures, figure_links
-from dashboard.reports.ranges import CalendarSpan, previous
+from dashboard.reports.ranges import CalendarRange, previous
 from dashboard.reports.trend import Trend, trend
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import StoredPipeline, matching
 from lagloss_server.model.matchers import MatcherList
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.budgets import read_targets
 from lagloss_server.rules.error_budget import Objective, Status, Target, targets_within
 from lagloss_server.rules.freshness import expected_to_s
@@ -88,8 +88,8 @@ class Portfolio:
     """The pipelines that match all of `matchers`, worst first."""
 
     matchers: MatcherList
-    span: CalendarSpan
-    previous_span: CalendarSpan
+    span: CalendarRange
+    previous_span: CalendarRange
     made_at_s: float
     lines: tuple[PortfolioLine, ...]
     unreadable: tuple[UnreadableRow, ...] = ()
@@ -138,7 +138,7 @@ def burn_rate(step: Figures) -> float | None:
     return max(rates, default=None) if step.known.closed else None
 
 
-def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_s: float) -> Portfolio:
+def make_portfolio(store: Store, matchers: MatcherList, span: CalendarRange, now_s: float) -> Portfolio:
     """Return the portfolio of the pipelines that match, in a few statements however many these are."""
     found = store.pipelines()
     stored = matching(found, matchers)
@@ -176,11 +176,11 @@ def make_portfolio(store: Store, matchers: MatcherList, span: CalendarSpan, now_
     return Portfolio(matchers, span, before, now_s, lines, tuple(found.unreadable))
 
 
-def _within(targets: Sequence[Target], before: CalendarSpan, span: CalendarSpan) -> list[Target]:
+def _within(targets: Sequence[Target], before: CalendarRange, span: CalendarRange) -> list[Target]:
     return targets_within(targets, before.from_s, span.to_s)
 
 
-def _steps(span: CalendarSpan) -> list[int]:
+def _steps(span: CalendarRange) -> list[int]:
     """Return where the steps of a range begin: with days of UTC, which roll-ups have; a day of another zone would be
     read by the hour."""
     length = PERIOD_S["hour" if span.to_s - span.from_s <= HOURLY_UP_TO_S else "day"]

@@ -12,7 +12,7 @@ from dashboard.reports.portfolio import Portfolio, PortfolioLine, burn_rate
 from dashboard.reports.trend import TRENDS
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment
 from lagloss_server.store.unreadable import some_of
@@ -82,7 +82,7 @@ def _against(line: PortfolioLine, one: Attainment) -> str:
 def _row(line: PortfolioLine, portfolio: Portfolio, base_url: str) -> list[Cell]:
     span, base = portfolio.span, base_url.rstrip("/")
     page = figure_links(line.pipeline, span.zone, span.from_s, span.to_s, base_url)["page"]
-    report = Address(links.report(line.pipeline), {"zone": span.zone}).over(Span(span.from_s, span.to_s)).href
+    report = Address(links.report(line.pipeline), {"zone": span.zone}).over(ShownRange(span.from_s, span.to_s)).href
     loss, on_time = line.whole.attainments
     return [
         Cell(line.pipeline, base + report, line.description),

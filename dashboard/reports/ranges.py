@@ -8,11 +8,11 @@ from datetime import date, datetime, timedelta
 from math import ceil
 from typing import Final, Literal
 
-from dashboard.request.span import MAX_SPAN_S, RANGES_S, last
+from dashboard.request.shown_range import MAX_SPAN_S, RANGES_S, last
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.times import parse_any_time_s
 
 Unit = Literal["week", "month", "quarter"]
@@ -30,21 +30,19 @@ _NAMED: Final = re.compile(r"(20\d{2})-(?:W(\d{2})|(\d{2})|Q([1-4]))")
 
 
 @dataclass(frozen=True, slots=True)
-class CalendarSpan:
-    """Windows with from <= start < to (epoch s), whole minutes. `unit` and `name` (`month`, `2026-11`) where it is a
+class CalendarRange(TimeRange):
+    """A time range on whole minutes, as a time zone has it. `unit` and `name` (`month`, `2026-11`) where it is a
     week, month or quarter of the zone's calendar; else None and empty."""
 
-    from_s: int
-    to_s: int
     zone: str
     unit: Unit | None = None
     name: str = ""
 
     def document(self) -> dict[str, str | None]:
-        return {"name": self.name or None, "from": rfc3339(self.from_s), "to": rfc3339(self.to_s), "zone": self.zone}
+        return {"name": self.name or None, **self.bounds(), "zone": self.zone}
 
 
-def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:
+def named_range(text: str, zone: str, now_s: float) -> CalendarRange:
     """Return the range with a name: one of PRESETS, the last so much (`7d`), a week (`2026-W47`), a month (`2026-11`)
     or a quarter (`2026-Q4`).
 
@@ -53,7 +51,7 @@ def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:
     """
     if text in RANGES_S:
         found = last(text, now_s)
-        return CalendarSpan(found.from_s, found.to_s, zone)
+        return CalendarRange(found.from_s, found.to_s, zone)
     relative, named = _RELATIVE.fullmatch(text), _NAMED.fullmatch(text)
     try:
         if relative:
@@ -68,7 +66,7 @@ def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:
     raise BadSpan(text=text[:100], expected=expected)
 
 
-def between(from_: str, to: str, zone: str, now_s: float) -> CalendarSpan:
+def between(from_: str, to: str, zone: str, now_s: float) -> CalendarRange:
     """Return the range between two moments: RFC 3339, relative (`-7d`) or `now`; one without offset is in the zone.
 
     Raises:
@@ -79,10 +77,10 @@ def between(from_: str, to: str, zone: str, now_s: float) -> CalendarSpan:
     )
     if not 0 < to_s - from_s <= MAX_SPAN_S or from_s < 0 or to_s > now_s + MAX_SPAN_S:
         raise BadSpan(text=f"{from_[:40]} to {to[:40]}", expected="1 minute to 800 days, of about this time")
-    return CalendarSpan(from_s, to_s, zone)
+    return CalendarRange(from_s, to_s, zone)
 
 
-def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now_s: float) -> CalendarSpan:
+def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now_s: float) -> CalendarRange:
     """Return the range that was asked for: by its name, or from (and to, else now); by default the last month.
 
     Raises:
@@ -98,7 +96,7 @@ def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now
     return between(from_, to or "now", zone, now_s)
 
 
-def previous(span: CalendarSpan) -> CalendarSpan:
+def previous(span: CalendarRange) -> CalendarRange:
     """Return the range before it: the week, month or quarter before; else as many whole days of the zone, or as
     long."""
     if span.unit is not None:
@@ -106,11 +104,11 @@ def previous(span: CalendarSpan) -> CalendarSpan:
     first, end = _local(span.from_s, span.zone), _local(span.to_s, span.zone)
     if all(_midnight_s(at.date(), span.zone) == moment for at, moment in ((first, span.from_s), (end, span.to_s))):
         days = end.date() - first.date()
-        return CalendarSpan(_midnight_s(first.date() - days, span.zone), span.from_s, span.zone)
-    return CalendarSpan(2 * span.from_s - span.to_s, span.from_s, span.zone)
+        return CalendarRange(_midnight_s(first.date() - days, span.zone), span.from_s, span.zone)
+    return CalendarRange(2 * span.from_s - span.to_s, span.from_s, span.zone)
 
 
-def local_midnights(span: CalendarSpan) -> list[int]:
+def local_midnights(span: CalendarRange) -> list[int]:
     """Return the days of the zone that begin within the range, after its start: epoch s, ascending."""
     day, found = _local(span.from_s, span.zone).date(), list[int]()
     while (at := _midnight_s(day := day + timedelta(days=1), span.zone)) < span.to_s:
@@ -119,12 +117,12 @@ def local_midnights(span: CalendarSpan) -> list[int]:
     return found
 
 
-def day_edges(span: CalendarSpan) -> list[int]:
+def day_edges(span: CalendarRange) -> list[int]:
     """Return where the days of the range begin and end: 23 to 25 hours from edge to edge, less at the rims."""
     return [span.from_s, *local_midnights(span), span.to_s]
 
 
-def _around(unit: Unit, day: date, zone: str) -> CalendarSpan:
+def _around(unit: Unit, day: date, zone: str) -> CalendarRange:
     """Return the week, month or quarter of a day."""
     if unit == "week":
         first = day - timedelta(days=day.weekday())
@@ -137,7 +135,7 @@ def _around(unit: Unit, day: date, zone: str) -> CalendarSpan:
         quarter = (day.month - 1) // 3
         first = date(day.year, 3 * quarter + 1, 1)
         end, name = _first_of_next_month(date(day.year, 3 * quarter + 3, 1)), f"{day.year}-Q{quarter + 1}"
-    return CalendarSpan(_midnight_s(first, zone), _midnight_s(end, zone), zone, unit, name)
+    return CalendarRange(_midnight_s(first, zone), _midnight_s(end, zone), zone, unit, name)
 
 
 def _first_day(named: re.Match[str]) -> tuple[Unit, date]:

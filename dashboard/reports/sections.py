@@ -10,7 +10,7 @@ from dashboard.reports.model import Report
 from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection, Table, numbers
 from dashboard.reports.quality import quality
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import Lags
+from lagloss_server.model.window import Lags
 from lagloss_server.rules.error_budget import Attainment
 
 
@@ -65,7 +65,7 @@ def _objectives(pages: Pages) -> ReportSection:
             Cell(wording.promises(one.objective, report.targets)),
             pages.range(wording.attained(one), report.span.from_s, report.span.to_s),
             Cell(fmt.count(one.of)),
-            Cell(fmt.count_interval({"min": one.bad.min, "max": one.bad.max})),
+            Cell(fmt.count_interval(one.bad)),
             Cell(fmt.count(int(one.allowed))),
             Cell(wording.spent(one)),
             Cell(wording.left(one.budget)),
@@ -91,7 +91,7 @@ def _days(pages: Pages) -> ReportSection:
             pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
             Cell(wording.status(day.status) if day.known.closed else "NOT KNOWN"),
             *numbers(day),
-            *(Cell(fmt.count(day.minutes[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
+            *(Cell(fmt.count(day.minutes_by_verdict[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
         ]
         for day in pages.report.days
         if day.known.closed or day.known.missing
@@ -119,8 +119,8 @@ def _known(pages: Pages) -> ReportSection:
         [
             Cell(name.replace("_", " ").upper()),
             Cell(meaning),
-            Cell(fmt.count(whole.minutes[name])),
-            Cell(fmt.percent(whole.minutes[name] / whole.known.minutes)),
+            Cell(fmt.count(whole.minutes_by_verdict[name])),
+            Cell(fmt.percent(whole.minutes_by_verdict[name] / whole.known.minutes)),
         ]
         for name, meaning in kinds.items()
     ]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Final
 
 from dashboard.format import VerdictLook
 from dashboard.reports.model import Figures, Report
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
@@ -28,7 +27,7 @@ def title(report: Report) -> str:
     return f"SLA report: {of}, {range_words(report.span)}"
 
 
-def range_words(span: CalendarSpan) -> str:
+def range_words(span: CalendarRange) -> str:
     """`2026-11` or `2026-11-01 00:00 to 2026-11-08 00:00`, without the zone."""
     return span.name or f"{local(span.from_s, span.zone)} to {local(span.to_s, span.zone)}"
 
@@ -101,7 +100,7 @@ def spent(one: Attainment) -> str:
     if budget is None:
         return fmt.NOTHING
     if not budget.allowed:
-        return f"{fmt.count_interval(asdict(budget.used))} where none is allowed"
+        return f"{fmt.count_interval(budget.used)} where none is allowed"
     return of_budget(budget.spent)
 
 
@@ -111,7 +110,7 @@ def left(budget: Budget | None) -> str:
         return fmt.NOTHING
     part, used = budget.left, budget.used
     if part is None:
-        return f"{fmt.count_interval(asdict(used))} bad, none allowed"
+        return f"{fmt.count_interval(used)} bad, none allowed"
     if budget.is_used_up:
         return f"none, {'' if used.min == used.max else 'at least '}{fmt.percent(1 - part['max'])} used"
     if part["min"] <= 0:
@@ -137,7 +136,7 @@ def by_commit(report: Report) -> list[str]:
 
 def not_known(figures: Figures) -> list[str]:
     """Return the caveat of a figure: how much of its time is unknown."""
-    known, unknown = figures.known, figures.minutes["unknown"]
+    known, unknown = figures.known, figures.minutes_by_verdict["unknown"]
     note = []
     if not known.closed:
         note.append("No window of this range is closed: there is nothing to report yet.")

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 
 API: Final = "/api/v1"
 OVERVIEW: Final = "/"
@@ -62,7 +62,7 @@ class Address:
                 query[key] = value
         return Address(self.path, query)
 
-    def over(self, span: Span) -> Address:
+    def over(self, span: ShownRange) -> Address:
         """Return the same page over this span."""
         query = {key: value for key, value in self.query.items() if key not in ("range", "from", "to")}
         return Address(self.path, {**query, **span.query()})
@@ -77,7 +77,7 @@ class Address:
         early, late = sorted((from_, to), key=self.zone.parse)
         moments = (self.zone.parse(early), self.zone.parse(late, later=True))
         from_s, to_s = (int(moment) // WINDOW_S * WINDOW_S for moment in moments)
-        return self.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
+        return self.over(ShownRange(from_s, max(to_s, from_s + WINDOW_S)))
 
     def to(self, path: str, **query: str | None) -> Address:
         """Another page, looked at in the same way: the zone and the span go along."""
@@ -113,7 +113,7 @@ def report(name: str) -> str:
     return f"/pipelines/{name}/report"
 
 
-def portfolio(match: str, zone: str, span: Span) -> Address:
+def portfolio(match: str, zone: str, span: ShownRange) -> Address:
     """Return the page of the pipelines that match (all of an empty text) over a span."""
     return Address(PORTFOLIO, {"zone": zone, **({"match": match} if match else {})}).over(span)
 

@@ -15,7 +15,7 @@ from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.current_user import LOCAL, asking
 from dashboard.request.links import Address
-from dashboard.request.span import RANGES_S, Span, shown_span
+from dashboard.request.shown_range import RANGES_S, ShownRange, shown_range
 
 _SLOWER: Final = ((6 * 3_600, 1), (2 * 86_400, 3))
 """Up to so long a range is refreshed each so many times `REFRESH_MS`; longer ones each minute: a look costs more, and
@@ -98,7 +98,7 @@ def _register_controls(app: Dash, services: Services) -> None:
     async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         here = Address.parse(pathname, search)
         names = await services.threads.read(notices.or_nothing, services.store.names)
-        span = shown_span(here.query, time.time())
+        span = shown_range(here.query, time.time())
         found = directory.find(here.path)
         pipeline = found[1].get("pipeline") if found else None
         moments = (here.zone.typed(span.from_s), here.zone.typed(span.to_s))
@@ -144,7 +144,7 @@ def _navigated(
     match by:
         case Shell.PIPELINE if pipeline:
             return _of_pipeline(here, pipeline)
-        case Shell.RANGE if range_ in RANGES_S and range_ != shown_span(here.query, time.time()).range:
+        case Shell.RANGE if range_ in RANGES_S and range_ != shown_range(here.query, time.time()).range:
             return here.named(range_)
         case Shell.ZONE if zone and zone != here.zone.name:
             return here.asking(zone=zone)
@@ -164,6 +164,6 @@ def _of_pipeline(here: Address, pipeline: str) -> Address:
     return here.to(links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline))
 
 
-def _interval_ms(span: Span) -> int:
+def _interval_ms(span: ShownRange) -> int:
     times = next((times for up_to_s, times in _SLOWER if span.length_s <= up_to_s), 12)
     return REFRESH_MS * times

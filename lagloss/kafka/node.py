@@ -33,7 +33,7 @@ CLOSE_S: Final = 10.0
 HANDOVER_S: Final = 30.0
 """By then a partition's new owner has taken in what its last one had in flight, or the group has no owner for it."""
 
-Place = tuple[Partition, int]
+RecordPosition = tuple[Partition, int]
 """A record's partition and offset."""
 
 
@@ -90,8 +90,8 @@ class KafkaNode:
         self.identities.reads_traces = self.emitter.keeps_traces
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
-        self._in_flight: dict[Place, InFlightMessage] = {}
-        self._released: dict[Place, tuple[float, InFlightMessage]] = {}
+        self._in_flight: dict[RecordPosition, InFlightMessage] = {}
+        self._released: dict[RecordPosition, tuple[float, InFlightMessage]] = {}
         """Messages of partitions that are another consumer's, and until when they stay in flight here if unfinished."""
 
     @property

@@ -26,7 +26,7 @@ from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
 from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
 from lagloss_server.invalid import explain, keys_given
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import become, python
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.times import parse_time_s
@@ -178,7 +178,6 @@ def windows(
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
     from lagloss_server.cli.windows_table import windows_table
-    from lagloss_server.model.window_result import contract_document
     from lagloss_server.rules.sla import breaches
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
@@ -186,10 +185,10 @@ def windows(
         definition = store.pipeline(pipeline).definition
         found = store.windows(pipeline, from_s, to_s)
     if as_json:
-        typer.echo(json.dumps([contract_document(window) for window in found]))
+        typer.echo(json.dumps([window.contract() for window in found]))
     else:
         out().print(windows_table(found))
-    if check and not any(window["state"] != "open" for window in found):
+    if check and not any(window.state != "open" for window in found):
         raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
     if check and any(breaches(window, definition) for window in found):
         raise typer.Exit(EXIT_BREACHED)

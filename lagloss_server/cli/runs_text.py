@@ -63,9 +63,8 @@ def record_cells(hour: HourRecords | None) -> tuple[str, ...]:
     """Return the records of an hour as texts: in, out, lost, late, seen twice, corrupted."""
     if hour is None:
         return (fmt.NOTHING,) * 6
-    lost = {"min": hour.lost.min, "max": hour.lost.max}
     counts = (hour.late, hour.duplicated, hour.corrupted)
-    return fmt.count(hour.messages), fmt.count(hour.delivered), fmt.count_interval(lost), *map(fmt.count, counts)
+    return fmt.count(hour.messages), fmt.count(hour.delivered), fmt.count_interval(hour.lost), *map(fmt.count, counts)
 
 
 def tasks_table(stats: JobStats) -> Table:

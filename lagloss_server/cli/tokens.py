@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.settings import Settings
 
 if TYPE_CHECKING:

@@ -100,7 +100,7 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """List the users who log in with a password, by name."""
     from rich.table import Table
 
-    from lagloss_server.model.window_result import rfc3339
+    from lagloss_server.model.window import rfc3339
     from lagloss_server.store import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:

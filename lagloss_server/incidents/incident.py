@@ -15,7 +15,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, fun
 from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.model.matchers import labels_of
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.rules.hops import late_words
 from lagloss_server.store.schema import alerting as alert_tables

@@ -13,7 +13,7 @@ from sqlalchemy import Row, func, insert, select, update
 from lagloss_server.errors import NoAlerter, UnknownReceiver
 from lagloss_server.incidents.actions import notify
 from lagloss_server.incidents.deliveries import outbox_table
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store import audit
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of

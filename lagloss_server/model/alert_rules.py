@@ -15,8 +15,8 @@ from pydantic_core import CoreSchema
 
 from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.matchers import PlaceKind
 from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.model.place import PlaceKind
 from lagloss_server.model.rule_places import At, chosen, kind_of, places_of, spread, untaken
 
 Severity = Literal["critical", "warning"]
@@ -361,7 +361,12 @@ Problem = tuple[tuple[str | int, ...], str]
 
 
 def alert_problems(
-    pipeline: str, nodes: Sequence[NodeSpec], alerts: Alerts, max_wait_ms: int, stale_checkpoints: Sequence[str] = ()
+    pipeline: str,
+    nodes: Sequence[NodeSpec],
+    flow: Flow,
+    alerts: Alerts,
+    max_wait_ms: int,
+    stale_checkpoints: Sequence[str] = (),
 ) -> Iterator[Problem]:
     """Yield the errors in the rules of this pipeline, in the order in which they are written.
 
@@ -372,7 +377,6 @@ def alert_problems(
         if name == pipeline:
             yield ("upstream", at), f"expected other pipelines, found {name} itself"
     placed = 0
-    flow = Flow(nodes)
     for field in PLACED:
         entries = getattr(alerts, field)
         alias = Alerts.model_fields[field].alias or field

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -16,9 +17,10 @@ from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, 
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.cuts import AFTER, cut_problem
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.graph import Graph
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
-from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
+from lagloss_server.model.nodes import NodeSpec, problem_of
 from lagloss_server.model.tap_resolution import TapProblem, taps_of
 from lagloss_server.model.taps import Order, Tap
 from lagloss_server.yaml_files import load_yaml, parse_yaml
@@ -157,7 +159,11 @@ class PipelineSpec(Strict):
 
 
 class Definition(Strict):
-    """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms."""
+    """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms.
+
+    What follows from the fields (`graph`, `taps`) is computed once per object. Copies and pickles leave it out: a copy
+    may have other nodes, and an executor derives it again.
+    """
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Pipeline"]
@@ -169,7 +175,7 @@ class Definition(Strict):
         if info.context == _STORED:
             return self
         stale = tuple(self.spec.sla.staleness.checkpoints)
-        found = alert_problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait, stale)
+        found = alert_problems(self.name, self.spec.nodes, self.graph, self.spec.alerts, self.spec.max_wait, stale)
         refuse((("spec", "alerts", *place), problem) for place, problem in found)
         return self
 
@@ -178,7 +184,7 @@ class Definition(Strict):
         if info.context == _STORED:
             return self
         try:
-            taps_of(self.name, self.spec.nodes, self.spec.order)
+            _ = self.taps
         except TapProblem as problem:
             declared = {name for node in self.spec.nodes for name in (node.name, node.name + AFTER) if node.ids}
             name = problem.node.removesuffix(AFTER) if problem.node in declared else problem.node
@@ -196,9 +202,15 @@ class Definition(Strict):
     def name(self) -> str:
         return self.metadata.name
 
-    @property
-    def taps(self) -> list[Tap]:
-        return taps_of(self.name, self.spec.nodes, self.spec.order)
+    @cached_property
+    def graph(self) -> Graph:
+        """The checkpoint graph; itself computes most of what it knows when it is first needed."""
+        return Graph(self)
+
+    @cached_property
+    def taps(self) -> tuple[Tap, ...]:
+        """The taps, in the order of the flow; TapProblem if the definition was stored and never checked."""
+        return tuple(taps_of(self.name, self.spec.nodes, self.graph, self.spec.order))
 
     @property
     def committed_by(self) -> dict[str, str]:
@@ -218,7 +230,24 @@ class Definition(Strict):
     @property
     def retriers(self) -> tuple[str, ...]:
         """Names of the nodes that others hand messages back to, in the order they are first named."""
-        return retriers_of(self.spec.nodes)
+        return self.graph.retriers
+
+    def __copy__(self) -> Definition:
+        return _without_derived(super().__copy__())
+
+    def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Definition:
+        return _without_derived(super().__deepcopy__(memo))
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        return {**state, "__dict__": {name: state["__dict__"][name] for name in Definition.model_fields}}
+
+
+def _without_derived(copied: Definition) -> Definition:
+    # pydantic copies the whole __dict__, in which cached_property keeps its values
+    for name in copied.__dict__.keys() - Definition.model_fields.keys():
+        del copied.__dict__[name]
+    return copied
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import networkx as nx
 
 from lagloss_server.model.cuts import AFTER, cut_nodes, takes_in_only
 from lagloss_server.model.nodes import NodeSpec, flow_graph, retriers_of
+from lagloss_server.model.place import link_label, link_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,11 @@ class Link:
 
     @property
     def name(self) -> str:
-        return f"{self.source}->{self.target}"
+        return link_name(self.source, self.target)
+
+    @property
+    def label(self) -> str:
+        return link_label(self.source, self.target)
 
 
 class Flow:

@@ -13,20 +13,24 @@ import pickle
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import networkx as nx
 
-from lagloss_server.model.definition import Definition
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.place import Place, node_label
+
+if TYPE_CHECKING:
+    from lagloss_server.model.definition import Definition
 
 _ROOT: Final = ""
 """Stands before all sources; no checkpoint has an empty name."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place at which a message can go missing: a link, a node, or a retrier that holds it.
+class GraphPlace(Place):
+    """A place at which a message can go missing: a link, a node, or a retrier that holds it (one label for all nodes
+    that hand over to it).
 
     A message implied at `origin` but at none of `targets` is missing here, unless it is `excusable` and was seen again
     `beyond`, or in a retrier that it entered from beyond: `retriers` pairs the retrier's own checkpoints with those
@@ -34,8 +38,6 @@ class Place:
     checkpoint whose lanes tell how far the place has come.
     """
 
-    kind: Literal["link", "node", "retrier"]
-    name: str
     node: str
     origin: int
     targets: int
@@ -44,11 +46,6 @@ class Place:
     excusable: bool
     progress: str
     exits: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, for all nodes that hand over to it)."""
-        return f"{self.kind} {self.name}"
 
     def is_missing(self, mask: int, implied: int) -> bool:
         """Return whether messages at `mask`, and so implied at `implied`, are missing here (rules 3 and 5)."""
@@ -95,15 +92,16 @@ class Side:
 
 
 class Graph(Flow):
-    """The facts of a definition for the rules, computed once. Pickled, it is its definition, and a process unpickles
-    equal ones once."""
+    """The facts of a definition for the rules, each computed when it is first needed: `Definition.graph` keeps it.
+
+    Pickled, it is its definition, and a process unpickles equal ones once.
+    """
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition.spec.nodes)
         self.definition = definition
         self.bit = {name: at for at, name in enumerate(self.checkpoints)}
         """Bit i of a mask is checkpoints[i]."""
-        self._reach = self._reachability()
         self.entrances: tuple[str, ...] = tuple(f"{name}.in" for name in self.sources)
         """The checkpoints at which messages enter, by source."""
         self.entrance_mask = self.mask(self.entrances)
@@ -113,8 +111,16 @@ class Graph(Flow):
         self.delivery_mask = self.mask(self.delivery)
         self.dead_mask = self.mask(name for name in self.checkpoints if name.endswith(".dead"))
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
-        self.places: tuple[Place, ...] = tuple(self._list_places())
-        self.destinations: tuple[Destination, ...] = tuple(self._list_destinations())
+
+    @cached_property
+    def places(self) -> tuple[GraphPlace, ...]:
+        """The nodes, links and retriers at which a message can go missing, in the order of the flow."""
+        return tuple(self._list_places())
+
+    @cached_property
+    def destinations(self) -> tuple[Destination, ...]:
+        """The delivery checkpoints with their parts, in the order of the flow."""
+        return tuple(self._list_destinations())
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (self._pickled,)
@@ -135,12 +141,12 @@ class Graph(Flow):
     def names(self, mask: int) -> tuple[str, ...]:
         return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
 
-    def held_by(self, mask: int) -> tuple[Place, ...]:
+    def held_by(self, mask: int) -> tuple[GraphPlace, ...]:
         """Return the retriers that have seen a message, one place each."""
         by_name = {place.name: place for place in self.places if place.kind == "retrier"}
         return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
 
-    def handed(self, retrier: Place, mask: int) -> int:
+    def handed(self, retrier: GraphPlace, mask: int) -> int:
         """Return the hand-over checkpoints by which messages at `mask` may have come to a retrier: those of the nodes
         that are known to have handed over, of all its nodes where none is known."""
         users = self.users(retrier.name)
@@ -209,8 +215,11 @@ class Graph(Flow):
     def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
         """Spans between checkpoints: a place's label, the checkpoints at which messages arrive there, and those at
         which they leave. A node's span is its process duration, a link's its queue time."""
-        kept = [(f"node {node}", (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
-        return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
+        kept = [(node_label(node), (f"{node}.in",), outs) for node in self.nodes if (outs := self.outs(node))]
+        return (
+            *kept,
+            *((link.label, (link.out,), (f"{link.target}.in",)) for link in self.links),
+        )
 
     def leads(self, checkpoints: Iterable[str], delivery: str) -> bool:
         """Return whether any of these checkpoints lies on a way to this delivery checkpoint, without a retrier."""
@@ -250,7 +259,8 @@ class Graph(Flow):
             graph.add_edges_from((f"{user}.out:{retrier}", f"{retrier}.in") for user in self.users(retrier))
         return graph
 
-    def _reachability(self) -> dict[str, int]:
+    @cached_property
+    def _reach(self) -> dict[str, int]:
         """For each checkpoint, the mask of all that is reachable from it without a retrier, itself included."""
         reach: dict[str, int] = {}
         for name in reversed(list(nx.topological_sort(self._checkpoint_graph))):
@@ -261,8 +271,8 @@ class Graph(Flow):
         return reach
 
     def _beyond(self, checkpoints: Iterable[str]) -> tuple[int, tuple[tuple[int, int], ...]]:
-        """All that is reachable from these, themselves included, as `Place.beyond` and `Place.retriers`: through a
-        retrier only the node that handed the message over is reachable (rule 3)."""
+        """Return `GraphPlace.beyond` and `GraphPlace.retriers`: all that is reachable from these, themselves included.
+        Through a retrier only the node that handed the message over is reachable (rule 3)."""
         beyond, shared = self._reachable(checkpoints), []
         for retrier in self.retriers:
             users = [user for user in self.users(retrier) if beyond >> self.bit[f"{user}.out:{retrier}"] & 1]
@@ -289,7 +299,7 @@ class Graph(Flow):
     def _below_copies(self, node: str) -> bool:
         return any(self._copies_to_all(before) for before in nx.ancestors(self._flow, node))
 
-    def _list_places(self) -> list[Place]:
+    def _list_places(self) -> list[GraphPlace]:
         places = []
         for node in self.steps:
             exits = self.exits(node)
@@ -297,7 +307,7 @@ class Graph(Flow):
                 continue
             beyond, retriers = self._beyond(exits)
             places.append(
-                Place(
+                GraphPlace(
                     kind="node",
                     name=node,
                     node=node,
@@ -314,7 +324,7 @@ class Graph(Flow):
             into = f"{link.target}.in"
             beyond, retriers = self._beyond([into])
             places.append(
-                Place(
+                GraphPlace(
                     kind="link",
                     name=link.name,
                     node=link.target,
@@ -333,7 +343,7 @@ class Graph(Flow):
                 others = [name for name in self.exits(user) if name != handed]
                 beyond, retriers = self._beyond(others)
                 places.append(
-                    Place(
+                    GraphPlace(
                         kind="retrier",
                         name=retrier,
                         node=retrier,
@@ -388,7 +398,8 @@ class Graph(Flow):
 @functools.lru_cache(10_000)
 def _unpickled(definition: bytes) -> Graph:
     """Return the graph of a pickled definition; those of small pipelines take 34 kB each, and 0.5 ms to build."""
-    return Graph(pickle.loads(definition))
+    graph: Graph = pickle.loads(definition).graph
+    return graph
 
 
 def node_of(checkpoint: str) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 from pydantic import AfterValidator
 
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like
+from lagloss_server.model.time_range import TimeRange
 
 MINUTE_MS: Final = 60_000
 DagId = Annotated[str, like(r"^[\w.-]+$", "text of letters, digits, `.`, `-` and `_`", max_length=250)]
@@ -31,8 +32,8 @@ class JobSpec(Strict):
     node: Name | None = None
     task: DagId | None = None
 
-    def span_of(self, due_ms: int, interval: tuple[int, int] | None) -> tuple[int, int]:
-        """Return from when to when a run processes event time (epoch s, whole minutes).
+    def span_of(self, due_ms: int, interval: tuple[int, int] | None) -> TimeRange:
+        """Return the event time that a run processes: whole minutes.
 
         Args:
             due_ms: its date: the end of its data interval, or when it was to run.
@@ -43,4 +44,4 @@ class JobSpec(Strict):
         else:
             to_ms = due_ms // self.span * self.span
             from_ms = to_ms - self.span
-        return from_ms // MINUTE_MS * 60, to_ms // MINUTE_MS * 60
+        return TimeRange(from_ms // MINUTE_MS * 60, to_ms // MINUTE_MS * 60)

@@ -7,17 +7,17 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import re2
 from pydantic import BeforeValidator, Field
 
 from lagloss_server.errors import BadMatchers
 from lagloss_server.fields import describe
+from lagloss_server.model.place import PlaceKind
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
 """Labels that every incident has; its pipeline's definition adds others."""
-PlaceKind = Literal["destination", "node", "link", "checkpoint", "side"]
 PLACE_LABELS: Final[tuple[PlaceKind, ...]] = ("destination", "node", "link", "checkpoint")
 """Labels of an incident of a rule that is about one place: `destination=conn-ga`, `link=a->b`."""
 _OF_RULE: Final = frozenset((*INCIDENT_LABELS, *PLACE_LABELS)) - {"pipeline"}

@@ -9,7 +9,7 @@ import networkx as nx
 from pydantic import Field
 
 from lagloss_server.fields import Name, Strict, like
-from lagloss_server.model.taps import Elsewhere, GroupId, Place, TapSpec
+from lagloss_server.model.taps import Elsewhere, GroupId, TapPlace, TapSpec
 
 QueueUrl = Annotated[
     str, like(r"^https?://[^\s\x00-\x1f\x7f]{1,500}$", "an http or https URL without blanks", is_shown=False)
@@ -34,7 +34,7 @@ class NodeSpec(Strict):
     queue: QueueUrl | None = None
     ids: Literal["new"] | None = None
     contract: Literal["split", "aggregate"] | None = None
-    taps: Mapping[Place, TapSpec | Elsewhere] = Field(default_factory=dict)
+    taps: Mapping[TapPlace, TapSpec | Elsewhere] = Field(default_factory=dict)
     description: str = ""
 
     @property

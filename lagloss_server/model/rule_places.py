@@ -1,36 +1,21 @@
-"""Places that a rule can be about: destinations, nodes, links and checkpoints, chosen by matchers."""
+"""Places that a rule can be about: destinations, nodes, links and checkpoints, chosen by matchers. A side of the graph
+(rule 18) has rules of its own without being chosen."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Protocol, TypeVar
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from lagloss_server.model.flow import Flow
-from lagloss_server.model.matchers import PLACE_LABELS, Matcher, PlaceKind, match_all
+from lagloss_server.model.matchers import PLACE_LABELS, Matcher, match_all
+from lagloss_server.model.place import Place, PlaceKind
 
 MAX_MATCHERS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class RulePlace:
-    """One place of a pipeline. A destination has the name of its node, a link that of both: `a->b`. A side of the graph
-    (rule 18) has rules of its own without being chosen."""
-
-    kind: PlaceKind
-    name: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name}"
-
-    def rule(self, name: str) -> str:
-        """Return the name of a rule about this place: `lag/node/mid`."""
-        return f"{name}/{self.kind}/{self.name}"
-
-
-def places_of(flow: Flow, kind: PlaceKind) -> tuple[RulePlace, ...]:
+def places_of(flow: Flow, kind: PlaceKind) -> tuple[Place, ...]:
     """Return the places of a kind, in the order of the flow."""
     names = {
         "destination": tuple(name for name in flow.steps if not flow.following(name)),
@@ -38,8 +23,9 @@ def places_of(flow: Flow, kind: PlaceKind) -> tuple[RulePlace, ...]:
         "link": tuple(link.name for link in flow.links),
         "checkpoint": flow.checkpoints,
         "side": (),
+        "retrier": flow.retriers,
     }
-    return tuple(RulePlace(kind, name) for name in names[kind])
+    return tuple(Place(kind, name) for name in names[kind])
 
 
 def _as_list(value: object) -> object:
@@ -83,7 +69,7 @@ def kind_of(at: Sequence[str]) -> PlaceKind | None:
     return next((kind for kind in PLACE_LABELS if at and Matcher.parse(at[0]).label == kind), None)
 
 
-def chosen(flow: Flow, at: Sequence[str]) -> list[RulePlace]:
+def chosen(flow: Flow, at: Sequence[str]) -> list[Place]:
     """Return the places that all of these matchers match, in the order of the flow."""
     kind, matchers = kind_of(at), [Matcher.parse(text) for text in at]
     if kind is None:
@@ -91,12 +77,10 @@ def chosen(flow: Flow, at: Sequence[str]) -> list[RulePlace]:
     return [place for place in places_of(flow, kind) if match_all(matchers, {kind: place.name})]
 
 
-def spread(
-    entries: Sequence[S], flow: Flow, with_targets: Iterable[RulePlace] = ()
-) -> list[tuple[RulePlace | None, S]]:
+def spread(entries: Sequence[S], flow: Flow, with_targets: Iterable[Place] = ()) -> list[tuple[Place | None, S]]:
     """Return each place with the settings of the first entry that chooses it; None is the whole pipeline, which comes
     first. `with_targets`: places that have a target of their own, to which the pipeline's entry applies as well."""
-    found: dict[RulePlace | None, S] = {}
+    found: dict[Place | None, S] = {}
     whole = of_pipeline(entries)
     if whole is not None:
         found[None] = whole
@@ -117,10 +101,10 @@ def of_pipeline(entries: Sequence[S]) -> S | None:
 def untaken(entries: Sequence[S], flow: Flow) -> dict[int, str]:
     """Return, by an entry's position, why it applies to nothing: it matches no place, or earlier entries have all of
     its places."""
-    taken: set[RulePlace | None] = set()
+    taken: set[Place | None] = set()
     problems: dict[int, str] = {}
     for at, entry in enumerate(entries):
-        places: set[RulePlace | None] = set(chosen(flow, entry.at)) if entry.at else {None}
+        places: set[Place | None] = set(chosen(flow, entry.at)) if entry.at else {None}
         words = " ".join(entry.at)
         if not places:
             problems[at] = f"expected a {kind_of(entry.at)} of this pipeline, found {words}"

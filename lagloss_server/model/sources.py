@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from lagloss.errors import UsageError
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.flow import Flow
 
 
 def source_names(versions: Sequence[StoredPipeline]) -> list[str]:
     """Return the sources of all versions that have several, those of the newest version first."""
-    several = [Flow(stored.definition.spec.nodes).sources for stored in reversed(versions)]
+    several = [stored.definition.graph.sources for stored in reversed(versions)]
     return list(dict.fromkeys(name for sources in several if len(sources) > 1 for name in sources))
 
 

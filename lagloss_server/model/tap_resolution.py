@@ -37,8 +37,8 @@ class _Identity:
     event_time: TimeExpression | None = None
 
 
-def taps_of(pipeline: str, nodes: Sequence[NodeSpec], order: Order | None = None) -> list[Tap]:
-    """Return the taps of valid nodes, in the order of the flow.
+def taps_of(pipeline: str, nodes: Sequence[NodeSpec], flow: Flow, order: Order | None) -> list[Tap]:
+    """Return the taps of valid nodes, in the order of their flow.
 
     A source with an `out` tap alone takes messages in where it sends them out; a sink with an `in` tap alone delivers
     by its group's commits. `order` is judged where a topic is tapped: the order of a group's messages is its topic's.
@@ -48,14 +48,14 @@ def taps_of(pipeline: str, nodes: Sequence[NodeSpec], order: Order | None = None
     """
     if not any(node.taps for node in nodes):
         return []
-    return list(_Resolver(pipeline, nodes, order).resolve())
+    return list(_Resolver(pipeline, nodes, flow, order).resolve())
 
 
 class _Resolver:
-    def __init__(self, pipeline: str, nodes: Sequence[NodeSpec], order: Order | None) -> None:
+    def __init__(self, pipeline: str, nodes: Sequence[NodeSpec], flow: Flow, order: Order | None) -> None:
         self._pipeline = pipeline
         self._order = order
-        self._flow = Flow(nodes)
+        self._flow = flow
         self._specs = {node.name: node for node in cut_nodes(nodes)}
         self._topics: dict[str, _Topic] = {}
         """By the checkpoint whose records they are."""

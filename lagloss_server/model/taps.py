@@ -20,7 +20,7 @@ TAP_LABEL: Final = "lagloss.tap"
 GroupId = Annotated[str, like(r"^[^\x00-\x1f\x7f]{1,255}$", "a group of 1 to 255 characters in one line")]
 """As Kafka's clients call it: `group.id`."""
 TopicName = Annotated[str, like(r"^[A-Za-z0-9._-]{1,249}$", "a topic of 1 to 249 letters, digits, `.`, `-` and `_`")]
-Place = Annotated[
+TapPlace = Annotated[
     str,
     like(r"^(in|out|filtered|dead|out:[A-Za-z0-9][A-Za-z0-9_-]{0,99})$", "one of in, out, out:NODE, filtered and dead"),
 ]

@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 
 from lagloss_server.errors import NotEnoughData, ServerNotReady
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.settings import Settings
 from lagloss_server.store import recompute_requests

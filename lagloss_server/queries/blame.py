@@ -14,8 +14,7 @@ from sqlalchemy import Connection, select
 
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.model.definition import in_force
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.blame_text import document, text
 from lagloss_server.rules.blame import Blame, blame
 from lagloss_server.rules.freshness import SILENT_AFTER_MS
@@ -68,7 +67,7 @@ def read_blame(
         )
     if not store.may_see_ids(pipeline):
         picked = {start: replace(each, names=(None,) * len(each.names)) for start, each in picked.items()}
-    graphs = {start: Graph(versions[in_force(versions, start)].definition) for start in picked}
+    graphs = {start: versions[in_force(versions, start)].definition.graph for start in picked}
     windows = [SuspectWindow(start, graphs[start], picked[start], fates.get(start, {})) for start in picked]
     counts = {kind: _count(kind, windows) for kind in of}
     return [

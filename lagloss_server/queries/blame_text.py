@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.rules.blame import LEAST_BAD, Blame, Finding
 from lagloss_server.rules.traits import EmitterFacts, Of

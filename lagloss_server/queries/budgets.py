@@ -20,7 +20,8 @@ from lagloss_server.rules.error_budget import (
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.periods import TimeRange, coverage, first_known_of, joined, series_of
+from lagloss_server.store.period_reading import RangeTotal
+from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
 from lagloss_server.store.store import Store
 
 _targets: Final[Remembered[list[Target]]] = Remembered(20_000)
@@ -30,12 +31,12 @@ Budgets = Mapping[Objective, Budget | None]
 
 
 class Spending:
-    """What the windows of a pipeline come to in the days of its error budgets, in stretches with one target each;
+    """What the windows of a pipeline come to in the days of its error budgets, in parts with one target each;
     `first_s`: where what is known begins."""
 
-    def __init__(self, stretches: Sequence[TimeRange], targets: Sequence[Target], first_s: int | None) -> None:
-        self._totals = [(part.total, target) for part, target in zip(stretches, targets, strict=True)]
-        self._whole, self._first_s = joined(stretches), first_s
+    def __init__(self, parts: Sequence[RangeTotal], targets: Sequence[Target], first_s: int | None) -> None:
+        self._totals = [(part.total, target) for part, target in zip(parts, targets, strict=True)]
+        self._whole, self._first_s = joined(parts), first_s
         self._judged: tuple[int, Budgets] | None = None
 
     def budgets(self, expected_to_s: float) -> Budgets:
@@ -64,9 +65,9 @@ def read_spending(store: Store, pipelines: Sequence[StoredPipeline], now_s: floa
     names = [stored.name for stored in pipelines]
     targets = {name: targets_within(found, from_s, to_s) for name, found in read_targets(store, pipelines).items()}
     edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
-    stretches = series_of(store, edges, counts_only=True)
+    parts = series_of(store, edges, counts_only=True)
     first_s = first_known_of(store, names)
-    return {name: Spending(stretches[name], targets[name], first_s.get(name)) for name in names}
+    return {name: Spending(parts[name], targets[name], first_s.get(name)) for name in names}
 
 
 def read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:

@@ -14,7 +14,7 @@ from lagloss.wire.format import share_of
 from lagloss_server.csv_lines import csv_lines
 from lagloss_server.errors import NotebookMissing
 from lagloss_server.format import datetime_of
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.logged_messages import logged_messages
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, What

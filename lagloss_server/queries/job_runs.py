@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import pairwise
 from typing import Any, Final
+
+from msgspec import structs
 
 from lagloss_server.errors import UnknownRun
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.rules.runs import DagRun, JobStats, stats_of, why_bad
 from lagloss_server.store.periods import series
@@ -18,8 +20,6 @@ from lagloss_server.store.task_runs import read_runs
 
 MAX_SHOWN: Final = 200
 LATEST: Final = "latest"
-Span = tuple[int, int]
-"""Event time from and to, in epoch s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,22 +37,22 @@ class HourRecords:
     corrupted: int | None
 
     @classmethod
-    def of(cls, span: Span, total: Rollup) -> HourRecords:
+    def of(cls, hour: TimeRange, total: Rollup) -> HourRecords:
         counted = sum(there.counted for there in total.checkpoints.values())
         checked = sum(of for _, of in total.checksums.values())
         return cls(
-            minutes=(span[1] - span[0]) // 60,
+            minutes=hour.length_s // 60,
             closed=total.windows,
             messages=total.messages,
             delivered=total.delivered,
-            lost=Interval(total.lost_min, total.lost_max),
+            lost=total.lost,
             late=total.on_time_of - total.on_time,
             duplicated=sum(there.duplicates for there in total.checkpoints.values()) if counted else None,
             corrupted=sum(bad for bad, _ in total.checksums.values()) if checked else None,
         )
 
     def document(self) -> dict[str, Any]:
-        found = asdict(self)
+        found = asdict(self) | {"lost": structs.asdict(self.lost)}
         return {"minutes": found.pop("minutes"), "closed": found.pop("closed"), "in": found.pop("messages")} | {
             "out": found.pop("delivered"),
             **found,
@@ -121,31 +121,31 @@ def read_run(store: Store, pipeline: str, run_id: str = LATEST, dag: str | None 
     return _with_hour(job, run, _records(store, pipeline, [run]))
 
 
-def _with_hour(job: JobSpec, run: DagRun, hours: Mapping[Span, HourRecords]) -> HourRun:
-    return HourRun(run, hours.get((run.from_s, run.to_s)), why_bad(job, run))
+def _with_hour(job: JobSpec, run: DagRun, hours: Mapping[TimeRange, HourRecords]) -> HourRun:
+    return HourRun(run, hours.get(run.hour), why_bad(job, run))
 
 
-def _records(store: Store, pipeline: str, runs: Iterable[DagRun]) -> dict[Span, HourRecords]:
+def _records(store: Store, pipeline: str, runs: Iterable[DagRun]) -> dict[TimeRange, HourRecords]:
     """Return the records of the hours of these runs, of those that have a closed minute, in a few statements."""
-    spans = {(run.from_s, run.to_s) for run in runs}
-    found: dict[Span, HourRecords] = {}
-    for together in _neighbours(spans):
-        edges = sorted({edge for span in together for edge in span})
-        totals = {part: each.total for part, each in zip(pairwise(edges), series(store, pipeline, edges), strict=True)}
-        for span in together:
-            total = Rollup.merged(total for part, total in totals.items() if span[0] <= part[0] and part[1] <= span[1])
+    hours = {run.hour for run in runs}
+    found: dict[TimeRange, HourRecords] = {}
+    for together in _neighbours(hours):
+        edges = sorted({edge for hour in together for edge in (hour.from_s, hour.to_s)})
+        parts = series(store, pipeline, edges)
+        for hour in together:
+            total = Rollup.merged(part.total for part in parts if hour.contains(part))
             if total.windows:
-                found[span] = HourRecords.of(span, total)
+                found[hour] = HourRecords.of(hour, total)
     return found
 
 
-def _neighbours(spans: Iterable[Span]) -> list[Sequence[Span]]:
-    """Return spans in groups without gaps: what lies between hours is not read."""
-    groups: list[list[Span]] = []
-    reach = 0
-    for span in sorted(spans):
-        if not groups or span[0] > reach:
+def _neighbours(hours: Iterable[TimeRange]) -> list[Sequence[TimeRange]]:
+    """Return hours in groups without gaps: what lies between them is not read."""
+    groups: list[list[TimeRange]] = []
+    reach_s = 0
+    for hour in sorted(hours):
+        if not groups or hour.from_s > reach_s:
             groups.append([])
-        groups[-1].append(span)
-        reach = max(reach, span[1])
+        groups[-1].append(hour)
+        reach_s = max(reach_s, hour.to_s)
     return list(groups)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import node_of
+from lagloss_server.model.place import node_label
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.named_messages import LOST_KINDS, KeptMessages, NamedMessage, What
 from lagloss_server.rules.arithmetic import Fate, good_fate
@@ -87,7 +88,7 @@ class LoggedMessages:
             own_kind, places = self._fate(row, message.id_hash, message.missing_at) if kind == "missing" else (kind, ())
             late = message.late if kind == "late" else None
             if kind == "dead":
-                places = (f"node {node_of(last)}",)
+                places = (node_label(node_of(last)),)
             elif late is not None and late.hop is not None:
                 places = (late.hop,)
             lag_ms = float(last_lags[at]) if message.event_time_ms is not None else None

@@ -15,9 +15,9 @@ from lagloss.wire.format import F32, U64, share_of
 from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.graph import Graph, GraphPlace
 from lagloss_server.model.message_ids import hashes_of, unescape_id
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.hops import hop_labels, late_words, longest_hops
@@ -57,7 +57,7 @@ class MatrixMessage:
     message_id: str
     event_time_ms: int | None
     lags_ms: dict[str, float]
-    missing: tuple[Place, ...]
+    missing: tuple[GraphPlace, ...]
     id_hash: int
     duplicates: dict[str, int] = field(default_factory=dict)
     trace: TraceContext | None = None
@@ -206,7 +206,7 @@ class Presence:
         return which.reshape(-1), [int.from_bytes(pattern.tobytes(), "little") for pattern in patterns]
 
     @cached_property
-    def missing_of(self) -> tuple[_Ints, list[tuple[Place, ...]]]:
+    def missing_of(self) -> tuple[_Ints, list[tuple[GraphPlace, ...]]]:
         """For each row the number of its pattern, and for each pattern the places that its messages are missing at; the
         rules are asked once a pattern."""
         which, masks = self.patterns

@@ -21,7 +21,7 @@ from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.message_ids import readable_id, unescape_id
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.named_ranges import believed
 from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges

@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Row, select
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.message_ids import unescape_id
-from lagloss_server.model.rule_places import RulePlace
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.place import Place, node_label
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store
@@ -170,7 +170,7 @@ def of_kind(
     kind: PickedKind,
     *,
     graph: Graph | None = None,
-    place: RulePlace | None = None,
+    place: Place | None = None,
     above_ms: float = 0.0,
 ) -> list[NamedMessage]:
     """Return the picked messages of one kind, late ones worst first. With a `place` of a `graph`, only those that are
@@ -211,7 +211,7 @@ def of_kind(
     ]
 
 
-def _arrival_at(place: RulePlace, graph: Graph | None) -> str:
+def _arrival_at(place: Place, graph: Graph | None) -> str:
     """Return the checkpoint at which messages arrive at a destination, or that a place is."""
     if place.kind != "destination":
         return place.name
@@ -238,8 +238,8 @@ def _of_picked(picked: PickedMessages, row: int, kind: PickedKind, window_start_
     last = _last_checkpoint(picked, row)
     hop, link, reason = (int(picked[name][row]) for name in ("hop", "link", "reason"))
     hop_name = picked.hops[hop] if kind == "late" and hop >= 0 else None
-    corrupted_at = f"link {picked.links[link]}" if link >= 0 else None
-    place = {"late": hop_name, "dead": f"node {node_of(last)}", "corrupted": corrupted_at}[kind]
+    corrupted_at = Place("link", picked.links[link]).label if link >= 0 else None
+    place = {"late": hop_name, "dead": node_label(node_of(last)), "corrupted": corrupted_at}[kind]
     return NamedMessage(
         window_start_s=window_start_s,
         id_hash=int(picked["ids"][row]),
@@ -258,12 +258,12 @@ def _last_checkpoint(picked: PickedMessages, row: int) -> str:
     return picked.checkpoints[picked.masks[row].bit_length() - 1]
 
 
-def _is_at(picked: PickedMessages, row: int, kind: PickedKind, graph: Graph, place: RulePlace) -> bool:
+def _is_at(picked: PickedMessages, row: int, kind: PickedKind, graph: Graph, place: Place) -> bool:
     """Return whether a message is so at a place: held there, dead there, or corrupted on this link."""
     if kind == "corrupted":
         return picked.links[int(picked["link"][row])] == place.name
     if kind == "late":
-        return picked.hops[int(picked["hop"][row])] == str(place)
+        return picked.hops[int(picked["hop"][row])] == place.label
     if place.kind == "destination":
         return any(there.is_dead(picked.masks[row]) for there in graph.destinations if there.name == place.name)
     return place.name in (last := _last_checkpoint(picked, row), node_of(last))

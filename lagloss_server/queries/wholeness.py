@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 
 from sqlalchemy import select
 
@@ -13,7 +12,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.wholeness import Wholeness, WindowState, wholeness
 from lagloss_server.store.schema.core import WindowRow, table_of
-from lagloss_server.store.store import Store, closed_document
+from lagloss_server.store.store import Store
 
 
 def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: str | None = None) -> Wholeness:
@@ -24,13 +23,9 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
     """
     versions = store.versions_of(pipeline)
     newest = versions[-1].definition
-    steps = Graph(newest).steps
+    steps = newest.graph.steps
     if node is not None and node not in steps:
         raise UnknownNode(pipeline=pipeline, node=node, known=", ".join(steps))
-
-    @cache
-    def graph(at: int) -> Graph:
-        return Graph(versions[at].definition)
 
     def windows() -> Iterator[tuple[Graph, WindowState]]:
         window = table_of(WindowRow)
@@ -39,8 +34,8 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
         )
         with store.engine.connect() as connection:
             for row in connection.execute(asked.order_by(window.c.window_start)):
-                of = graph(in_force(versions, row.window_start))
+                of = versions[in_force(versions, row.window_start)].definition.graph
                 if node is None or node in of.steps:
-                    yield of, WindowState(closed_document(row), WindowFacts.unpack(row.facts))
+                    yield of, WindowState(row.document, WindowFacts.unpack(row.facts))
 
     return wholeness(pipeline, from_s, to_s, node, windows(), newest.spec.sla.loss.max)

@@ -20,7 +20,7 @@ from lagloss.wire.traces import TraceContext, TraceRows, read_traces
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import readable_id
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
 from lagloss_server.queries.emitters import last_words, read_emitters
 from lagloss_server.queries.named_ranges import believed

@@ -15,25 +15,31 @@ from enum import IntEnum
 from typing import TypeVar
 from uuid import UUID
 
+from msgspec import UNSET
+
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.cuts import parent_of
-from lagloss_server.model.graph import Destination, Graph, Place, Side
-from lagloss_server.model.window_result import (
+from lagloss_server.model.graph import Destination, Graph, GraphPlace, Side
+from lagloss_server.model.place import Place, node_label
+from lagloss_server.model.window import (
     EXITS_WITH_REASON,
-    CheckpointResult,
+    CheckpointCounts,
     Crash,
-    DestinationResult,
+    DestinationCounts,
     Interval,
     Lags,
-    LinkResult,
-    NodeResult,
-    ReasonCounts,
-    SideResult,
-    SourceResult,
+    LinkCounts,
+    NodeCounts,
+    Percentiles,
+    SideCounts,
+    SourceCounts,
+    UndeclaredCheckpoint,
     Verdict,
-    WindowResult,
+    Window,
     bounded_reasons,
+    loss_ratio,
+    rfc3339,
 )
 from lagloss_server.rules.evidence import Evidence
 from lagloss_server.rules.facts import Pattern, WindowFacts
@@ -94,7 +100,7 @@ class ProgressCuts:
     """How far each place has come: the messages that it has overtaken, and since when messages are overdue (pending for
     longer than maxWait), both by when they were last seen (epoch ms)."""
 
-    overtaken: Mapping[Place, Overtaken]
+    overtaken: Mapping[GraphPlace, Overtaken]
     overdue: float
 
     @property
@@ -120,7 +126,7 @@ def is_unexplained(graph: Graph, mask: int) -> bool:
     return not mask & graph.entrance_mask
 
 
-def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
+def missing_places(graph: Graph, mask: int) -> tuple[GraphPlace, ...]:
     """Rules 3 and 5: the places where a message with this pattern is missing, or is held by a retrier."""
     there = implied(graph, mask)
     missing = tuple(place for place in graph.places if place.is_missing(mask, there))
@@ -156,7 +162,7 @@ def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
     )
 
 
-def _overtaken(place: Place, evidence: Evidence, margin_ms: int) -> Overtaken:
+def _overtaken(place: GraphPlace, evidence: Evidence, margin_ms: int) -> Overtaken:
     progress = evidence.progress(place.progress)
     if progress is None:
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
@@ -192,9 +198,9 @@ class Judged:
     them yet."""
 
     fate: Fate
-    certain: frozenset[Place] = frozenset()
-    perhaps: frozenset[Place] = frozenset()
-    waiting: frozenset[Place] = frozenset()
+    certain: frozenset[GraphPlace] = frozenset()
+    perhaps: frozenset[GraphPlace] = frozenset()
+    waiting: frozenset[GraphPlace] = frozenset()
 
 
 def judge_pattern(graph: Graph, pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]) -> Judged:
@@ -232,7 +238,7 @@ def judge_pattern_at(
 
 
 def _judge_missing(
-    missing: Sequence[Place], pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]
+    missing: Sequence[GraphPlace], pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]
 ) -> Judged:
     behind = [place for place in missing if place in ahead.overtaken and ahead.overtaken[place].holds(pattern)]
     if not behind:
@@ -453,7 +459,7 @@ def _proven_counts(graph: Graph, facts: WindowFacts, side: Side) -> FateCounts:
     )
 
 
-def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
+def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> Window:
     """Return the result of a window.
 
     Raises:
@@ -480,9 +486,9 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         if graph.splits(source)
     }
     crashes = _crashes(graph, evidence)
-    return WindowResult(
+    return Window(
         pipeline=graph.definition.name,
-        window_start_s=evidence.window_start_s,
+        window_start=rfc3339(evidence.window_start_s),
         verdict=worst(verdict for side in sides if (verdict := side.verdict) is not None),
         reasons=_reasons(census, evidence, incomplete, scale, crashes),
         proof="tallies" if facts.proven else "beacons",
@@ -495,6 +501,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         unexplained=scale.count(census.unexplained),
         clock_skew_ms=evidence.clock_skew_ms,
         lost=lost,
+        loss_ratio=loss_ratio(lost, messages),
         on_time_share=sum(census.on_time) / census.on_time_of if census.on_time_of else None,
         on_time_of=scale.count(census.on_time_of),
         e2e_lag_ms=Lags.of(facts.e2e_lags),
@@ -507,22 +514,32 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         crashes=crashes,
         unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
         reasons_by_node=_reasons_by_node(graph, facts, scale),
-        pending_since_ms=min(
-            (
-                pattern.seen_first_ms
-                for pattern in facts.patterns
-                if pattern.seen_first_ms is not None
-                and judge_pattern(graph, pattern, ahead, incomplete).fate in (Fate.PENDING, Fate.OVERDUE)
-            ),
-            default=None,
-        ),
+        staleness_ms={},
     )
 
 
-def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[DestinationResult, ...]:
+def first_waiting_ms(graph: Graph, facts: WindowFacts, evidence: Evidence) -> float | None:
+    """Return when the first of the pending or overdue messages was last seen (epoch ms); None of none.
+
+    Raises:
+        CutInsidePattern: a cut falls inside a pattern.
+    """
+    ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
+    return min(
+        (
+            pattern.seen_first_ms
+            for pattern in facts.patterns
+            if pattern.seen_first_ms is not None
+            and judge_pattern(graph, pattern, ahead, incomplete).fate in (Fate.PENDING, Fate.OVERDUE)
+        ),
+        default=None,
+    )
+
+
+def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[DestinationCounts, ...]:
     """Rule 15, in the order of the flow."""
     return tuple(
-        DestinationResult(
+        DestinationCounts(
             name=there.name,
             due=scale.count(sum(fates.values())),
             delivered=scale.count(fates[Fate.DELIVERED]),
@@ -566,10 +583,10 @@ def _sources(
     census: Census,
     scale: Scale,
     not_whole: Mapping[int, Interval | None],
-) -> tuple[SourceResult, ...]:
+) -> tuple[SourceCounts, ...]:
     """Rules 17 and 19, in the order of the flow."""
     return tuple(
-        SourceResult(
+        SourceCounts(
             name=graph.sources[at],
             messages=scale.count(mine.messages),
             delivered=scale.count(mine.fates[Fate.DELIVERED]),
@@ -580,8 +597,7 @@ def _sources(
             on_time_share=sum(mine.on_time) / mine.on_time_of if mine.on_time_of else None,
             on_time_of=scale.count(mine.on_time_of),
             e2e_lag_ms=Lags.of(facts.source_arrivals[at] if facts.source_arrivals else Sketch()),
-            splits=at in not_whole,
-            parents_not_whole=not_whole.get(at),
+            parents_not_whole=not_whole.get(at, UNSET),
         )
         for at, mine in enumerate(census.sources)
     )
@@ -594,7 +610,7 @@ def _crashes(graph: Graph, evidence: Evidence) -> tuple[Crash, ...]:
     return tuple(sorted(known, key=lambda crash: (graph.nodes.index(crash.node), crash.emitter)))
 
 
-def _reasons_by_node(graph: Graph, facts: WindowFacts, scale: Scale) -> ReasonCounts | None:
+def _reasons_by_node(graph: Graph, facts: WindowFacts, scale: Scale) -> dict[str, dict[str, dict[str, int]]] | None:
     """Count why messages were filtered or dead, in the order of the flow; None where no beacon was read."""
     if facts.proven:
         return None
@@ -608,14 +624,14 @@ def _reasons_by_node(graph: Graph, facts: WindowFacts, scale: Scale) -> ReasonCo
     return found
 
 
-def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> dict[str, int]:
+def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> tuple[UndeclaredCheckpoint, ...]:
     """Count beacons, by tallies or blocks, of checkpoints unknown to the version in force: shown, not judged."""
     tallied: Counter[str] = Counter()
     for tally in evidence.tallies:
         if tally.checkpoint not in graph.bit:
             tallied[tally.checkpoint] += tally.beacons
     names = sorted({*tallied, *facts.strangers})[:UNKNOWN_SHOWN]
-    return {name: max(tallied[name], facts.strangers.get(name, 0)) for name in names}
+    return tuple(UndeclaredCheckpoint(name, max(tallied[name], facts.strangers.get(name, 0))) for name in names)
 
 
 def _sides(
@@ -623,9 +639,9 @@ def _sides(
     evidence: Evidence,
     census: Census,
     scale: Scale,
-    destinations: Sequence[DestinationResult],
+    destinations: Sequence[DestinationCounts],
     incomplete: frozenset[str],
-) -> tuple[SideResult, ...]:
+) -> tuple[SideCounts, ...]:
     """Rule 18, in the order of the flow."""
     found = []
     for side, mine in zip(graph.sides, census.sides, strict=True):
@@ -634,7 +650,7 @@ def _sides(
         messages, pending = scale.count(mine.messages), scale.count(mine.fates[Fate.PENDING])
         own = [row for there, row in ends if there.at & side.mask]
         found.append(
-            SideResult(
+            SideCounts(
                 name=side.name,
                 nodes=side.nodes,
                 verdict=_verdict(graph, evidence, side, messages, lost, pending, own, incomplete),
@@ -645,6 +661,7 @@ def _sides(
                 pending=pending,
                 unexplained=scale.count(mine.unexplained),
                 lost=lost,
+                loss_ratio=loss_ratio(lost, messages),
             )
         )
     return tuple(found)
@@ -663,7 +680,7 @@ def _verdict(
     messages: int,
     lost: Interval,
     pending: int,
-    destinations: Iterable[DestinationResult],
+    destinations: Iterable[DestinationCounts],
     incomplete: frozenset[str],
 ) -> Verdict:
     """Rules 10 and 15: `loss`, or else `unknown`, if it is so for the side or for a destination of it with targets of
@@ -701,16 +718,16 @@ def _reasons(
     return tuple(sorted(reasons))
 
 
-def _checkpoints(graph: Graph, facts: WindowFacts, scale: Scale) -> tuple[CheckpointResult, ...]:
+def _checkpoints(graph: Graph, facts: WindowFacts, scale: Scale) -> tuple[CheckpointCounts, ...]:
     """Rules 9, 12 and 20: counts and lags of each checkpoint with beacons, in the order of the flow."""
     return tuple(
-        CheckpointResult(
+        CheckpointCounts(
             name=name,
             beacons=scale.count(there.beacons),
             distinct=scale.count(there.distinct),
             duplicates=None if there.duplicates is None else scale.count(there.duplicates),
             replayed=scale.count(there.replayed),
-            lag_ms=Lags.of(there.lags),
+            lag_ms=Percentiles.of(there.lags),
             out_of_order=scale.count(there.out_of_order),
         )
         for name in graph.checkpoints
@@ -729,30 +746,30 @@ def _difference(after: float | None, before: float | None) -> float | None:
 
 def _node(
     graph: Graph, name: str, facts: WindowFacts, census: FateCounts, scale: Scale, incomplete: frozenset[str]
-) -> NodeResult:
+) -> NodeCounts:
     lag_in = lags_at(facts, f"{name}.in").quantile_ms(0.95)
     lag_out = lags_at(facts, *graph.outs(name)).quantile_ms(0.95)
-    return NodeResult(
+    return NodeCounts(
         name=name,
         lag_in_p95_ms=lag_in,
         lag_out_p95_ms=lag_out,
         process_duration_p95_ms=_difference(lag_out, lag_in),
-        process_duration_ms=Lags.of(facts.durations.get(f"node {name}", Sketch())),
-        lost=_lost_at(census, scale, f"{'retrier' if name in graph.retriers else 'node'} {name}"),
+        process_duration_ms=Percentiles.of(facts.durations.get(node_label(name), Sketch())),
+        lost=_lost_at(census, scale, Place("retrier" if name in graph.retriers else "node", name).label),
         complete=name not in incomplete,
     )
 
 
-def _links(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[LinkResult, ...]:
+def _links(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[LinkCounts, ...]:
     return tuple(
-        LinkResult(
+        LinkCounts(
             source=link.source,
             target=link.target,
             queue_time_p95_ms=_difference(
                 lags_at(facts, f"{link.target}.in").quantile_ms(0.95), lags_at(facts, link.out).quantile_ms(0.95)
             ),
-            queue_time_ms=Lags.of(facts.durations.get(f"link {link.name}", Sketch())),
-            lost=_lost_at(census, scale, f"link {link.name}"),
+            queue_time_ms=Percentiles.of(facts.durations.get(link.label, Sketch())),
+            lost=_lost_at(census, scale, link.label),
             corrupted=None if facts.proven else scale.count(facts.corrupted.get(link.name, 0)),
             checked=None if facts.proven else scale.count(facts.checked.get(link.name, 0)),
         )

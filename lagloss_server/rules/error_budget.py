@@ -11,20 +11,21 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil
 from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.flow import Flow
-from lagloss_server.model.rule_places import RulePlace, of_pipeline, spread
-from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.model.place import Place
+from lagloss_server.model.rule_places import of_pipeline, spread
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.rollup import Rollup
 
 Objective = Literal["loss", "on-time"]
@@ -70,8 +71,8 @@ def on_time_target(definition: Definition, destination: str | None = None) -> fl
     if destination is None:
         settings, lag = of_pipeline(entries), sla.lag
     else:
-        place = RulePlace("destination", destination)
-        settings, lag = dict(spread(entries, Flow(definition.spec.nodes), [place])).get(place), sla.lag_at(destination)
+        place = Place("destination", destination)
+        settings, lag = dict(spread(entries, definition.graph, [place])).get(place), sla.lag_at(destination)
     given = None if settings is None else settings.target
     return lag.share if given is None else given
 
@@ -240,7 +241,7 @@ class Attainment:
             "target": self.target,
             "good_share": self.good,
             "messages": self.of,
-            "bad": asdict(self.bad),
+            "bad": structs.asdict(self.bad),
             "budget": {
                 "messages": self.allowed,
                 "spent": spent or nothing,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
-from lagloss_server.model.window_result import bounded_reasons
+from lagloss_server.model.window import bounded_reasons
 from lagloss_server.rules.packed_sketches import pack_document, unpack_document, unpack_sketches
 from lagloss_server.rules.picked import PickedMessages
 

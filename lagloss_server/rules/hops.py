@@ -14,6 +14,7 @@ import numpy.typing as npt
 from lagloss.wire.format import F32
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.window import Window
 
 HopKind = Literal["arrival", "queue", "process"]
 BEFORE_FIRST: Final = "source"
@@ -21,8 +22,9 @@ BEFORE_FIRST: Final = "source"
 
 
 class Hop(NamedTuple):
-    """One segment of the lag stack. `node` owns it: the link's target, or the node itself. (A tuple: there are tens of
-    thousands of look-ups by hop in a day of minutes.)"""
+    """One segment of the lag stack: time at a node, on a link, or before the first node, which is not a `Place`. `node`
+    owns it: the link's target, or the node itself. (A tuple: there are tens of thousands of look-ups by hop in a day of
+    minutes.)"""
 
     kind: HopKind
     node: str
@@ -70,20 +72,20 @@ def deliveries(graph: Graph) -> list[str]:
     return [node_of(checkpoint) for checkpoint in graph.delivery]
 
 
-def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
-    """Return the hops of a window's document."""
+def of_window(window: Window, graph: Graph) -> HopLags:
+    """Return the hops of a window."""
     values: dict[Hop, float] = {}
-    lag_in = {node["name"]: node["lag_in_p95_ms"] for node in window["nodes"]}
-    lag_out = {node["name"]: node["lag_out_p95_ms"] for node in window["nodes"]}
+    lag_in = {node.name: node.lag_in_p95_ms for node in window.nodes}
+    lag_out = {node.name: node.lag_out_p95_ms for node in window.nodes}
     for source in graph.sources:
-        if lag_in.get(source) is not None:
-            values[Hop("arrival", source)] = lag_in[source]
-    for node in window["nodes"]:
-        if node["process_duration_p95_ms"] is not None:
-            values[Hop("process", node["name"])] = node["process_duration_p95_ms"]
-    for link in window["links"]:
-        if link["queue_time_p95_ms"] is not None:
-            values[Hop("queue", link["to"], link["from"])] = link["queue_time_p95_ms"]
+        if (lag_ms := lag_in.get(source)) is not None:
+            values[Hop("arrival", source)] = lag_ms
+    for node in window.nodes:
+        if node.process_duration_p95_ms is not None:
+            values[Hop("process", node.name)] = node.process_duration_p95_ms
+    for link in window.links:
+        if link.queue_time_p95_ms is not None:
+            values[Hop("queue", link.target, link.source)] = link.queue_time_p95_ms
     return HopLags(values, _known(lag_in), _known(lag_out))
 
 

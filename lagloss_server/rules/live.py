@@ -8,15 +8,17 @@ from dataclasses import dataclass
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph, Side
-from lagloss_server.model.window_result import (
-    CheckpointResult,
-    DestinationResult,
+from lagloss_server.model.window import (
+    CheckpointCounts,
+    DestinationCounts,
     Lags,
-    LinkResult,
-    NodeResult,
-    SideResult,
-    SourceResult,
-    WindowResult,
+    LinkCounts,
+    NodeCounts,
+    Percentiles,
+    SideCounts,
+    SourceCounts,
+    Window,
+    rfc3339,
 )
 from lagloss_server.rules.arithmetic import Scale
 
@@ -32,7 +34,7 @@ class LiveTally:
     lags: Sketch
 
 
-def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally]) -> WindowResult:
+def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally]) -> Window:
     """Return an open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None,
     and so is whatever only a closing can determine. Where an emitter's sample changed within the window, its counts are
     scaled as if it had been the lowest all the time."""
@@ -53,27 +55,27 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
     def seen(names: Iterable[str]) -> int:
         return sum(counted.get(name, (0, 0))[0] for name in names)
 
-    def node(name: str) -> NodeResult:
+    def node(name: str) -> NodeCounts:
         lag_in, lag_out = merged(f"{name}.in").quantile_ms(0.95), merged(*graph.outs(name)).quantile_ms(0.95)
         process = None if lag_in is None or lag_out is None else lag_out - lag_in
-        return NodeResult(name, lag_in, lag_out, process, Lags.of(Sketch()), lost=None, complete=False)
+        return NodeCounts(name, lag_in, lag_out, process, Percentiles.of(Sketch()), lost=None, complete=False)
 
-    def link(source: str, target: str, out: str) -> LinkResult:
+    def link(source: str, target: str, out: str) -> LinkCounts:
         sent, taken = merged(out).quantile_ms(0.95), merged(f"{target}.in").quantile_ms(0.95)
         queued = None if sent is None or taken is None else taken - sent
-        return LinkResult(source, target, queued, Lags.of(Sketch()), lost=None, corrupted=None, checked=None)
+        return LinkCounts(source, target, queued, Percentiles.of(Sketch()), lost=None, corrupted=None, checked=None)
 
-    def source(name: str) -> SourceResult:
+    def source(name: str) -> SourceCounts:
         nothing = Lags.of(Sketch())  # which of the messages that arrived were its own, only a closing can determine
-        return SourceResult(name, seen([f"{name}.in"]), None, None, None, None, None, None, None, nothing)
+        return SourceCounts(name, seen([f"{name}.in"]), None, None, None, None, None, None, None, nothing)
 
-    def side(of: Side) -> SideResult:
+    def side(of: Side) -> SideCounts:
         messages = seen(f"{name}.in" for name in of.sources)
-        return SideResult(of.name, of.nodes, None, messages, None, None, None, None, None, None)
+        return SideCounts(of.name, of.nodes, None, messages, *[None] * 7)
 
-    return WindowResult(
+    return Window(
         pipeline=graph.definition.name,
-        window_start_s=window_start_s,
+        window_start=rfc3339(window_start_s),
         verdict=None,
         reasons=("sample",) if sample < SAMPLE_ALL else (),
         proof="tallies",
@@ -87,18 +89,19 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         unexplained=None,
         clock_skew_ms=None,
         lost=None,
+        loss_ratio=None,
         on_time_share=None,
         on_time_of=None,
         e2e_lag_ms=Lags.of(merged(*graph.delivery)),
         checkpoints=tuple(
-            CheckpointResult(name, counted[name][0], None, None, counted[name][1], Lags.of(merged(name)))
+            CheckpointCounts(name, counted[name][0], None, None, counted[name][1], Percentiles.of(merged(name)))
             for name in graph.checkpoints
             if name in counted
         ),
         nodes=tuple(node(name) for name in graph.nodes),
         links=tuple(link(link_.source, link_.target, link_.out) for link_ in graph.links),
         destinations=tuple(
-            DestinationResult(
+            DestinationCounts(
                 name=there.name,
                 due=None,
                 delivered=seen(graph.names(there.at)),
@@ -113,4 +116,8 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         ),
         sides=tuple(map(side, graph.sides)) if len(graph.sides) > 1 else (),
         sources=tuple(source(name) for name in graph.sources) if len(graph.sources) > 1 else (),
+        reasons_by_node=None,
+        staleness_ms={},
+        crashes=(),
+        unknown_checkpoints=(),
     )

@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.flow import Flow
 from lagloss_server.model.rule_places import of_pipeline, places_of
 from lagloss_server.rules.error_budget import BUDGET_DAYS, BURN_SPANS, OBJECTIVES, BurnSpans, Objective, Target
 from lagloss_server.yaml_files import write_documents
@@ -58,7 +57,7 @@ def _of_pipeline(stored: StoredPipeline) -> Iterator[Document]:
         labels={key: value for key, value in definition.metadata.labels.items() if _LABEL_KEY.fullmatch(key)},
         annotations={**about, **without},
     )
-    places = [place.name for place in places_of(Flow(definition.spec.nodes), "destination")]
+    places = [place.name for place in places_of(definition.graph, "destination")]
     for destination in (None, *(places if len(places) > 1 else ())):
         target = Target.of(stored.version, definition, 0, 1, destination)
         for objective in OBJECTIVES:

@@ -7,14 +7,15 @@ one, nothing is known of corruption.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.model.rule_places import RulePlace, spread
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.place import Place, link_name
+from lagloss_server.model.rule_places import spread
+from lagloss_server.model.window import Window, rfc3339
 
 if TYPE_CHECKING:
     from lagloss_server.rules.rollup import Rollup
@@ -26,19 +27,13 @@ QualityVerdict = Literal["ok", "bad", "unknown", "none"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(Place):
     """A node, a link or a destination. `arrivals`: checkpoints of the messages that its loss is of; `checkpoints`:
     those that show its duplicates and staleness, `links` its corruption; none of a node."""
 
-    kind: Literal["node", "link", "destination"]
-    name: str
     arrivals: tuple[str, ...]
     checkpoints: tuple[str, ...]
     links: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return f"{self.kind} {self.name}"
 
 
 def stages(nodes: Sequence[str], links: Sequence[tuple[str, str]], destinations: Sequence[str]) -> list[Stage]:
@@ -56,7 +51,7 @@ def stages(nodes: Sequence[str], links: Sequence[tuple[str, str]], destinations:
         first = (f"{node}.in",) if own and node not in fed else ()
         found.append(Stage("node", node, (f"{node}.in",), tuple(dict.fromkeys((*first, *own)))))
         for target, out in outs[node].items():
-            name = f"{node}->{target}"
+            name = link_name(node, target)
             found.append(Stage("link", name, (out,), (f"{target}.in",), (name,)))
     for name in destinations:
         found.append(Stage("destination", name, (), (f"{name}.out",), _leading_to(name, links)))
@@ -68,7 +63,7 @@ def _leading_to(node: str, links: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     for source, target in reversed(links):  # in the order of the flow
         if target in nodes:
             nodes.add(source)
-            found.append(f"{source}->{target}")
+            found.append(link_name(source, target))
     return tuple(reversed(found))
 
 
@@ -77,11 +72,11 @@ def stages_of(graph: Graph) -> list[Stage]:
     return stages(graph.nodes, links, [there.name for there in graph.destinations])
 
 
-def stages_of_document(document: Mapping[str, Any]) -> list[Stage]:
+def stages_of_window(window: Window) -> list[Stage]:
     """Return the stages of the version that a window was judged by."""
-    links = [(link["from"], link["to"]) for link in document["links"]]
-    destinations = [there["name"] for there in document["destinations"]]
-    return stages([node["name"] for node in document["nodes"]], links, destinations)
+    links = [(link.source, link.target) for link in window.links]
+    destinations = [there.name for there in window.destinations]
+    return stages([node.name for node in window.nodes], links, destinations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +190,7 @@ class QualityRow:
 
 def quality_rows(total: Rollup, definition: Definition) -> tuple[QualityRow, ...]:
     """Return the quality of each stage and destination over a range, by the targets of this definition."""
-    graph = Graph(definition)
+    graph = definition.graph
     targets = _Targets(definition, graph)
     rows = []
     for stage in stages_of(graph):
@@ -243,18 +238,18 @@ class _Targets:
 
     def of(self, quality: Quality, stage: Stage) -> float | None:
         """Return a stage's target, in the unit of its value; of corruption, in messages a minute."""
-        here = RulePlace(stage.kind, stage.name)
+        here = Place(stage.kind, stage.name)  # of the same class as the keys, since equality asks for it
         match quality:
             case "loss":
                 entry = self._loss.get(here)
                 whole = self._sla.loss_at(stage.name) if stage.kind == "destination" else self._sla.loss
                 return whole.max if entry is None or entry.max is None else entry.max
             case "corruption":
-                links = [RulePlace("link", name) for name in stage.links]
+                links = [Place("link", name) for name in stage.links]
                 return _least(self._corruption.get(place, self._corruption.get(None)) for place in links)
             case "duplication":
-                points = [RulePlace("checkpoint", name) for name in stage.checkpoints]
-                nodes = [RulePlace("node", node_of(name)) for name in stage.checkpoints]
+                points = [Place("checkpoint", name) for name in stage.checkpoints]
+                nodes = [Place("node", node_of(name)) for name in stage.checkpoints]
                 own = [self._duplicates[place] for place in (*points, *nodes) if place in self._duplicates]
                 return _least(own or [self._duplicates.get(None)])
             case "staleness":

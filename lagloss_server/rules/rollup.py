@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import repeat
 from typing import Any, Final, Literal
 
+from msgspec import structs, to_builtins
+
 from lagloss.wire.avro import decode_bytes, encode_bytes
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.window_result import Interval, Lags, ReasonCounts, bounded_reasons, start_of
+from lagloss_server.model.window import (
+    NO_LAGS,
+    NO_PERCENTILES,
+    CheckpointCounts,
+    DestinationCounts,
+    Interval,
+    Lags,
+    Percentiles,
+    ReasonCounts,
+    ReasonRow,
+    SideCounts,
+    SourceCounts,
+    Window,
+    bounded_reasons,
+    loss_ratio,
+    on_time_counts,
+    reason_rows,
+)
 from lagloss_server.packed_json import pack_json, unpack_json
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.packed_sketches import pack_document, unpack_document, unpack_sketches
-from lagloss_server.rules.quality import stages_of_document, worst_of
+from lagloss_server.rules.quality import stages_of_window, worst_of
 
 Period = Literal["hour", "day"]
 PERIOD_S: Final[Mapping[Period, int]] = {"hour": 3_600, "day": 86_400}
@@ -39,10 +58,8 @@ class CheckpointSums:
     out_of_order: int = 0
 
     def document(self, name: str) -> dict[str, Any]:
-        lags = asdict(Lags.of(self.lags))
-        del lags["max"]
         counts = dict(zip(_CHECKPOINT_COUNTS, self.counts(), strict=False))
-        return {"name": name, **counts, "lag_ms": lags}
+        return {"name": name, **counts, "lag_ms": structs.asdict(Percentiles.of(self.lags))}
 
     def counts(self) -> list[int]:
         """Return `_CHECKPOINT_COUNTS`, without the last one where it is 0."""
@@ -71,43 +88,15 @@ class PartSums:
     on_time_of: int = 0
 
     @classmethod
-    def of_window(cls, there: Mapping[str, Any], lags: Sketch) -> PartSums:
-        """Return what one closed window adds: a row of its document's `destinations`, and its arrivals there."""
-        on_time_of = there["due"] - there["filtered"] - there["dead"]
-        share = there["on_time_share"]
-        return cls(
-            lags=lags,
-            **{name: there[name] for name in ("due", "delivered", "filtered", "dead", "pending")},
-            lost_min=there["lost"]["min"],
-            lost_max=there["lost"]["max"],
-            on_time=0 if share is None else round(share * on_time_of),
-            on_time_of=on_time_of,
-        )
+    def of_part(cls, there: DestinationCounts | SourceCounts, lags: Sketch) -> PartSums:
+        """Return what one closed window adds at a destination or of a source, and the arrivals of these messages."""
+        on_time, on_time_of = on_time_counts(there)
+        return cls(lags, **_counted(there), on_time=on_time, on_time_of=on_time_of)
 
     @classmethod
-    def of_source(cls, there: Mapping[str, Any], lags: Sketch) -> PartSums:
-        """Return what one closed window adds: a row of its document's `sources`, and the arrivals of its messages."""
-        share, of = there["on_time_share"], there["on_time_of"]
-        return cls(
-            lags=lags,
-            due=there["messages"],
-            **{name: there[name] for name in ("delivered", "filtered", "dead", "pending")},
-            lost_min=there["lost"]["min"],
-            lost_max=there["lost"]["max"],
-            on_time=0 if share is None else round(share * of),
-            on_time_of=0 if share is None else of,
-        )
-
-    @classmethod
-    def of_side(cls, there: Mapping[str, Any]) -> PartSums:
-        """Return what one closed window adds: a row of its document's `sides`, of which lags and on-time share are not
-        known."""
-        return cls(
-            due=there["messages"],
-            **{name: there[name] for name in ("delivered", "filtered", "dead", "pending")},
-            lost_min=there["lost"]["min"],
-            lost_max=there["lost"]["max"],
-        )
+    def of_side(cls, there: SideCounts) -> PartSums:
+        """Return what one closed window adds of a side, of which lags and on-time share are unknown."""
+        return cls(**_counted(there))
 
     @classmethod
     def merged(cls, parts: Sequence[PartSums]) -> PartSums:
@@ -115,26 +104,33 @@ class PartSums:
         counts = (sum(getattr(part, name) for part in parts) for name in _PART_COUNTS)
         return cls(Sketch.merged(part.lags for part in parts), *counts)
 
-    def document(self, name: str) -> dict[str, Any]:
-        """Return the sums with a window's field names."""
-        return {
-            "name": name,
-            **{count: getattr(self, count) for count in ("due", "delivered", "filtered", "dead", "pending")},
-            "lost": asdict(Interval(self.lost_min, self.lost_max)),
-            "on_time_share": self.on_time / self.on_time_of if self.on_time_of else None,
-            "e2e_lag_ms": asdict(Lags.of(self.lags)),
-        }
+    @property
+    def lost(self) -> Interval:
+        return Interval(self.lost_min, self.lost_max)
+
+    @property
+    def on_time_share(self) -> float | None:
+        return self.on_time / self.on_time_of if self.on_time_of else None
+
+    def at_destination(self, name: str) -> DestinationCounts:
+        """Return the sums as a window has them of a destination."""
+        counts = (self.due, self.delivered, self.filtered, self.dead, self.pending)
+        return DestinationCounts(name, *counts, self.lost, self.on_time_share, Lags.of(self.lags))
+
+    def of_source(self, name: str) -> SourceCounts:
+        """Return the sums as a window has them of a source."""
+        counts = (self.due, self.delivered, self.filtered, self.dead, self.pending)
+        return SourceCounts(name, *counts, self.lost, self.on_time_share, self.on_time_of, Lags.of(self.lags))
 
     def side_document(self, name: str) -> dict[str, Any]:
         """Return the sums of a side with a window's field names."""
-        counts = self.document(name)
-        kept = {key: counts[key] for key in ("delivered", "filtered", "dead", "pending", "lost")}
-        return {"name": name, "messages": self.due, **kept}
+        counts = {count: getattr(self, count) for count in ("delivered", "filtered", "dead", "pending")}
+        return {"name": name, "messages": self.due, **counts, "lost": structs.asdict(self.lost)}
 
-    def source_document(self, name: str) -> dict[str, Any]:
-        """Return the sums of a source with a window's field names."""
-        counts = self.document(name)
-        return {"name": name, "messages": counts.pop("due"), **counts, "on_time_of": self.on_time_of}
+
+def _counted(there: DestinationCounts | SourceCounts | SideCounts) -> dict[str, Any]:
+    counts = {name: getattr(there, name) or 0 for name in ("delivered", "filtered", "dead", "pending")}
+    return {"due": there.messages or 0, **counts, "lost_min": there.lost_min, "lost_max": there.lost_max}
 
 
 _PART_COUNTS = (*("due", "delivered", "filtered", "dead", "pending", "lost_min", "lost_max", "on_time", "on_time_of"),)
@@ -180,55 +176,43 @@ class Rollup:
     worst: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
     @classmethod
-    def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
-        """Make the roll-up of one closed window: counts of its result's document, sketches of its facts."""
-        on_time, on_time_of = on_time_counts(document)
+    def of_window(cls, window: Window, facts: WindowFacts) -> Rollup:
+        """Make the roll-up of one closed window: counts of its result, sketches of its facts."""
+        on_time, on_time_of = on_time_counts(window)
+        no_lags = Sketch()
+        counts: dict[str, Any] = {name: getattr(window, name) or 0 for name in _DOCUMENT_COUNTS}
         total = cls(
             windows=1,
-            verdicts={document["verdict"]: 1},
-            proofs={document["proof"]: 1},
-            **{name: document[name] for name in _DOCUMENT_COUNTS},
-            lost_min=document["lost"]["min"],
-            lost_max=document["lost"]["max"],
+            verdicts={window.verdict: 1} if window.verdict else {},
+            proofs={window.proof: 1},
+            **counts,
+            lost_min=window.lost_min,
+            lost_max=window.lost_max,
             on_time=on_time,
             on_time_of=on_time_of,
             e2e_lags=facts.e2e_lags,
             checkpoints={
-                there["name"]: CheckpointSums(
-                    facts.checkpoints[there["name"]].lags if there["name"] in facts.checkpoints else Sketch(),
-                    beacons=there["beacons"],
-                    distinct=there["distinct"] or 0,
-                    duplicates=there["duplicates"] or 0,
-                    replayed=there["replayed"],
-                    counted=0 if there["duplicates"] is None else there["beacons"],
-                    out_of_order=there.get("out_of_order", 0),
+                there.name: CheckpointSums(
+                    facts.checkpoints[there.name].lags if there.name in facts.checkpoints else no_lags,
+                    beacons=there.beacons,
+                    distinct=there.distinct or 0,
+                    duplicates=there.duplicates or 0,
+                    replayed=there.replayed,
+                    counted=0 if there.duplicates is None else there.beacons,
+                    out_of_order=there.out_of_order,
                 )
-                for there in document["checkpoints"]
+                for there in window.checkpoints
             },
-            destinations={
-                there["name"]: PartSums.of_window(there, lags)
-                for there, lags in zip(document["destinations"], facts.arrivals or repeat(Sketch()), strict=False)
-            },
-            sources={
-                there["name"]: PartSums.of_source(there, lags)
-                for there, lags in zip(
-                    document.get("sources", ()), facts.source_arrivals or repeat(Sketch()), strict=False
-                )
-            },
-            sides={there["name"]: PartSums.of_side(there) for there in document.get("sides", ())},
-            lost_at={
-                label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
-            },
-            reasons=document["reasons_by_node"] or {},
+            destinations=_parts(window.destinations, facts.arrivals),
+            sources=_parts(window.sources, facts.source_arrivals),
+            sides={there.name: PartSums.of_side(there) for there in window.sides},
+            lost_at=dict(window.losses),
+            reasons=window.reasons_by_node or {},
             durations=facts.durations,
-            checksums={
-                f"{link['from']}->{link['to']}": (link["corrupted"], link["checked"])
-                for link in document["links"]
-                if link["checked"]
-            },
-            staleness_ms=document["staleness_ms"],
+            checksums={link.name: (link.corrupted or 0, link.checked) for link in window.links if link.checked},
+            staleness_ms=window.staleness_ms,
         )
-        return replace(total, worst=worst_of(stages_of_document(document), total, start_of(document)))
+        return replace(total, worst=worst_of(stages_of_window(window), total, window.start_s))
 
     @classmethod
     def of_counts(cls, verdicts: Mapping[str, int], counts: Mapping[str, Any]) -> Rollup:
@@ -295,6 +279,10 @@ class Rollup:
         return Sketch.merged(found).quantile_ms(0.95)
 
     @property
+    def lost(self) -> Interval:
+        return Interval(self.lost_min, self.lost_max)
+
+    @property
     def loss_ratio(self) -> dict[str, float | None]:
         """Loss ratio of the period; None without messages."""
         if not self.messages:
@@ -312,15 +300,19 @@ class Rollup:
             "verdicts": dict(self.verdicts),
             "proofs": dict(self.proofs),
             **{name: getattr(self, name) for name in _DOCUMENT_COUNTS},
-            "lost": asdict(Interval(self.lost_min, self.lost_max)),
+            "lost": structs.asdict(self.lost),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,
-            "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
+            "e2e_lag_ms": structs.asdict(Lags.of(self.e2e_lags)),
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
-            "destinations": [sums.document(name) for name, sums in self.destinations.items()],
-            **({"sources": sources} if (sources := self.source_documents) else {}),
+            "destinations": [to_builtins(sums.at_destination(name)) for name, sums in self.destinations.items()],
+            **(
+                {"sources": [to_builtins(sums.of_source(name)) for name, sums in self.sources.items()]}
+                if self.sources
+                else {}
+            ),
             **({"sides": [sums.side_document(name) for name, sums in self.sides.items()]} if self.sides else {}),
-            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "lost_at": {place: structs.asdict(lost) for place, lost in self.lost_at.items()},
             "reasons_by_node": self.reasons,
             "checksums": {
                 link: {"corrupted": corrupted, "checked": checked}
@@ -330,9 +322,9 @@ class Rollup:
         }
 
     @property
-    def source_documents(self) -> list[dict[str, Any]]:
-        """The sums of each of several sources, with a window's field names."""
-        return [sums.source_document(name) for name, sums in self.sources.items()]
+    def reason_rows(self) -> list[ReasonRow]:
+        """Why messages were filtered or dead, most frequent first."""
+        return reason_rows(self.reasons, ((name, there.beacons) for name, there in self.checkpoints.items()))
 
     def headline(self) -> dict[str, Any]:
         """Return the columns of the table `rollup`, to be read for many pipelines at once."""
@@ -408,31 +400,66 @@ def counts_of(beginning: bytes) -> dict[str, Any]:
     return counts
 
 
-def counts_document(packed: bytes) -> dict[str, Any]:
-    """Return the counts of a roll-up with a window's field names, and none of what its sketches hold."""
+def counted_window(packed: bytes) -> Window:
+    """Return the counts of a roll-up as those of a window, and none of what its sketches hold."""
     raw, _ = _unpacked(packed)
-    destinations = [
-        dict(zip(("name", *_PART_COUNTS), (name, *counts), strict=True))
-        for name, (_, *counts) in raw["destinations"].items()
-    ]
-    return {
-        **{name: raw[name] for name in ("windows", *_DOCUMENT_COUNTS)},
-        "checkpoints": [
-            dict(zip(("name", *_CHECKPOINT_COUNTS), (name, *counts), strict=False))  # see `CheckpointSums.counts`
-            for name, (_, *counts) in raw["checkpoints"].items()
-        ],
-        "destinations": destinations,
-    }
+    return _as_window(
+        raw,
+        # the last count is left out where it is 0
+        checkpoints=tuple(_checkpoint(name, *counts) for name, (_, *counts) in raw["checkpoints"].items()),
+        destinations=tuple(_destination(name, *counts) for name, (_, *counts) in raw["destinations"].items()),
+    )
 
 
-def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how many messages of a closed window were on time, and of how many (rule 12); 0 of 0 if no share is
-    known."""
-    share = document["on_time_share"]
-    if share is None:
-        return 0, 0
-    of = document["on_time_of"]
-    return round(share * of), of
+def whole_counts(beginning: bytes) -> Window:
+    """Return the counts of a roll-up's whole pipeline as those of a window; see `counts_of`."""
+    return _as_window(counts_of(beginning))
+
+
+def _as_window(
+    raw: Mapping[str, Any],
+    checkpoints: tuple[CheckpointCounts, ...] = (),
+    destinations: tuple[DestinationCounts, ...] = (),
+) -> Window:
+    lost = Interval(raw["lost_min"], raw["lost_max"])
+    return Window(
+        pipeline="",
+        window_start="",
+        verdict=None,
+        reasons=(),
+        proof="beacons",
+        sample=1.0,
+        **{name: raw[name] for name in _DOCUMENT_COUNTS},
+        clock_skew_ms=None,
+        lost=lost,
+        loss_ratio=loss_ratio(lost, raw["messages"]),
+        on_time_share=raw["on_time"] / raw["on_time_of"] if raw["on_time_of"] else None,
+        on_time_of=raw["on_time_of"],
+        e2e_lag_ms=NO_LAGS,
+        checkpoints=checkpoints,
+        nodes=(),
+        links=(),
+        destinations=destinations,
+        reasons_by_node=None,
+        staleness_ms={},
+        crashes=(),
+        unknown_checkpoints=(),
+    )
+
+
+def _checkpoint(
+    name: str, beacons: int, distinct: int, duplicates: int, replayed: int, counted: int, out_of_order: int = 0
+) -> CheckpointCounts:
+    return CheckpointCounts(name, beacons, distinct, duplicates, replayed, NO_PERCENTILES, out_of_order)
+
+
+def _destination(
+    name: str, due: int, delivered: int, filtered: int, dead: int, pending: int, *lost_and_on_time: int
+) -> DestinationCounts:
+    lost_min, lost_max, on_time, on_time_of = lost_and_on_time
+    share = on_time / on_time_of if on_time_of else None
+    lost = Interval(lost_min, lost_max)
+    return DestinationCounts(name, due, delivered, filtered, dead, pending, lost, share, NO_LAGS)
 
 
 COUNTS: Final = ("messages", "delivered", "pending", "lost_min", "lost_max", "on_time", "on_time_of")
@@ -505,12 +532,10 @@ def _merge_parts(found: Sequence[Mapping[str, PartSums]]) -> dict[str, PartSums]
     return {name: PartSums.merged([parts[name] for parts in found if name in parts]) for name in names}
 
 
-def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
-    """Yield every node and link of a window's document, with its losses."""
-    for node in document["nodes"]:
-        yield f"node {node['name']}", node["lost"]
-    for link in document["links"]:
-        yield f"link {link['from']}->{link['to']}", link["lost"]
+def _parts(found: Sequence[DestinationCounts | SourceCounts], arrivals: Sequence[Sketch]) -> dict[str, PartSums]:
+    """Return the sums of each destination or source, of which each has its arrivals, or none has."""
+    lags = arrivals or repeat(Sketch())
+    return {there.name: PartSums.of_part(there, own) for there, own in zip(found, lags, strict=False)}
 
 
 def _merge_checkpoint(parts: Sequence[CheckpointSums]) -> CheckpointSums:

@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 
 from lagloss_server import format as fmt
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import rfc3339
 
 RunState = Literal["queued", "running", "success", "failed"]
 TryState = Literal["running", "success", "failed", "skipped", "upstream_failed"]
@@ -68,6 +69,11 @@ class DagRun:
     ended_ms: int | None = None
     failed_ms: int | None = None
     tries: tuple[TaskTry, ...] = ()
+
+    @property
+    def hour(self) -> TimeRange:
+        """The event time that it processes: an hour, mostly."""
+        return TimeRange(self.from_s, self.to_s)
 
     @property
     def has_ended(self) -> bool:

@@ -11,14 +11,13 @@ import functools
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import bin_value_ms
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import WindowResult
+from lagloss_server.model.window import Window, on_time_counts
 from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.rollup import on_time_counts
 
 LOOK_BACK_S: Final = 86_400
 """A checkpoint that no message reached for this long before a window has no staleness there."""
@@ -84,10 +83,10 @@ def lowest_lags_ms(facts: WindowFacts) -> dict[str, float]:
     }
 
 
-def awaited(graph: Graph, result: WindowResult) -> frozenset[str]:
+def awaited(graph: Graph, result: Window) -> frozenset[str]:
     """Return the checkpoints that messages of a window had to pass on their way to a destination that they are due
     at, and those that the messages of each of several sources had to pass, whichever destination they went to."""
-    due = DueMessages.of(result.document())
+    due = DueMessages.of(result)
     ends = [there for there in graph.destinations if due.at(there.name)]
     passed = 0
     for there in ends:
@@ -115,11 +114,11 @@ class DueMessages:
     total: int
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> DueMessages:
-        """Read them from a closed window's document."""
-        asked = {there["name"]: there["due"] - there["filtered"] - there["dead"] for there in document["destinations"]}
-        _, total = on_time_counts(document)
-        rounded = 2 * len(asked) if document["sample"] < 1 else 0  # scaled counts do not add up exactly
+    def of(cls, window: Window) -> DueMessages:
+        """Read them from a closed window."""
+        asked = {there.name: there.on_time_of or 0 for there in window.destinations}
+        _, total = on_time_counts(window)
+        rounded = 2 * len(asked) if window.sample < 1 else 0  # scaled counts do not add up exactly
         is_outside = total > sum(asked.values()) + rounded
         return cls({} if is_outside else asked, total)
 

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.place import Place, node_label
 from lagloss_server.model.taps import TAP_LABEL
 from lagloss_server.rules.arithmetic import implied
 from lagloss_server.rules.picked import CORRUPTED, DEAD, GOOD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
@@ -329,6 +330,6 @@ def _places(of: Of, window: SuspectWindow, row: int) -> tuple[str, ...]:
         return (picked.hops[hop],) if hop >= 0 else ()
     if of == "corruption":
         link = int(picked["link"][row])
-        return (f"link {picked.links[link]}",) if link >= 0 else ()
+        return (Place("link", picked.links[link]).label,) if link >= 0 else ()
     dead = window.graph.names(picked.masks[row] & window.graph.dead_mask)
-    return tuple(f"node {name.split('.')[0]}" for name in dead)
+    return tuple(node_label(node_of(name)) for name in dead)

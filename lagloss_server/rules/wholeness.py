@@ -7,13 +7,13 @@ are lost for certain are not waited for; more of them than the SLA allows make t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph, Place
-from lagloss_server.model.window_result import losses_by_place, rfc3339
+from lagloss_server.model.graph import Graph, GraphPlace
+from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.facts import WindowFacts
 
@@ -22,9 +22,9 @@ WholenessState = Literal["whole", "waiting", "lossy"]
 
 @dataclass(frozen=True, slots=True)
 class WindowState:
-    """A closed window: its document, and its facts."""
+    """A closed window: its result, and its facts."""
 
-    document: dict[str, Any]
+    result: Window
     facts: WindowFacts
 
 
@@ -96,12 +96,12 @@ def wholeness(
         upto = frozenset(graph.nodes) if node is None else _upto(graph, node)
         places = [place for place in graph.places if _leads(graph, place, upto)]
         closed += 1
-        messages += sum(side["messages"] for side in _sides(window.document) if upto.intersection(side["nodes"]))
+        messages += sum(messages for messages, nodes in _sides(window.result) if upto.intersection(nodes))
         missing += _missing(graph, window.facts, {place.label for place in places})
-        found = losses_by_place(window.document)
-        lost += sum(found[label][0] for label in {place.label for place in places} if label in found)
-        incomplete |= dict.fromkeys(name for name in _incomplete(graph, window.document) if name in upto)
-        if "failed" in window.document["reasons"]:
+        found = dict(window.result.losses)
+        lost += sum(found[label].min for label in {place.label for place in places} if label in found)
+        incomplete |= dict.fromkeys(name for name in _incomplete(graph, window.result) if name in upto)
+        if "failed" in window.result.reasons:
             closed -= 1  # closing it failed: nothing is known
     return Wholeness(
         pipeline, from_s, to_s, node, closed, messages, missing, min(lost, missing), (*incomplete,), max_loss
@@ -117,9 +117,10 @@ def _upto(graph: Graph, node: str) -> frozenset[str]:
     return frozenset(found)
 
 
-def _sides(document: dict[str, Any]) -> list[dict[str, Any]]:
-    everything = {"messages": document["messages"], "nodes": [node["name"] for node in document["nodes"]]}
-    return document.get("sides") or [everything]
+def _sides(window: Window) -> list[tuple[int, Collection[str]]]:
+    """Return the messages and the nodes of each side."""
+    everything = (window.messages, [node.name for node in window.nodes])
+    return [(side.messages, side.nodes) for side in window.sides] or [everything]
 
 
 def _missing(graph: Graph, facts: WindowFacts, labels: set[str]) -> int:
@@ -130,19 +131,19 @@ def _missing(graph: Graph, facts: WindowFacts, labels: set[str]) -> int:
     )
 
 
-def _incomplete(graph: Graph, document: dict[str, Any]) -> Iterator[str]:
+def _incomplete(graph: Graph, window: Window) -> Iterator[str]:
     """Yield the nodes whose evidence is waited for.
 
     Where a process died it stays incomplete for good (rule 16), and what is missing there says what is waited for; only
     at a source it leaves unsure what there is.
     """
-    for node in document["nodes"]:
-        has_crash = f"crash:{node['name']}" in document["reasons"] and node["name"] not in graph.sources
-        if not node["complete"] and not has_crash and document["verdict"] != "idle":
-            yield node["name"]
+    for node in window.nodes:
+        has_crash = f"crash:{node.name}" in window.reasons and node.name not in graph.sources
+        if not node.complete and not has_crash and window.verdict != "idle":
+            yield node.name
 
 
-def _leads(graph: Graph, place: Place, upto: frozenset[str]) -> bool:
+def _leads(graph: Graph, place: GraphPlace, upto: frozenset[str]) -> bool:
     if place.kind == "retrier":
         return any(user in upto for user in graph.users(place.name))
     return place.node in upto

@@ -1,4 +1,4 @@
-"""Reading what stretches of time come to: days before hours before minutes, of many pipelines in each statement."""
+"""Reading the sums of time ranges: days before hours before minutes, of many pipelines in each statement."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from typing import Protocol
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, cast, func, select, true
 
-from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import COUNTS, PERIOD_S, VERDICT_COLUMNS, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
 
-Range = tuple[int, int]
-"""[from, to), epoch s."""
-Ranges = Mapping[str, Sequence[Range]]
+Ranges = Mapping[str, Sequence[TimeRange]]
 """By pipeline; ascending, and none overlaps another."""
-Place = tuple[str, int]
+RowKey = tuple[str, int]
 """A row by its pipeline and its start (epoch s)."""
 
 
@@ -34,17 +32,18 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class PeriodPart:
-    """A stretch: its sum, and the minutes that a rim cuts off an hour whose minutes are gone."""
+class RangeTotal(TimeRange):
+    """The closed windows of a time range, added up. `cut`: minutes whose sums only an hour across the rim has, so that
+    `total` is without them."""
 
     total: Rollup
-    cut: int
+    cut: int = 0
 
 
 @dataclass(slots=True)
 class PeriodReading:
     """One pass over the rows of pipelines, coarse ones first: see `periods.series_of` for what is asked.
-    `_found`: what was found, by pipeline and stretch."""
+    `_found`: what was found, by pipeline and range."""
 
     connection: Connection
     edges: Mapping[str, Sequence[int]]
@@ -59,13 +58,13 @@ class PeriodReading:
                 raise ValueError(f"expected two or more edges in ascending order, found {edges}")
         self._found = {name: [[] for _ in edges[1:]] for name, edges in self.edges.items()}
 
-    def parts(self) -> dict[str, list[PeriodPart]]:
-        """Return the stretches of each pipeline, in the order of its edges."""
+    def parts(self) -> dict[str, list[RangeTotal]]:
+        """Return the ranges of each pipeline, in the order of its edges."""
         pruned_s, hours = self._pruned_before(), self._marked("hour")
         days = self._marked("day") | {(name, period_of("day", start)) for name, start in hours}
         # where the minutes of a marked hour are gone, its roll-up is all there is
         as_is_s = max(pruned_s, self.settled_s - PERIOD_S["hour"] + 1)
-        left: Ranges = {name: [(edges[0], edges[-1])] for name, edges in self.edges.items()}
+        left: Ranges = {name: [TimeRange(edges[0], edges[-1])] for name, edges in self.edges.items()}
         take = self._count if self.counts_only else self._take
         left = take("day", left, days)
         left = take("hour", left, {(name, start) for name, start in hours if start >= as_is_s})
@@ -77,17 +76,20 @@ class PeriodReading:
             self._take_minutes(kept)
         cuts = self._cuts(_each(left, lambda name, ranges: self._parted(name, _clipped(ranges, 0, pruned_s))))
         return {
-            name: [PeriodPart(_merged(rows), cut) for rows, cut in zip(found, cuts[name], strict=True)]
+            name: [
+                RangeTotal(from_s, to_s, _merged(rows), cut)
+                for (from_s, to_s), rows, cut in zip(pairwise(self.edges[name]), found, cuts[name], strict=True)
+            ]
             for name, found in self._found.items()
         }
 
-    def _count(self, period: Period, ranges: Ranges, stale: Set[Place]) -> Ranges:
+    def _count(self, period: Period, ranges: Ranges, stale: Set[RowKey]) -> Ranges:
         """Add up, where they are stored, the counts of the roll-ups that `_take` would take; what is left of the
         ranges."""
         length, row = PERIOD_S[period], tables.RollupRow
-        passed: dict[str, list[Range]] = {}
+        passed: dict[str, list[TimeRange]] = {}
         for name, start in sorted(stale):
-            passed.setdefault(name, []).append((start, start + length))
+            passed.setdefault(name, []).append(TimeRange(start, start + length))
         fresh = _each(ranges, lambda name, some: self._parted(name, _outside(some, passed.get(name, ()))))
         asked = _asked(_each(fresh, lambda name, some: self._whole(name, some, length)))
         columns = [getattr(row, name) for name in (*VERDICT_COLUMNS.values(), *COUNTS)]
@@ -103,16 +105,16 @@ class PeriodReading:
             .select_from(asked.join(found, true()))
             .where(found.c.starts.is_not(None))
         )
-        taken: dict[str, list[Range]] = {}
+        taken: dict[str, list[int]] = {}
         for name, from_s, starts, *sums in rows:
             verdicts = {verdict: number for verdict, number in zip(VERDICT_COLUMNS, sums, strict=False) if number}
             counts = dict(zip(COUNTS, sums[len(VERDICT_COLUMNS) :], strict=True))
             self._add(name, from_s, Rollup.of_counts(verdicts, counts))
-            taken.setdefault(name, []).extend((start, start + length) for start in starts)
-        return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
+            taken.setdefault(name, []).extend(starts)
+        return _each(ranges, lambda name, some: _without(some, _joined(taken.get(name, ()), length)))
 
-    def _take(self, period: Period, ranges: Ranges, stale: Set[Place]) -> Ranges:
-        """Take the roll-ups that lie in one stretch and in one of these ranges, without the stale ones; what is left
+    def _take(self, period: Period, ranges: Ranges, stale: Set[RowKey]) -> Ranges:
+        """Take the roll-ups that lie between two edges and in one of these ranges, without the stale ones; what is left
         of the ranges."""
         length, row = PERIOD_S[period], tables.RollupRow
         asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
@@ -123,28 +125,28 @@ class PeriodReading:
         versions = {
             (name, start): computed_at
             for name, start, computed_at in rows
-            if (name, start) not in stale and self._stretch(name, start) == self._stretch(name, start + length - 1)
+            if (name, start) not in stale and self._position(name, start) == self._position(name, start + length - 1)
         }
-        taken: dict[str, list[Range]] = {}
+        taken: dict[str, list[int]] = {}
         for (name, start), found in self._read(period, versions, partial(self._rollups, period)):
             self._add(name, start, found)
-            taken.setdefault(name, []).append((start, start + length))
-        return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
+            taken.setdefault(name, []).append(start)
+        return _each(ranges, lambda name, some: _without(some, _joined(taken.get(name, ()), length)))
 
-    def _whole(self, name: str, ranges: Sequence[Range], length: int) -> list[Range]:
-        """Return the parts of ranges that whole periods of this length fill; nothing where no stretch has room for
-        one."""
+    def _whole(self, name: str, ranges: Sequence[TimeRange], length: int) -> list[TimeRange]:
+        """Return the parts of ranges that whole periods of this length fill; nothing where no edges are so far
+        apart."""
         if max(late - early for early, late in pairwise(self.edges[name])) < length:
             return []
-        filled = ((-(-from_s // length) * length, to_s // length * length) for from_s, to_s in ranges)
-        return [(from_s, to_s) for from_s, to_s in filled if from_s < to_s]
+        filled = (TimeRange(-(-some.from_s // length) * length, some.to_s // length * length) for some in ranges)
+        return [some for some in filled if some.length_s > 0]
 
     def _read(
         self,
         kind: str,
-        versions: Mapping[Place, Hashable],
-        read: Callable[[Iterable[Place]], Iterator[tuple[Place, Rollup]]],
-    ) -> Iterator[tuple[Place, Rollup]]:
+        versions: Mapping[RowKey, Hashable],
+        read: Callable[[Iterable[RowKey]], Iterator[tuple[RowKey, Rollup]]],
+    ) -> Iterator[tuple[RowKey, Rollup]]:
         """Return these rows; those that are remembered in this version are not read again."""
         if self.memory is None:
             yield from read(versions)
@@ -161,7 +163,7 @@ class PeriodReading:
             for place, found in read(missing):
                 yield place, self.memory.put((of, place, versions[place]), found)
 
-    def _rollups(self, period: Period, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
+    def _rollups(self, period: Period, places: Iterable[RowKey]) -> Iterator[tuple[RowKey, Rollup]]:
         row = tables.RollupRow
         here = (row.period == period, *tables.at_places(row.pipeline, row.start, places))
         for name, start, packed in self.connection.execute(select(row.pipeline, row.start, row.packed).where(*here)):
@@ -175,7 +177,7 @@ class PeriodReading:
         for (name, start), found in self._read("minute", versions, self._minutes):
             self._add(name, start, found)
 
-    def _minutes(self, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
+    def _minutes(self, places: Iterable[RowKey]) -> Iterator[tuple[RowKey, Rollup]]:
         window = tables.WindowRow
         here = tables.at_places(window.pipeline, window.window_start, places)
         columns = (window.pipeline, window.window_start, window.document, window.facts)
@@ -196,7 +198,7 @@ class PeriodReading:
             self._add(name, from_s, Rollup.of_counts({verdict: windows}, counts))
 
     def _cuts(self, ranges: Ranges) -> dict[str, list[int]]:
-        """Return by stretch the minutes of these ranges that are dropped, but summed up in an hour's roll-up."""
+        """Return by range the minutes of these ranges that are dropped, but summed up in an hour's roll-up."""
         hour, row = PERIOD_S["hour"], tables.RollupRow
         cuts = {name: [0] * len(found) for name, found in self._found.items()}
         if not any(ranges.values()):
@@ -211,8 +213,9 @@ class PeriodReading:
             )
         )
         for name, from_s, to_s, start in rows:
-            for early, late in _clipped([(from_s, to_s)], start, start + hour):
-                cuts[name][self._stretch(name, early)] += minutes_between(early, late)
+            part = TimeRange(from_s, to_s).clipped(start, start + hour)
+            if part is not None:
+                cuts[name][self._position(name, part.from_s)] += part.minutes
         return cuts
 
     def _marked(self, period: Period) -> set[tuple[str, int]]:
@@ -226,34 +229,29 @@ class PeriodReading:
         asked = select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
         return self.connection.execute(asked).scalar() or 0
 
-    def _stretch(self, name: str, moment_s: int) -> int:
-        """Position of the stretch that holds this moment; -1 before the first."""
+    def _position(self, name: str, moment_s: int) -> int:
+        """Return the position of the range between edges that holds this moment; -1 before the first."""
         return bisect_right(self.edges[name], moment_s) - 1
 
     def _add(self, name: str, start: int, part: Rollup) -> None:
-        self._found[name][self._stretch(name, start)].append((start, part))
+        self._found[name][self._position(name, start)].append((start, part))
 
-    def _parted(self, name: str, ranges: Sequence[Range]) -> list[Range]:
-        """Return the ranges, parted where one stretch ends and the next begins."""
+    def _parted(self, name: str, ranges: Sequence[TimeRange]) -> list[TimeRange]:
+        """Return the ranges, parted at the edges."""
         edges = self.edges[name]
-        parted: list[Range] = []
-        for from_s, to_s in ranges:
-            between = edges[bisect_right(edges, from_s) : bisect_left(edges, to_s)]
-            parted += pairwise([from_s, *between, to_s])
+        parted: list[TimeRange] = []
+        for some in ranges:
+            between = edges[bisect_right(edges, some.from_s) : bisect_left(edges, some.to_s)]
+            parted += map(TimeRange, (some.from_s, *between), (*between, some.to_s))
         return parted
 
 
-def minutes_between(from_s: int, to_s: int) -> int:
-    """Count the windows with from <= start < to."""
-    return -(-to_s // WINDOW_S) - -(-from_s // WINDOW_S)
-
-
-def _each(ranges: Ranges, change: Callable[[str, Sequence[Range]], list[Range]]) -> Ranges:
+def _each(ranges: Ranges, change: Callable[[str, Sequence[TimeRange]], list[TimeRange]]) -> Ranges:
     return {name: change(name, some) for name, some in ranges.items()}
 
 
 def _asked(ranges: Ranges) -> TableValuedAlias:
-    rows = ((name, from_s, to_s) for name, some in ranges.items() for from_s, to_s in some)
+    rows = ((name, each.from_s, each.to_s) for name, some in ranges.items() for each in some)
     return tables.rows_of(rows, name=Text(), from_s=BigInteger(), to_s=BigInteger())
 
 
@@ -274,28 +272,41 @@ def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
     return Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0)))
 
 
-def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+def _without(ranges: Iterable[TimeRange], taken: Sequence[TimeRange]) -> list[TimeRange]:
     """Return the ranges without `taken`; all ascending, each of `taken` within one range."""
-    left: list[Range] = []
+    left: list[TimeRange] = []
     at = 0
-    for from_s, to_s in ranges:
-        while at < len(taken) and taken[at][0] < to_s:
-            if taken[at][0] > from_s:
-                left.append((from_s, taken[at][0]))
-            from_s = taken[at][1]  # what is left of this range begins there
+    for some in ranges:
+        from_s = some.from_s
+        while at < len(taken) and taken[at].from_s < some.to_s:
+            if taken[at].from_s > from_s:
+                left.append(TimeRange(from_s, taken[at].from_s))
+            from_s = taken[at].to_s  # what is left of this range begins there
             at += 1
-        if from_s < to_s:
-            left.append((from_s, to_s))
+        if from_s < some.to_s:
+            left.append(TimeRange(from_s, some.to_s))
     return left
 
 
-def _outside(ranges: Iterable[Range], passed: Sequence[Range]) -> list[Range]:
+def _joined(starts: Iterable[int], length: int) -> list[TimeRange]:
+    """Return periods of this length, neighbours as one range: of a month of a thousand pipelines there are many."""
+    joined: list[TimeRange] = []
+    from_s = to_s = 0
+    for start in sorted(starts):
+        if start != to_s:
+            if from_s < to_s:
+                joined.append(TimeRange(from_s, to_s))
+            from_s = start
+        to_s = start + length
+    return [*joined, TimeRange(from_s, to_s)] if from_s < to_s else joined
+
+
+def _outside(ranges: Iterable[TimeRange], passed: Sequence[TimeRange]) -> list[TimeRange]:
     """Return what of the ranges lies outside of `passed`, which may reach beyond them; all ascending."""
     ranges = list(ranges)
-    within = [part for from_s, to_s in passed for part in _clipped(ranges, from_s, to_s)]
+    within = [part for each in passed for part in _clipped(ranges, each.from_s, each.to_s)]
     return _without(ranges, within)
 
 
-def _clipped(ranges: Iterable[Range], from_s: int, to_s: int) -> list[Range]:
-    both = ((max(early, from_s), min(late, to_s)) for early, late in ranges)
-    return [(early, late) for early, late in both if early < late]
+def _clipped(ranges: Iterable[TimeRange], from_s: int, to_s: int) -> list[TimeRange]:
+    return [part for some in ranges if (part := some.clipped(from_s, to_s)) is not None]

@@ -1,11 +1,11 @@
-"""Periods: what the windows of any stretch of time come to, exactly, from as few stored rows as possible.
+"""Periods: the sum of the windows of any time range, exactly, from as few stored rows as possible.
 
 A whole day is one row, a whole hour another, and what is left at the rims is read by the minute. A roll-up that is
 marked (a window of it changed, and it was not computed anew yet) or missing is passed over for the finer rows. Sums and
 merged sketches only: no ratio and no percentile is ever averaged.
 
 Minutes are kept for weeks, roll-ups for years. Where minutes are gone, an hour cannot be parted any more: what a rim
-cuts of it counts in no stretch, and `TimeRange.cut` says how much that is.
+cuts of it counts in no range, and `RangeTotal.cut` says how much that is.
 """
 
 from __future__ import annotations
@@ -13,31 +13,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sqlalchemy import Connection, Text, select, true
 
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.rollup import PERIOD_S, Rollup, period_of
-from lagloss_server.store.period_reading import Memory, PeriodReading, minutes_between
+from lagloss_server.store.period_reading import Memory, PeriodReading, RangeTotal
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class TimeRange:
-    """The closed windows with from <= start < to (epoch s). `cut`: minutes whose sums only an hour across the rim has,
-    so that `total` is without them."""
-
-    from_s: int
-    to_s: int
-    total: Rollup
-    cut: int = 0
-
-    @property
-    def minutes(self) -> int:
-        """Windows that start in it, closed or not."""
-        return minutes_between(self.from_s, self.to_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +48,8 @@ def total(
     return found[pipeline][0].total
 
 
-def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[TimeRange]:
-    """Return the stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
+def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[RangeTotal]:
+    """Return the ranges between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
     return series_of(store, {pipeline: edges}, counts_only=counts_only)[pipeline]
 
 
@@ -76,7 +60,7 @@ def series_of(
     counts_only: bool = False,
     memory: Memory | None = None,
     settled_s: int = 0,
-) -> dict[str, list[TimeRange]]:
+) -> dict[str, list[RangeTotal]]:
     """Return for each pipeline the ranges between neighbours of its `edges` (epoch s, ascending), in a few statements
     however many pipelines there are.
 
@@ -87,37 +71,30 @@ def series_of(
             until thousands of minutes are added up while the closer restates them.
     """
     with _snapshot(store) as connection:
-        parts = PeriodReading(connection, edges, counts_only, memory, settled_s).parts()
-    return {
-        name: [
-            TimeRange(from_s, to_s, part.total, part.cut)
-            for (from_s, to_s), part in zip(pairwise(edges[name]), found, strict=True)
-        ]
-        for name, found in parts.items()
-    }
+        return PeriodReading(connection, edges, counts_only, memory, settled_s).parts()
 
 
-def joined(stretches: Sequence[TimeRange]) -> TimeRange:
-    """Return neighbouring stretches as one."""
-    if len(stretches) == 1:
-        return stretches[0]
-    total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
-    return TimeRange(stretches[0].from_s, stretches[-1].to_s, total, cut)
+def joined(parts: Sequence[RangeTotal]) -> RangeTotal:
+    """Return neighbouring ranges as one."""
+    if len(parts) == 1:
+        return parts[0]
+    total, cut = Rollup.merged(part.total for part in parts), sum(part.cut for part in parts)
+    return RangeTotal(parts[0].from_s, parts[-1].to_s, total, cut)
 
 
-def coverage(stretch: TimeRange, first_s: int | None, expected_to_s: float) -> Coverage:
+def coverage(part: RangeTotal, first_s: int | None, expected_to_s: float) -> Coverage:
     """Return the data of a range of time.
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.
         expected_to_s: see `lagloss_server.rules.freshness.expected_to_s`.
     """
-    minutes, closed = stretch.minutes, stretch.total.windows
-    known_from_s = stretch.to_s if first_s is None else min(max(first_s, stretch.from_s), stretch.to_s)
-    due_to_s = min(max(int(expected_to_s), known_from_s), stretch.to_s)
-    before = min(minutes_between(stretch.from_s, known_from_s), minutes - closed)
-    missing = max(0, min(minutes_between(known_from_s, due_to_s), minutes - before) - closed)
-    return Coverage(minutes, closed, before, minutes - before - closed - missing, missing, stretch.cut)
+    minutes, closed = part.minutes, part.total.windows
+    known_from_s = part.to_s if first_s is None else min(max(first_s, part.from_s), part.to_s)
+    due_to_s = min(max(int(expected_to_s), known_from_s), part.to_s)
+    before = min(TimeRange(part.from_s, known_from_s).minutes, minutes - closed)
+    missing = max(0, min(TimeRange(known_from_s, due_to_s).minutes, minutes - before) - closed)
+    return Coverage(minutes, closed, before, minutes - before - closed - missing, missing, part.cut)
 
 
 def first_known(store: Store, pipeline: str) -> int | None:

@@ -37,9 +37,8 @@ from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
-from lagloss_server.model.flow import Flow
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import ListedWindow, rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
 from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store import audit
@@ -265,11 +264,8 @@ class Store:
                 found.setdefault(row.name, {})[row.version] = row.stamp
         return found
 
-    def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
-        """Return documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
-
-        As `windows --json` prints them, and `history`: whether the window was filled in after it was over.
-        """
+    def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[ListedWindow]:
+        """Return the windows with from <= start < to, oldest first (the newest `limit` of them)."""
         window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -278,13 +274,13 @@ class Store:
                 .order_by(window.c.window_start.desc())
                 .limit(limit)
             ).all()
-            closed = [closed_document(row) for row in reversed(rows)]
+            closed = [closed_window(row) for row in reversed(rows)]
             opened = self._open_windows(connection, pipeline, from_s, to_s)
-        documents = sorted(closed + opened, key=lambda document: str(document["window_start"]))
-        return documents[-limit:] if limit else documents
+        windows = sorted(closed + opened, key=lambda window: window.start_s)
+        return windows[-limit:] if limit else windows
 
-    def closed_windows(self, pipeline: str, starts_s: Collection[int]) -> list[dict[str, Any]]:
-        """Return documents of those of these windows that are closed, oldest first, as `windows` does."""
+    def closed_windows(self, pipeline: str, starts_s: Collection[int]) -> list[ListedWindow]:
+        """Return those of these windows that are closed, oldest first."""
         window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -292,7 +288,7 @@ class Store:
                 .where(window.c.pipeline == pipeline, window.c.window_start.in_(starts_s))
                 .order_by(window.c.window_start)
             )
-            return [closed_document(row) for row in rows]
+            return [closed_window(row) for row in rows]
 
     def missing(
         self, pipeline: str, window_start_s: int, limit: int = 1000, kinds: Sequence[str] = MISSING_KINDS
@@ -309,7 +305,7 @@ class Store:
             )
             return [MissingMessage.of(found) for found in rows]
 
-    def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
+    def revisions(self, pipeline: str, window_start_s: int) -> list[ListedWindow]:
         """Return the earlier results of a window, oldest first."""
         row = tables.WindowRevisionRow
         with self.engine.connect() as connection:
@@ -319,7 +315,7 @@ class Store:
                 .order_by(row.revision)
             )
             return [
-                {**found.document, "revision": found.revision, "closed_at": rfc3339(found.closed_at / 1000)}
+                ListedWindow.of(found.document, "closed", found.revision, rfc3339(found.closed_at / 1000))
                 for found in rows
             ]
 
@@ -375,7 +371,7 @@ class Store:
 
     def graph_at(self, name: str, window_start_s: int) -> Graph:
         """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
-        return Graph(self.definition_at(name, window_start_s))
+        return self.definition_at(name, window_start_s).graph
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[tuple[tuple[OffsetRange, ...], int]], int]:
         """Return the offset ranges and the beacons of each of a window's tallies, and the lowest sample in them."""
@@ -398,7 +394,7 @@ class Store:
             ).scalar_one_or_none()
         return state == "sealed"
 
-    def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
+    def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[ListedWindow]:
         """Return windows that have tallies but no result yet, from the tallies alone."""
         tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
         rows = connection.execute(
@@ -419,7 +415,7 @@ class Store:
         if newest is None or newest.deleted_at is not None:
             return []
         try:
-            graph = Graph(_stored(newest).definition)
+            graph = _stored(newest).definition.graph
         except Exception:  # it is set aside: nothing can be said of windows that are open
             return []
         by_window: dict[int, list[LiveTally]] = {}
@@ -428,8 +424,7 @@ class Store:
                 LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, Sketch.from_bytes(row.sketch))
             )
         return [
-            {**live_result(graph, start, tallies).document(), "state": "open", "revision": 0, "closed_at": None}
-            | {"history": False}
+            ListedWindow.of(live_result(graph, start, tallies), "open", 0, None)
             for start, tallies in sorted(by_window.items())
         ]
 
@@ -488,7 +483,7 @@ def _stored(row: Row[Any]) -> StoredPipeline:
     definition = Definition.of_stored(json.loads(row.definition))
     if definition.name != row.name:
         raise ValueError("expected the definition to have the pipeline's name, found another one")
-    _ = Flow(definition.spec.nodes), definition.taps  # which everything else builds on
+    _ = definition.graph, definition.taps  # which everything else builds on
     return StoredPipeline(row.name, row.version, row.applied_at, definition)
 
 
@@ -514,12 +509,7 @@ def _is_same(row: Row[Any], definition: Definition) -> bool:
         return False
 
 
-def closed_document(row: Row[Any]) -> dict[str, Any]:
-    """Return a row of the table `window` as `windows --json` prints it."""
-    return {
-        **row.document,
-        "state": row.state,
-        "revision": row.revision,
-        "closed_at": rfc3339(row.closed_at / 1000),
-        "history": row.history,
-    }
+def closed_window(row: Row[Any]) -> ListedWindow:
+    """Return a row of the table `window`."""
+    closed_at = rfc3339(row.closed_at / 1000)
+    return ListedWindow.of(row.document, row.state, row.revision, closed_at, history=row.history)

@@ -227,7 +227,7 @@ def _windows() -> None:
         binary("document", "the result as windows --json prints it, packed"),
         double("stale_ms", "largest staleness of a checkpoint; null: not known", null=True),
         binary("facts", "WindowFacts, packed"),
-        comment="The newest result of each closed window. Writer: closer. Result columns: see WindowResult.",
+        comment="The newest result of each closed window. Writer: closer. Result columns: see Window.",
         **BY_DAY,
     )
     op.create_index(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_result import start_of
 from lagloss_server.store.store import Store
 from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
@@ -32,10 +31,10 @@ class BatchLossWatch:
         """Check all windows once; return what is wrong now."""
         records, files = self._settings.pipeline, files_pipeline(self._settings.pipeline)
         lossy = [
-            (name, window, self._store.missing(name, start_of(window), ALL_NAMES))
+            (name, window, self._store.missing(name, window.start_s, ALL_NAMES))
             for name in (records, files)
             for window in self._store.windows(name, self._begin_s - WINDOW_S, int(time.time()) + WINDOW_S)
-            if window["state"] != "open" and window["lost"]["min"]
+            if window.state != "open" and window.lost_min
         ]
         if not lossy:
             return []
@@ -43,7 +42,7 @@ class BatchLossWatch:
         truths = {records: BatchTruth.of_records(flow), files: BatchTruth.of_files(flow)}
         wrong = []
         for name, window, missing in lossy:
-            truth = truths[name].windows.get(start_of(window), TrueWindow())
+            truth = truths[name].windows.get(window.start_s, TrueWindow())
             found = false_loss(window, missing, truth, time.time())
             wrong += [found] if found is not None else []
         self.found += wrong

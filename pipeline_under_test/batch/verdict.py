@@ -11,7 +11,7 @@ from lagloss.wire.format import hash_id
 from lagloss_server.cli.options import open_store
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.store.store import Store
@@ -57,15 +57,15 @@ def _verdict_on(pipeline: str, truth: BatchTruth, store: Store, log: BeaconLog) 
 def verdict_on(
     definition: Definition,
     truth: BatchTruth,
-    windows: Iterable[WindowDocument],
+    windows: Iterable[ListedWindow],
     read: Read,
     now_s: float | None = None,
 ) -> Verdict:
     """Compare all windows of one pipeline; see `pipeline_under_test.harness.verdict.compared`."""
     found: dict[int, Measured] = {}
 
-    def keeping(window: WindowDocument) -> Measured:
-        return found.setdefault(start_of(window), read(window))
+    def keeping(window: ListedWindow) -> Measured:
+        return found.setdefault(window.start_s, read(window))
 
     verdict = compared(definition, truth, windows, keeping, now_s)
     return replace(verdict, differences=(*verdict.differences, *_duplicate_differences(truth, found)))

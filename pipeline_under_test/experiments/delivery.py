@@ -19,7 +19,7 @@ from confluent_kafka import Message
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.stream.events.event import Event, NoIdentity
-from pipeline_under_test.stream.kafka.offset_range_reader import OffsetStretch
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader
 from pipeline_under_test.stream.outcome import ScenarioOutcome, windows_of
 from pipeline_under_test.stream.run import run_all
 from pipeline_under_test.stream.scenario import Scenario
@@ -115,7 +115,7 @@ def behind_a_later_one(written: Iterable[tuple[int, int]]) -> int:
 
 
 def _read(bootstrap: str, topic: str) -> Iterable[tuple[str, int, int]]:
-    with closing(OffsetStretch(bootstrap, topic, f"{topic}.order")) as stretch:
+    with closing(OffsetRangeReader(bootstrap, topic, f"{topic}.order")) as stretch:
         ends = stretch.ends()
         for records in stretch.read(dict.fromkeys(ends, 0), ends):
             yield from (place for record in records if (place := _place(record)) is not None)

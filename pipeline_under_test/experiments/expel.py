@@ -19,7 +19,7 @@ import httpx2
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, is_settled
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import Store
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
@@ -141,23 +141,23 @@ def rate_of(counts: Sequence[tuple[float, int]]) -> float:
     return count / (ended_s - began_s)
 
 
-def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
+def _windows(store: Store, pipeline: str) -> list[ListedWindow]:
     """Return all windows with messages, once each is settled."""
     deadline = time.monotonic() + WINDOW_S + GRACE_S + LATEST_S
     while True:
-        found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one["messages"]]
-        if found and all(map(is_settled, found)):
+        found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one.messages]
+        if found and all(window.is_settled for window in found):
             return list(found)
         if time.monotonic() > deadline:
             raise NotMeasured(f"expected all windows of {pipeline} to be settled, found {found}")
         time.sleep(LOOK_EVERY_S)
 
 
-def run_of(events_per_s: float, windows: Sequence[WindowDocument]) -> ExpelRun:
+def run_of(events_per_s: float, windows: Sequence[ListedWindow]) -> ExpelRun:
     """Return the measured run, with lagloss's lags of arrivals."""
-    lag_ms = max(window["e2e_lag_ms"]["p95"] or 0.0 for window in windows)
-    lost = [window["lost"] for window in windows]
-    return ExpelRun(events_per_s, lag_ms / 1000, (sum(one["min"] for one in lost), sum(one["max"] for one in lost)))
+    lag_ms = max(window.e2e_lag_ms.p95 or 0.0 for window in windows)
+    lost = (sum(window.lost_min for window in windows), sum(window.lost_max for window in windows))
+    return ExpelRun(events_per_s, lag_ms / 1000, lost)
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx2
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.times import parse_time_s
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.stream.outcome import ScenarioOutcome, windows_of
@@ -144,7 +144,7 @@ def _figures(run: RetryRun) -> dict[str, float]:
     }
 
 
-def _lag_s(window: WindowDocument, percentile: str) -> float:
+def _lag_s(window: Mapping[str, Any], percentile: str) -> float:
     return (window["e2e_lag_ms"][percentile] or 0.0) / 1000
 
 
@@ -176,7 +176,7 @@ def lag_steps(run: RetryRun) -> Sequence[tuple[float, float]]:
     """Return each window's p95, in s, from the window's start to its end, or the load's."""
     points = []
     for window in windows_of(run.verdict):
-        start_s = start_of(window) - run.began_s
+        start_s = parse_time_s(window["window_start"]) - run.began_s
         points += [(max(0.0, start_s), _lag_s(window, "p95")), (start_s + WINDOW_S, _lag_s(window, "p95"))]
     last_s = run.samples[-1].at_s
     return [(min(at_s, last_s), lag_s) for at_s, lag_s in points]

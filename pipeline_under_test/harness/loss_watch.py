@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from lagloss.wire.format import WINDOW_S, hash_id
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import MissingMessage, Store
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.harness.measured import ALL_NAMES, CERTAIN, hexed
@@ -31,7 +31,7 @@ class FalseLoss:
 
 
 def false_loss(
-    window: WindowDocument, missing: Iterable[MissingMessage], truth: TrueWindow, at_s: float
+    window: ListedWindow, missing: Iterable[MissingMessage], truth: TrueWindow, at_s: float
 ) -> FalseLoss | None:
     """Return what is wrong with the losses of a closed window; None if they are right.
 
@@ -40,11 +40,11 @@ def false_loss(
     """
     known = frozenset(map(hash_id, truth.ids["lost"] | truth.unanswered))
     wrong = [message for message in missing if message.kind == CERTAIN and message.id_hash not in known]
-    reported = window["lost"]["min"]
+    reported = window.lost_min
     if not wrong and reported <= len(known):
         return None
     names = tuple(message.message_id or hexed(message.id_hash) for message in wrong[:NAMED])
-    return FalseLoss(at_s, start_of(window), reported, len(truth.ids["lost"]), names)
+    return FalseLoss(at_s, window.start_s, reported, len(truth.ids["lost"]), names)
 
 
 class LossWatch:
@@ -55,7 +55,7 @@ class LossWatch:
 
     def __init__(self, store: Store, pipeline: str, ledger_dir: Path, *, taps: bool = False) -> None:
         self.found: list[FalseLoss] = []
-        self.windows: dict[int, WindowDocument] = {}
+        self.windows: dict[int, ListedWindow] = {}
         self.truth = Truth()
         self._store = store
         self._pipeline = pipeline
@@ -65,11 +65,11 @@ class LossWatch:
     def look(self) -> None:
         """Check all windows once."""
         windows = self._store.windows(self._pipeline, 0, int(time.time()) + 2 * WINDOW_S)
-        self.windows = {start_of(window): window for window in windows}
+        self.windows = {window.start_s: window for window in windows}
         with_loss = {
             start: (window, self._store.missing(self._pipeline, start, ALL_NAMES))
             for start, window in self.windows.items()
-            if window["state"] != "open" and (window["lost"]["min"] or window["verdict"] == "loss")
+            if window.state != "open" and (window.lost_min or window.verdict == "loss")
         }
         self.truth.add(self._ledger.new_entries())
         for start, (window, missing) in with_loss.items():

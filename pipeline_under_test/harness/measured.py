@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lagloss_server.model.window_result import WindowDocument, start_of
+from lagloss_server.model.place import node_label
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window
@@ -35,7 +36,7 @@ class Measured:
     beacons too many. `unsure` of the lost are so perhaps, at a place that a dead process leaves unsure for good.
     """
 
-    window: WindowDocument
+    window: ListedWindow
     ids: Mapping[str, frozenset[int]]
     lost_at: Mapping[str, frozenset[int]]
     duplicates: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
@@ -45,23 +46,23 @@ class Measured:
     @property
     def corrupted_at(self) -> dict[str, int]:
         """Messages that were changed on the way, by link."""
-        links = {f"link {link['from']}->{link['to']}": link["corrupted"] or 0 for link in self.window["links"]}
+        links = {link.label: link.corrupted or 0 for link in self.window.links}
         return {place: count for place, count in links.items() if count}
 
 
-def read_measured(store: Store, log: BeaconLog, pipeline: str, window: WindowDocument) -> Measured:
+def read_measured(store: Store, log: BeaconLog, pipeline: str, window: ListedWindow) -> Measured:
     """Read lagloss's results of a closed window.
 
     Raises:
         NotEnoughData: the log no longer holds the window's blocks.
         KafkaException: the broker does not answer.
     """
-    start_s = start_of(window)
+    start_s = window.start_s
     found = read_window(store, log, pipeline, start_s)
     return as_measured(window, found, store.missing(pipeline, start_s, ALL_NAMES))
 
 
-def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
+def as_measured(window: ListedWindow, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
     """Return presence by the blocks, and lagloss's verdict on messages with something missing.
 
     A window keeps the verdict on 1,000 of them. Those beyond are taken as lost, or perhaps lost, where it has more of
@@ -92,19 +93,18 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
     return Measured(window, outcomes, by_place, duplicates, name, len(perhaps))
 
 
-def unsure_places(window: WindowDocument) -> frozenset[str]:
+def unsure_places(window: ListedWindow) -> frozenset[str]:
     """Return the places at which a dead process leaves it unsure for good whether messages were lost (rules 7, 16)."""
-    crashed = {reason.removeprefix("crash:") for reason in window["reasons"] if reason.startswith("crash:")}
-    links = {f"link {link['from']}->{link['to']}" for link in window["links"] if link["to"] in crashed}
-    return frozenset({f"node {node}" for node in crashed} | links)
+    crashed = {reason.removeprefix("crash:") for reason in window.reasons if reason.startswith("crash:")}
+    links = {link.label for link in window.links if link.target in crashed}
+    return frozenset({node_label(node) for node in crashed} | links)
 
 
-def _fate_of_others(window: WindowDocument, named: Mapping[str, int]) -> str:
+def _fate_of_others(window: ListedWindow, named: Mapping[str, int]) -> str:
     """Return the kind of the missing messages beyond those that the window names; `named`: how many, by kind."""
-    lost = window["lost"]
-    if lost["min"] > named.get(CERTAIN, 0):
+    if window.lost_min > named.get(CERTAIN, 0):
         return CERTAIN
-    return PERHAPS if lost["max"] > sum(named.values()) - named.get(PENDING, 0) else PENDING
+    return PERHAPS if window.lost_max > sum(named.values()) - named.get(PENDING, 0) else PENDING
 
 
 def _missing(

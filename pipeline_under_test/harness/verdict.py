@@ -13,7 +13,7 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.cli.options import open_store
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, is_settled, losses_by_place, rfc3339, start_of
+from lagloss_server.model.window import NONE_LOST, ListedWindow, rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.harness.ledger import LedgerReader
@@ -28,7 +28,7 @@ NAMED: Final = 10
 LATEST_S: Final = 90.0
 """How long after grace and maxWait lagloss may take to its last word: pending overtaken, tallies at rest, Spark on a
 busy machine."""
-Read = Callable[[WindowDocument], Measured]
+Read = Callable[[ListedWindow], Measured]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Verdict:
 
     pipeline: str
     truths: Mapping[int, TrueWindow]
-    windows: Mapping[int, WindowDocument]
+    windows: Mapping[int, ListedWindow]
     duplicates: Mapping[int, int]
     differences: tuple[VerdictDifference, ...]
     waiting: tuple[int, ...]
@@ -66,7 +66,7 @@ class Verdict:
             "injected": _injected(injected.values()),
             "measured": _measured(self.windows.values(), sum(self.duplicates.values())),
             "windows": [
-                {"window_start": rfc3339(start), "injected": truth, "measured": self.windows.get(start)}
+                {"window_start": rfc3339(start), "injected": truth, "measured": _document(self.windows.get(start))}
                 for start, truth in injected.items()
             ],
             "differences": [asdict(difference) for difference in self.differences],
@@ -104,26 +104,26 @@ def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict
 def compared(
     definition: Definition,
     truth: Truth,
-    windows: Iterable[WindowDocument],
+    windows: Iterable[ListedWindow],
     read: Read,
     now_s: float | None = None,
 ) -> Verdict:
     """Compare all windows that the ledger or lagloss knows of. One that they disagree about is left waiting while
     lagloss has not settled it and may still."""
     now_s = time.time() if now_s is None else now_s
-    by_start = {start_of(window): window for window in windows}
+    by_start = {window.start_s: window for window in windows}
     patience_s = WINDOW_S + (definition.spec.grace + definition.spec.max_wait) / 1000 + LATEST_S
     found: list[VerdictDifference] = []
     waiting: list[int] = []
     duplicates: dict[int, int] = {}
     for start in sorted({*truth.windows, *by_start}):
         window, here = by_start.get(start), truth.windows.get(start, TrueWindow())
-        closed = window is not None and window["state"] != "open"
-        measured = read(window) if window is not None and closed and (window["messages"] or here.messages) else None
+        closed = window is not None and window.state != "open"
+        measured = read(window) if window is not None and closed and (window.messages or here.messages) else None
         if measured is not None:
             duplicates[start] = sum(sum(counts.values()) for counts in measured.duplicates.values())
         differing = list(differences(start, here, measured, window))
-        if differing and not (closed and window is not None and is_settled(window)) and now_s < start + patience_s:
+        if differing and not (closed and window is not None and window.is_settled) and now_s < start + patience_s:
             waiting.append(start)
         else:
             found += differing
@@ -131,12 +131,12 @@ def compared(
 
 
 def differences(
-    start_s: int, truth: TrueWindow, measured: Measured | None, window: WindowDocument | None
+    start_s: int, truth: TrueWindow, measured: Measured | None, window: ListedWindow | None
 ) -> Iterator[VerdictDifference]:
     """Return all that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
     if measured is None:
         if truth.messages:
-            yield VerdictDifference(start_s, "state", "closed", window["state"] if window else "no such window")
+            yield VerdictDifference(start_s, "state", "closed", window.state if window else "no such window")
         return
     yield from _id_differences(start_s, truth, measured)
     yield from _duplicate_differences(start_s, truth, measured)
@@ -177,20 +177,20 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
     """Return where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
     window, unknowable = measured.window, _hashes(truth.unanswered)
     in_ledger = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
-    lost = window["lost"]
     # What is overdue counts in lost.max, never in lost.min: it is pending to the ledger. What is lost perhaps for good,
     # at a node with a dead process, is lost to it.
-    shown = {what: window[what] for what in ("messages", "delivered", "dead", "filtered")}
-    certain = lost["min"] + measured.unsure
-    shown |= {"lost": certain, "pending": window["pending"] + lost["max"] - certain}
+    shown: dict[str, int] = {what: getattr(window, what) for what in ("messages", "delivered", "dead", "filtered")}
+    certain = window.lost_min + measured.unsure
+    shown |= {"lost": certain, "pending": (window.pending or 0) + window.lost_max - certain}
     for what, count in shown.items():
         most = in_ledger[what] + len(measured.ids[what] & unknowable)
         if not in_ledger[what] <= count <= most:
             yield VerdictDifference(start_s, f"number of {what}", in_ledger[what], count)
-    here, expected = losses_by_place(window), {place: len(ids) for place, ids in truth.lost_at.items()}
+    here, expected = dict(window.losses), {place: len(ids) for place, ids in truth.lost_at.items()}
     unsure = unsure_places(window)
     for place in sorted({*here, *expected}):
-        count, (least, most) = expected.get(place, 0), here.get(place, (0, 0))
+        count, found = expected.get(place, 0), here.get(place, NONE_LOST)
+        least, most = found.min, found.max
         agree = least == count and (most == count or in_ledger["pending"])
         agree = agree or (place in unsure and least <= count <= most and (most == count or in_ledger["pending"]))
         if not agree and not unknowable:
@@ -220,18 +220,22 @@ def _injected(truths: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {**counts, "lost_at": dict(lost_at)}
 
 
-def _measured(windows: Iterable[WindowDocument], duplicates: int) -> dict[str, Any]:
+def _document(window: ListedWindow | None) -> dict[str, Any] | None:
+    return None if window is None else window.document()
+
+
+def _measured(windows: Iterable[ListedWindow], duplicates: int) -> dict[str, Any]:
     """lagloss over all closed windows."""
     counts: Counter[str] = Counter(dict.fromkeys(("messages", "pending", "delivered", "dead", "filtered"), 0))
     lost = [0, 0]
     lost_at: dict[str, list[int]] = {}
     for window in windows:
-        if window["state"] == "open":
+        if window.state == "open":
             continue
-        counts.update({what: window[what] for what in counts})
-        lost = [lost[0] + window["lost"]["min"], lost[1] + window["lost"]["max"]]
-        for place, (least, most) in losses_by_place(window).items():
+        counts.update({what: getattr(window, what) for what in counts})
+        lost = [lost[0] + window.lost_min, lost[1] + window.lost_max]
+        for place, found in window.losses:
             before = lost_at.get(place, [0, 0])
-            lost_at[place] = [before[0] + least, before[1] + most]
+            lost_at[place] = [before[0] + found.min, before[1] + found.max]
     intervals = {place: {"min": least, "max": most} for place, (least, most) in lost_at.items()}
     return {**counts, "duplicates": duplicates, "lost": {"min": lost[0], "max": lost[1]}, "lost_at": intervals}

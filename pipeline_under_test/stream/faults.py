@@ -43,6 +43,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from lagloss_server.model.place import ends_of, link_name
 from pipeline_under_test.stream.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
 
 EventKind = Literal[
@@ -177,9 +178,9 @@ def _vendor(name: str) -> str:
 
 
 def _link(text: str) -> tuple[str, str]:
-    sender, arrow, receiver = text.partition("->")
-    if not arrow or receiver not in NEXT.get(sender, ()):
-        links = ", ".join(f"{node}->{to}" for node, nexts in NEXT.items() for to in nexts)
+    sender, receiver = ends_of(text)
+    if receiver not in NEXT.get(sender, ()):
+        links = ", ".join(link_name(node, to) for node, nexts in NEXT.items() for to in nexts)
         raise BadFault(f"expected one of the links {links}, found {text!r}")
     return sender, receiver
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lagloss_server.model.window_result import WindowDocument
 from pipeline_under_test.harness.loss_watch import FalseLoss
 from pipeline_under_test.stream.scenario import Bounds, Scenario
 
@@ -45,7 +44,7 @@ class ScenarioOutcome:
         }
 
 
-def windows_of(verdict: Verdict) -> list[WindowDocument]:
+def windows_of(verdict: Verdict) -> list[Mapping[str, Any]]:
     """Return lagloss's windows in a verdict that hold messages, oldest first."""
     found = [row["measured"] for row in verdict.get("windows", ())]
     return [window for window in found if window is not None and window["messages"]]

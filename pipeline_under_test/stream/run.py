@@ -14,7 +14,6 @@ from sqlalchemy.exc import OperationalError
 from lagloss.errors import LaglossError
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import NotEnoughData
-from lagloss_server.model.window_result import is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.broker_faults import BrokerFaults
 from pipeline_under_test.harness.loss_watch import LossWatch
@@ -173,4 +172,4 @@ class ScenarioRun:
 
     def _is_settled(self) -> bool:
         windows = self._watch.windows
-        return all(start in windows and is_settled(windows[start]) for start in self._watch.truth.windows)
+        return all(start in windows and windows[start].is_settled for start in self._watch.truth.windows)

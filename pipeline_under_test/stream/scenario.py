@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.taps import Order
-from lagloss_server.model.window_result import Verdict
+from lagloss_server.model.window import Verdict
 from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.harness.injections import LEAD_S, Injection, Injections

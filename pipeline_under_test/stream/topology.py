@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from lagloss_server.model.place import link_label, node_label
+
 DEFINITION: Final = Path(__file__).with_name("clicks.yaml")
 TAPPED_DEFINITION: Final = Path(__file__).with_name("clicks-tapped.yaml")
 """The same, where lagloss reads topics and commits instead of beacons."""
@@ -93,11 +95,11 @@ def redrive_group(pipeline: str) -> str:
 
 
 def place_of_link(sender: str, receiver: str) -> str:
-    return f"link {sender}->{receiver}"
+    return link_label(sender, receiver)
 
 
 def place_of_node(node: str) -> str:
-    return f"node {node}"
+    return node_label(node)
 
 
 def place_of_vendor(vendor: str) -> str:

@@ -21,7 +21,7 @@ from lagloss_server.format import datetime_of
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.settings import Settings
 from taps.clusters import cluster_of, registry_of
 from taps.extraction import Extractor

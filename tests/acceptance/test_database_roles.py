@@ -41,6 +41,7 @@ from tests.integration.conftest import YAML
 from tests.support.closers import wait_until
 from tests.support.secured_kafka import Authority
 from tests.support.tls_front import tls_front
+from tests.support.window_documents import documents
 
 OWNER = "lagloss_owner"
 DEFINITION = """
@@ -293,7 +294,7 @@ def losing(bootstrap: str, name: str) -> Iterator[None]:
 
 
 def _closed(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:
-    found = store.windows(name, start_s, start_s + 120)
+    found = documents(store.windows(name, start_s, start_s + 120))
     return [window for window in found if window["state"] == "closed" and window["messages"]]
 
 

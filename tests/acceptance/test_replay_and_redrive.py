@@ -21,7 +21,7 @@ import pytest
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.injections import LEAD_S
 from pipeline_under_test.harness.ledger import LedgerReader
@@ -31,6 +31,7 @@ from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import DEFINITION
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.closers import wait_until
+from tests.support.window_documents import documents
 
 EVENTS = 200
 LOSS, REFUSAL = "lose:link:event-router->conn-fb:0.2", "receiver:ga:400:1"
@@ -56,7 +57,7 @@ class World:
         """The window of this minute, once all events are in it and it fits."""
 
         def found() -> dict[str, Any] | None:
-            windows = self.store.windows(self.settings.pipeline, start_s, start_s + WINDOW_S)
+            windows = documents(self.store.windows(self.settings.pipeline, start_s, start_s + WINDOW_S))
             whole = [w for w in windows if w["state"] == "closed" and w["messages"] == EVENTS and fits(w)]
             return whole[0] if whole else None
 

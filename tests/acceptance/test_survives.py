@@ -21,6 +21,7 @@ from pipeline_under_test.harness.injections import Injections
 from pipeline_under_test.stream.faults import parse
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.closers import wait_until
+from tests.support.window_documents import documents
 
 EVENTS = 200
 DEFINITION = Path(pipeline_under_test.__file__).with_name("stream") / "clicks.yaml"
@@ -43,7 +44,7 @@ class Disturbance:
 
     def look(self) -> dict[str, Any] | None:
         """Every verdict there ever was, and the window of the events."""
-        found = self.store.windows(self.pipeline, self.start_s - 3600, self.start_s + 3600)
+        found = documents(self.store.windows(self.pipeline, self.start_s - 3600, self.start_s + 3600))
         self.verdicts |= {window["verdict"] for window in found if window["verdict"]}
         ours = [w for w in found if w["state"] == "closed" and w["messages"] >= EVENTS and w["reasons"] is not None]
         return next((w for w in ours if w["window_start"] == self.name), None)

@@ -67,7 +67,8 @@ class World:
     def window(self) -> dict[str, Any]:
         """The events' window as it is now; what it tells of losses is noted."""
         self.watch.look()
-        return dict(self.watch.windows.get(self.start_s, {}))
+        window = self.watch.windows.get(self.start_s)
+        return {} if window is None else window.document()
 
     def await_(self, true: Any, what: str) -> Any:
         """Waits for a condition, and looks at the windows all the time."""

@@ -11,7 +11,7 @@ from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import Assessment
 from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import Definition, parse_definition
-from tests.support.window_documents import CHAIN, document
+from tests.support.window_documents import CHAIN, document, window_of
 
 START = 1_795_000_020 // 60 * 60
 """Minute 0."""
@@ -46,7 +46,7 @@ def view_of(
     """Documents by minute; by default it is a minute after the newest, and all are spoken of."""
     reader = reader_of(definition)
     now_s = minute(0) + 60 * (now_at or max(documents, default=0) + 2)
-    rows = [reader.row(minute(at), found) for at, found in sorted(documents.items())]
+    rows = [reader.row(minute(at), window_of(found)) for at, found in sorted(documents.items())]
     given = {"seen_from_s": minute(min(documents, default=0)), **more}
     return PipelineView(definition=definition, now_s=now_s, windows=reader.windows(rows), **given)
 

@@ -15,7 +15,7 @@ from pipeline_under_test.stream.events.routes import DEFAULT_ROUTES
 from pipeline_under_test.stream.events.schema import packaged
 from pipeline_under_test.stream.events.table_topic import TableTopic
 from pipeline_under_test.stream.kafka.clients import ReliableProducer
-from pipeline_under_test.stream.kafka.offset_range_reader import OffsetStretch
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader
 from pipeline_under_test.stream.kafka.topics import PARTITIONS, create_topics
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import group_of, routes_topic, tier_topic, tiers_group, topic_of
@@ -41,7 +41,7 @@ def put(settings: ReferenceSettings, topic: str, events: Iterable[Event]) -> Non
 
 def events_in(bootstrap: str, topic: str) -> list[Event]:
     """All events that are in a topic now."""
-    with OffsetStretch(bootstrap, topic, "test") as whole:
+    with OffsetRangeReader(bootstrap, topic, "test") as whole:
         batches = whole.read(whole.committed(), whole.ends())
         return [Event.from_record(record) for records in batches for record in records]
 
@@ -61,7 +61,7 @@ def names_in(settings: ReferenceSettings, topic: str) -> set[str]:
 
 def names_committed(settings: ReferenceSettings, node: str) -> set[str]:
     """The ids of the events that a node has committed: it may never take them in again."""
-    with OffsetStretch(
+    with OffsetRangeReader(
         settings.bootstrap, topic_of(settings.pipeline, node), group_of(settings.pipeline, node)
     ) as taken:
         batches = taken.read(dict.fromkeys(range(PARTITIONS), 0), taken.committed())
@@ -79,7 +79,7 @@ def waiting(settings: ReferenceSettings, tier_s: float) -> int:
 
 
 def _left(settings: ReferenceSettings, topic: str, group: str) -> int:
-    with OffsetStretch(settings.bootstrap, topic, group) as whole:
+    with OffsetRangeReader(settings.bootstrap, topic, group) as whole:
         return sum(whole.ends().values()) - sum(whole.committed().values())
 
 

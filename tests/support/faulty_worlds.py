@@ -167,7 +167,7 @@ def faulty_world(cause: Cause, harm: Harm, seed: int, messages: int | None = Non
     rng = random.Random(f"{cause} {harm} {seed}")
     processes = _processes(rng, partitions_each=1 if cause == "partition" else None)
     fault = _fault(cause, harm, rng, processes)
-    graph = Graph(_definition())
+    graph = _definition().graph
     messages = messages or (8_000 if cause == "start" else rng.choice([2_000, 4_000, 8_000]))
     journeys = [_journey(rng, fault, processes) for _ in range(messages)]
     return FaultyWorld(fault, journeys, processes, _count(graph, [journeys]), graph)

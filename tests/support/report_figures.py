@@ -13,7 +13,7 @@ from dashboard.reports.ranges import day_edges, named_range, previous
 from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Course, Times
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.error_budget import OBJECTIVES, Target, judge
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import PartSums, Rollup

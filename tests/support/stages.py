@@ -25,6 +25,7 @@ from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store
 from tests.support.closers import Driven, driven, wait_until
 from tests.support.kafka_log import consumer_of
+from tests.support.window_documents import documents
 from tests.support.worlds_in_kafka import make_topics
 
 PARTITIONS = 8
@@ -234,12 +235,12 @@ class Stage:
 
     def window(self, at: int) -> dict[str, Any]:
         start_s = self.start_s + 60 * at
-        (found,) = self.store.windows(PIPELINE, start_s, start_s + 60)
+        (found,) = documents(self.store.windows(PIPELINE, start_s, start_s + 60))
         return found
 
     def told(self, at: int) -> list[dict[str, Any]]:
         """Every result that the window ever had, oldest first."""
-        return [*self.store.revisions(PIPELINE, self.start_s + 60 * at), self.window(at)]
+        return [*documents(self.store.revisions(PIPELINE, self.start_s + 60 * at)), self.window(at)]
 
 
 def pipeline(nodes: str) -> Definition:

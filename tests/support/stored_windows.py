@@ -17,7 +17,7 @@ from aggregator.reports.consumer import ReportConsumer
 from lagloss.wire.format import EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import CheckpointResult, Interval, Lags, WindowResult
+from lagloss_server.model.window import CheckpointCounts, Interval, Lags, Percentiles, Window, loss_ratio, rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
@@ -101,9 +101,9 @@ def closing(start_s: int, messages: int, lost: int, lag_ms: float, basis: int, n
     """A closing in which so many messages came in and all but the lost ones went out, with one lag."""
     counts = {"src.in": messages, "snk.out": messages - lost}
     lags = {name: Sketch.of(np.full(count, lag_ms)) for name, count in counts.items()}
-    result = WindowResult(
+    result = Window(
         pipeline="chain",
-        window_start_s=start_s,
+        window_start=rfc3339(start_s),
         verdict="loss" if lost else "ok",
         reasons=(),
         proof="beacons",
@@ -116,15 +116,20 @@ def closing(start_s: int, messages: int, lost: int, lag_ms: float, basis: int, n
         unexplained=0,
         clock_skew_ms=0,
         lost=Interval(lost, lost),
+        loss_ratio=loss_ratio(Interval(lost, lost), messages),
         on_time_share=(messages - lost) / messages if messages else None,
         on_time_of=messages,
         e2e_lag_ms=Lags.of(lags["snk.out"]),
         checkpoints=tuple(
-            CheckpointResult(name, count, count, 0, 0, Lags.of(lags[name])) for name, count in counts.items()
+            CheckpointCounts(name, count, count, 0, 0, Percentiles.of(lags[name])) for name, count in counts.items()
         ),
         nodes=(),
         links=(),
         destinations=(),
+        reasons_by_node=None,
+        staleness_ms={},
+        crashes=(),
+        unknown_checkpoints=(),
     )
     facts = WindowFacts(
         checkpoints={name: CheckpointFacts(count, 0, count, 0, lags[name]) for name, count in counts.items()},

@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from lagloss.broker.topics import BEACONS
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_result import WindowDocument, is_settled, start_of
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
 from lagloss_server.yaml_files import parse_yaml
@@ -73,7 +73,7 @@ class Tapped:
 
     def _are_settled(self, starts: list[int]) -> bool:
         windows = self._windows(starts)
-        return all(start in windows and is_settled(windows[start]) for start in starts)
+        return all(start in windows and windows[start].is_settled for start in starts)
 
-    def _windows(self, starts: list[int]) -> Mapping[int, WindowDocument]:
-        return {start_of(window): window for window in self.store.windows(self.name, starts[0], starts[-1] + 1)}
+    def _windows(self, starts: list[int]) -> Mapping[int, ListedWindow]:
+        return {window.start_s: window for window in self.store.windows(self.name, starts[0], starts[-1] + 1)}

@@ -25,10 +25,10 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
 from lagloss_server.incidents import actions
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
-from lagloss_server.store.schema.core import Base, PackedDocument
+from lagloss_server.store.schema.core import Base, PackedWindow
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.incident_rows import (
@@ -43,7 +43,7 @@ from tests.support.incident_rows import (
 from tests.support.logged_blocks import Logged
 from tests.support.login_world import serving
 from tests.support.tap_rows import store_tap
-from tests.support.window_documents import document, store_missing, store_window
+from tests.support.window_documents import document, result_of, store_missing, store_window, window_of
 
 OURS, THEIRS, HUSHED = "red-orders", "blue-salaries", "blue-hushed"
 """The pipeline of the team that asks, the one that its members ask for, and one whose name they never heard."""
@@ -148,7 +148,9 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
 
 def _value(kind: Any, name: str, about: str, start_s: int) -> Any:
     match kind:
-        case JSON() | PackedDocument():
+        case PackedWindow():
+            return result_of(window_of({"pipeline": about}))
+        case JSON():
             return {"of": about}
         case ARRAY():
             return []

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import xxhash
+from msgspec import to_builtins
 from sqlalchemy import Connection, text
 
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import Interval, ListedWindow, Window, loss_ratio, on_time_counts, rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
-from lagloss_server.rules.rollup import on_time_counts
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
@@ -72,7 +73,7 @@ def document(
     """`lags_ms`: p95 by checkpoint (a node's Lag_out is its first out's). `lost`: (min, max) by place name, `mid` or
     `src->mid`. `due`: messages due at destinations, all of them delivered; others have what the window has. Without it
     the document lists none. `verdict` None makes an open window."""
-    graph = Graph(definition)
+    graph = definition.graph
     lags = lags_ms or {}
     lost = lost or {}
     least, most = (sum(bounds[side] for bounds in lost.values()) for side in (0, 1))
@@ -161,6 +162,72 @@ def document(
     return found
 
 
+_LAGS: dict[str, Any] = dict.fromkeys(("p50", "p95", "p99"))
+_NO_COUNTS: dict[str, Any] = {
+    "name": "",
+    **dict.fromkeys(("messages", "delivered", "filtered", "dead", "pending", "unexplained"), 0),
+    "lost": None,
+    "loss_ratio": None,
+}
+_ON_TIME: dict[str, Any] = {"on_time_share": None, "on_time_of": None, "e2e_lag_ms": {**_LAGS, "max": None}}
+_AT: dict[str, dict[str, Any]] = {
+    "checkpoints": {"beacons": 0, "distinct": None, "duplicates": None, "replayed": 0, "lag_ms": _LAGS},
+    "nodes": {
+        **dict.fromkeys(("lag_in_p95_ms", "lag_out_p95_ms", "process_duration_p95_ms", "lost")),
+        "process_duration_ms": _LAGS,
+        "complete": True,
+    },
+    "links": {**dict.fromkeys(("queue_time_p95_ms", "lost", "corrupted", "checked")), "queue_time_ms": _LAGS},
+    "destinations": {**_NO_COUNTS, "due": 0, **_ON_TIME},
+    "sources": {**_NO_COUNTS, **_ON_TIME},
+    "sides": {**_NO_COUNTS, "nodes": (), "verdict": None},
+}
+"""What a row of a list in a window has where a test says nothing of it."""
+_NOTHING: dict[str, Any] = {
+    **_NO_COUNTS,
+    "pipeline": "",
+    "window_start": "2026-01-01T00:00:00Z",
+    "verdict": None,
+    "proof": "beacons",
+    "sample": 1.0,
+    "clock_skew_ms": None,
+    **_ON_TIME,
+    **dict.fromkeys(("reasons", "checkpoints", "nodes", "links", "destinations", "crashes", "unknown_checkpoints"), ()),
+    "reasons_by_node": None,
+    "staleness_ms": {},
+    "state": "closed",
+    "revision": 1,
+    "closed_at": None,
+    "history": False,
+}
+
+
+def window_of(fields: Mapping[str, Any] | Window) -> ListedWindow:
+    """Return the window with these fields; those that are left out say nothing."""
+    document = fields.document() if isinstance(fields, Window) else fields
+    rows = {kind: [_filled(row, nothing) for row in document.get(kind, ())] for kind, nothing in _AT.items()}
+    for side in rows["sides"]:
+        side["loss_ratio"] = side["lost"] and to_builtins(loss_ratio(Interval(**side["lost"]), side["messages"]))
+    return msgspec.convert({**_filled(document, _NOTHING), **rows}, ListedWindow)
+
+
+def result_of(window: ListedWindow) -> Window:
+    """Return the window as it is stored."""
+    return msgspec.convert(window, Window, from_attributes=True)
+
+
+def documents(windows: Iterable[Window]) -> list[dict[str, Any]]:
+    """Return the fields of windows, as JSON objects have them."""
+    return [window.document() for window in windows]
+
+
+def _filled(row: Mapping[str, Any], nothing: Mapping[str, Any]) -> dict[str, Any]:
+    lags = {
+        name: {**nothing[name], **row[name]} for name in ("lag_ms", "e2e_lag_ms") if name in row and name in nothing
+    }
+    return {**nothing, **row, **lags}
+
+
 def _destination(name: str, due: int, lag_ms: float | None) -> dict[str, Any]:
     return {
         "name": name,
@@ -195,14 +262,14 @@ def facts(window: dict[str, Any]) -> WindowFacts:
 def store_window(connection: Connection, window: dict[str, Any], start_s: int, notify: bool = True) -> None:
     """Writes a closed window as the closer does: over the older revision, and NOTIFY with the commit."""
     ensure_days(connection, [start_s])
-    kept = {key: value for key, value in window.items() if key not in ("state", "revision", "closed_at", "history")}
     connection.execute(
         tables.WindowRow.__table__.delete().where(
             tables.WindowRow.pipeline == window["pipeline"], tables.WindowRow.window_start == start_s
         )
     )
     closed_ms = (start_s + 121) * 1000
-    on_time, on_time_of = on_time_counts(window)
+    listed = window_of(window)
+    on_time, on_time_of = on_time_counts(listed)
     connection.execute(
         tables.WindowRow.__table__.insert().values(
             pipeline=window["pipeline"],
@@ -224,7 +291,7 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
             basis=1,
             deadline=None,
             log_start=[],
-            document=kept,
+            document=result_of(listed),
             facts=facts(window).pack(),
         )
     )

@@ -26,7 +26,7 @@ from dashboard.queries.incident_filters import MAX_PAGE, IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
-from dashboard.request.span import shown_span
+from dashboard.request.shown_range import shown_range
 from lagloss_server.incidents.deliveries import failed_deliveries
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.store.store import Store
@@ -110,7 +110,7 @@ def page_of(here: Address) -> int:
 
 def draw(store: Store, here: Address, now_s: float) -> Drawn:
     """Read what the address asks for, and draws it."""
-    person, filters, span, tab = asking(), filters_of(here), shown_span(here.query, now_s), Tab.of_address(here)
+    person, filters, span, tab = asking(), filters_of(here), shown_range(here.query, now_s), Tab.of_address(here)
     board = read_board(store, filters, span)
     content: Any = None
     if tab in DRAWN_OF_BOARD:

@@ -21,7 +21,7 @@ from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
-from dashboard.request.span import shown_span
+from dashboard.request.shown_range import shown_range
 from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
 from lagloss_server import format as fmt
@@ -181,7 +181,7 @@ def _register_backtest(app: Dash, services: Services) -> None:
         here = Address.parse(pathname, search)
         if not pipeline:
             return alert("No pipeline chosen", "Choose one first.", "orange", "!")
-        span = shown_span(here.query, time.time()).pinned()
+        span = shown_range(here.query, time.time()).pinned()
         try:
             found = await services.threads.trial(
                 notices.attempt, backtest, services.store, services.settings, pipeline, span

@@ -22,7 +22,7 @@ from dashboard.queries.audit import AuditEntry, AuditFilters, read_audit
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import shown_span
+from dashboard.request.shown_range import shown_range
 from lagloss_server import format as fmt
 from lagloss_server.errors import NotAllowed
 from lagloss_server.store.audit import ACTIONS
@@ -99,7 +99,7 @@ def _choices(filters: AuditFilters, names: list[str]) -> list[str]:
 def draw(store: Store, here: Address, now_s: float) -> tuple[Part | None, Part | None]:
     """Return a notice, and the table."""
     try:
-        found = read_audit(store, filters_of(here), shown_span(here.query, now_s), page_of(here))
+        found = read_audit(store, filters_of(here), shown_range(here.query, now_s), page_of(here))
     except NotAllowed as error:
         return alert("Not for viewers", str(error), "orange", "!"), None
     if not found.entries:

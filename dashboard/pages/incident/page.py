@@ -35,7 +35,7 @@ from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.current_user import Person, asking
 from dashboard.request.links import Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
@@ -132,7 +132,7 @@ def _state(incident: Incident, zone: Zone) -> list[Any]:
 
 
 def _ways(incident: Incident, here: Address) -> list[Part]:
-    span = Span(incident.first_window_s - _AROUND_S, incident.last_window_s + _AROUND_S)
+    span = ShownRange(incident.first_window_s - _AROUND_S, incident.last_window_s + _AROUND_S)
     around = here.to(links.pipeline(incident.pipeline)).over(span)
     found = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
     if incident.worst_window_s is not None:

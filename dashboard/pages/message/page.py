@@ -25,7 +25,7 @@ from dashboard.request.links import Address
 from lagloss.wire.format import MAX_ID_BYTES
 from lagloss_server.errors import BadTime, IdsHidden, UnknownPipeline
 from lagloss_server.lru_cache import Remembered
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.times import parse_time_s
 
 _WHERE: Final = ("around", "before", "after")

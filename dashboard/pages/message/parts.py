@@ -19,7 +19,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss.wire.traces import TraceContext
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search, Trail
 from lagloss_server.rules.hops import BEFORE_FIRST
 from lagloss_server.trace_links import TraceLinks

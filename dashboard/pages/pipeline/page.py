@@ -31,9 +31,8 @@ from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
-from dashboard.request.span import shown_span
+from dashboard.request.shown_range import shown_range
 from lagloss_server.errors import UnknownPipeline
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.store.store import Store
 
@@ -245,8 +244,8 @@ def _read(store: Store, name: str, here: Address, now_s: float) -> Panels:
     Raises:
         UnknownPipeline: there is none of this name.
     """
-    panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
-    source = source_of(here, Graph(panels.stored.definition).sources)
+    panels = read_panels(store, name, shown_range(here.query, now_s), now_s)
+    source = source_of(here, panels.stored.definition.graph.sources)
     return panels if source is None else panels.from_source(source)
 
 
@@ -255,18 +254,18 @@ def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFra
     return FigureFrame(
         definition,
         panels.series,
-        panels.terms,
+        panels.sla_periods,
         panels.happenings,
         here.zone,
         now_s,
-        pipeline_steps.path_of(here, Graph(definition)),
+        pipeline_steps.path_of(here, definition.graph),
         dark,
         consumer_lag=panels.consumer_lag.series,
     )
 
 
 def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
-    series, graph = panels.series, Graph(panels.stored.definition)
+    series, graph = panels.series, panels.stored.definition.graph
     ends = hops.deliveries(graph)
     frame = _frame(panels, here, dark, now_s)
     choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]

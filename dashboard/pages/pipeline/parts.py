@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from operator import itemgetter
-from typing import Any, Final
+from typing import Final
 
 import dash_mantine_components as dmc
 from dash import html
@@ -22,15 +22,14 @@ from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Terms, is_held, target_percentile
+from dashboard.queries.sla_periods import SlaPeriods, is_held, target_percentile
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition, Sla
-from lagloss_server.model.flow import Flow
-from lagloss_server.model.window_result import start_of
+from lagloss_server.model.window import ListedWindow, LossRatio
 from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10
@@ -43,9 +42,9 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     newest = panels.newest
     if newest is None:
         return None
-    sla, start_s, names = panels.newest_sla, start_of(newest), Flow(panels.stored.definition.spec.nodes).sources
+    sla, start_s, names = panels.newest_sla, newest.start_s, panels.stored.definition.graph.sources
     look = VERDICTS[words.verdict_of(newest)]
-    closed_ago = fmt.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else fmt.NOTHING
+    closed_ago = fmt.ago(now_s - words.parse_utc_s(newest.closed_at)) if newest.closed_at else fmt.NOTHING
     name = panels.stored.name
     fresh = [
         dmc.Anchor(
@@ -79,19 +78,19 @@ def _by_commit(definition: Definition) -> list[Part]:
     return [dmc.Text(line, size="sm", mt=6) for line in fmt.delivered_by_commit(definition.committed_by)]
 
 
-def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
+def _tiles(newest: ListedWindow, sla: Sla) -> list[tuple[str, str, str]]:
     """(title, value, what it stands beside) of the newest closed minute."""
-    e2e, percentile = newest["e2e_lag_ms"], target_percentile(sla.lag)
-    is_known = knows_messages(newest["messages"], [words.verdict_of(newest)])
-    ends = [f"{fmt.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
+    e2e, percentile = newest.e2e_lag_ms, target_percentile(sla.lag)
+    is_known = knows_messages(newest.messages, [words.verdict_of(newest)])
+    ends = [f"{fmt.count(getattr(newest, kind))} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
     judged = "" if is_held(sla.lag) else " by the on-time share"
     target = f"SLA {fmt.percentile(sla.lag.percentile)} ≤ {fmt.duration(sla.lag.target)}{judged}"
-    lag_target = f"{target} · max {fmt.duration(e2e['max'])}"
+    lag_target = f"{target} · max {fmt.duration(e2e.max)}"
     return [
-        ("Loss", fmt.percent_interval(newest["loss_ratio"]), f"target ≤ {fmt.percent(sla.loss.max)}"),
-        (f"E2E lag {percentile}", fmt.duration(e2e[percentile]), lag_target),
-        ("On time", fmt.percent(newest["on_time_share"]), f"delivered within {fmt.duration(sla.lag.target)}"),
-        ("Messages", fmt.count(newest["messages"]), " · ".join(ends))
+        ("Loss", fmt.percent_interval(newest.loss_ratio), f"target ≤ {fmt.percent(sla.loss.max)}"),
+        (f"E2E lag {percentile}", fmt.duration(getattr(e2e, percentile)), lag_target),
+        ("On time", fmt.percent(newest.on_time_share), f"delivered within {fmt.duration(sla.lag.target)}"),
+        ("Messages", fmt.count(newest.messages), " · ".join(ends))
         if is_known
         else ("Messages", fmt.NOTHING, "no report says whether any came in"),
     ]
@@ -109,9 +108,9 @@ def _tile(title: str, value: str, beside: str) -> Part:
 def caption(panels: Panels, here: Address) -> list[Part]:
     """Return the panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
-    source = source_of(here, Flow(panels.stored.definition.spec.nodes).sources)
+    source = source_of(here, panels.stored.definition.graph.sources)
     summary = "" if source is None else f"messages, loss and E2E lag of {source}; verdicts and hops of all messages; "
-    summary += describe_panels(panels.series, panels.terms, here.zone) + describe_consumer_lag(
+    summary += describe_panels(panels.series, panels.sla_periods, here.zone) + describe_consumer_lag(
         panels.consumer_lag, here.zone
     )
     if not more:
@@ -122,7 +121,7 @@ def caption(panels: Panels, here: Address) -> list[Part]:
     return [f"{summary}; {shown} incidents are shown, critical ones first, then the newest: ", link]
 
 
-def describe_panels(series: Series, terms: Terms, zone: Zone) -> str:
+def describe_panels(series: Series, sla_periods: SlaPeriods, zone: Zone) -> str:
     """Describe the panels for screen readers."""
     found = series.buckets
     if not found:
@@ -131,14 +130,14 @@ def describe_panels(series: Series, terms: Terms, zone: Zone) -> str:
     for bucket in found:
         verdicts.update(bucket.verdicts)
     parts = [", ".join(f"{fmt.count(verdicts[key])} {look.word}" for key, look in VERDICTS.items() if verdicts[key])]
-    lagging = max(found, key=lambda bucket: terms.lag_ms(bucket) or 0.0)
-    if (lag_ms := terms.lag_ms(lagging)) is not None:
+    lagging = max(found, key=lambda bucket: sla_periods.lag_ms(bucket) or 0.0)
+    if (lag_ms := sla_periods.lag_ms(lagging)) is not None:
         at = zone.clock(lagging.start_s, date=True)
-        parts.append(f"highest E2E {terms.percentile(lagging)} {fmt.duration(lag_ms)} at {at}")
+        parts.append(f"highest E2E {sla_periods.percentile(lagging)} {fmt.duration(lag_ms)} at {at}")
     lossy = max(found, key=_loss)
     if _loss(lossy) > (0.0, 0.0):
         low, high = _loss(lossy)
-        summary = fmt.percent_interval({"min": low, "max": high})
+        summary = fmt.percent_interval(LossRatio(low, high))
         parts.append(f"highest loss {summary} at {zone.clock(lossy.start_s, date=True)}")
     minutes = sum(verdicts.values())
     what = fmt.counted(minutes, "minute")
@@ -169,14 +168,14 @@ def describe_consumer_lag(lag: ConsumerLag, zone: Zone) -> str:
     return summary
 
 
-def worst(series: Series, terms: Terms) -> list[Bucket]:
+def worst(series: Series, sla_periods: SlaPeriods) -> list[Bucket]:
     """Buckets with loss or lag beyond the target of their time, or without a verdict, the worst first."""
 
     def is_bad(bucket: Bucket) -> bool:
-        return bool(bucket.verdicts.keys() & {"loss", "unknown"}) or terms.is_late(bucket)
+        return bool(bucket.verdicts.keys() & {"loss", "unknown"}) or sla_periods.is_late(bucket)
 
     def rank(bucket: Bucket) -> tuple[bool, tuple[float, float], float, int]:
-        return "loss" in bucket.verdicts, _loss(bucket), terms.lag_ms(bucket) or 0.0, bucket.start_s
+        return "loss" in bucket.verdicts, _loss(bucket), sla_periods.lag_ms(bucket) or 0.0, bucket.start_s
 
     return sorted(filter(is_bad, series.buckets), key=rank, reverse=True)[:_WORST]
 
@@ -200,7 +199,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
     series = panels.series
     what = _NAMES[series.bucket_s]
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
-    found = worst(series, panels.terms)
+    found = worst(series, panels.sla_periods)
     if not found:
         summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
@@ -208,7 +207,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
         f"{what.capitalize()} ({here.zone.label(found[0].start_s)})",
         "Verdict",
         "Loss",
-        f"E2E {', '.join(panels.terms.percentiles)}",
+        f"E2E {', '.join(panels.sla_periods.percentiles)}",
     ]
     dated = series.span.length_s > PERIOD_S["day"]
     table = dmc.Table(
@@ -232,14 +231,14 @@ def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
     look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
     href = pipeline_steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
     at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
-    interval = None if loss is None else {"min": loss[0], "max": loss[1]}
-    of = f"{panels.terms.percentile(bucket)} " if len(panels.terms.percentiles) > 1 else ""
+    interval = None if loss is None else LossRatio(*loss)
+    of = f"{panels.sla_periods.percentile(bucket)} " if len(panels.sla_periods.percentiles) > 1 else ""
     return dmc.TableTr(
         [
             dmc.TableTh(dmc.Anchor(at, href=href, size="sm"), attributes={"root": {"scope": "row"}}),
             dmc.TableTd(f"{look.icon} {look.word}"),
             dmc.TableTd(fmt.percent_interval(interval), className="number"),
-            dmc.TableTd(f"{of}{fmt.duration(panels.terms.lag_ms(bucket))}", className="number"),
+            dmc.TableTd(f"{of}{fmt.duration(panels.sla_periods.lag_ms(bucket))}", className="number"),
         ]
     )
 

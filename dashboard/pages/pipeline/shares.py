@@ -14,14 +14,13 @@ from dashboard.pages.pipeline import steps
 from dashboard.queries.panels import Panels
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 
 _TITLE = "Share of each hop of the lag"
 
 
 def shares_box(panels: Panels, here: Address) -> Part:
-    graph, total = Graph(panels.stored.definition), panels.series.total
+    graph, total = panels.stored.definition.graph, panels.series.total
     path = steps.path_of(here, graph)
     found = shares({} if total is None else hops.path_ms(total.lags, graph, None if path == SLOWEST else path))
     hue = hues(graph.steps)

@@ -8,7 +8,7 @@ from dashboard.figures.frame import SLOWEST
 from dashboard.figures.time_axis import drawn_s
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import MAX_SPAN_S, Span, shown_span
+from dashboard.request.shown_range import MAX_SPAN_S, ShownRange, shown_range
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.hops import deliveries
@@ -30,7 +30,7 @@ def of_bucket(here: Address, pipeline: str, start_s: int, length_s: int) -> Addr
     """Return the address with more about one bucket."""
     if length_s == WINDOW_S:
         return here.to(links.window(pipeline, start_s))
-    return here.over(Span(start_s, start_s + length_s))
+    return here.over(ShownRange(start_s, start_s + length_s))
 
 
 def of_zoom(here: Address, zoom: Any, offset_s: int) -> Address:
@@ -40,7 +40,7 @@ def of_zoom(here: Address, zoom: Any, offset_s: int) -> Address:
         return here
     from_s = int(ends[0]) // WINDOW_S * WINDOW_S
     to_s = -(-int(ends[1]) // WINDOW_S) * WINDOW_S
-    return here.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
+    return here.over(ShownRange(from_s, max(to_s, from_s + WINDOW_S)))
 
 
 def is_double_click(zoom: Any) -> bool:
@@ -56,11 +56,11 @@ def back(here: Address, before: list[str], now_s: float) -> tuple[Address, list[
         asked = Address.parse(here.path, left.pop())
         if asked.query != here.query:
             return asked, left
-    span = shown_span(here.query, now_s)
+    span = shown_range(here.query, now_s)
     wider_s = min(_WIDER * span.length_s, MAX_SPAN_S)
     now_end_s = -(-int(now_s) // WINDOW_S) * WINDOW_S
     to_s = min(span.to_s + (wider_s - span.length_s) // 2 // WINDOW_S * WINDOW_S, max(span.to_s, now_end_s))
-    return here.over(Span(to_s - wider_s, to_s)), []
+    return here.over(ShownRange(to_s - wider_s, to_s)), []
 
 
 def of_path(here: Address, path: str | None) -> Address:

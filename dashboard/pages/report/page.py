@@ -16,9 +16,9 @@ from dashboard.pages.report.parts import report_part
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
 from dashboard.reports import Report, make_report
-from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
+from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarRange, choose, previous
 from dashboard.request.links import Address
-from dashboard.request.span import RANGES_S, Span
+from dashboard.request.shown_range import RANGES_S, ShownRange
 from lagloss.errors import UsageError
 from lagloss_server.errors import UnknownPipeline
 
@@ -105,7 +105,7 @@ def _title(pipeline: str) -> Part:
     return dmc.Title(f"SLA report: {pipeline}", order=1, fz="h2")
 
 
-def asked(here: Address, now_s: float) -> CalendarSpan:
+def asked(here: Address, now_s: float) -> CalendarRange:
     """Return the range that an address asks for, as the API reads it.
 
     Raises:
@@ -123,7 +123,7 @@ def elsewhere(here: Address) -> Address:
     except UsageError:
         return here.named(None)
     is_known = "from" not in here.query and here.query.get("range") in RANGES_S
-    return here if is_known else here.over(Span(span.from_s, span.to_s))
+    return here if is_known else here.over(ShownRange(span.from_s, span.to_s))
 
 
 def ranges(here: Address) -> tuple[list[str], str]:
@@ -144,7 +144,7 @@ def earlier(here: Address) -> Address:
         before = previous(asked(here, time.time()))
     except UsageError:
         return here
-    return here.named(before.name) if before.name else here.over(Span(before.from_s, before.to_s))
+    return here.named(before.name) if before.name else here.over(ShownRange(before.from_s, before.to_s))
 
 
 def _register_controls(app: Dash) -> None:

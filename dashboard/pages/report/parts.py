@@ -19,7 +19,7 @@ from dashboard.reports.sections import sections
 from dashboard.reports.wording import STATUSES, local_day
 from dashboard.request import links
 from dashboard.request.links import API, Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss_server.rules.error_budget import Status
 
 _ASKED: Final = ("range", "from", "to", "zone", "source")
@@ -86,7 +86,7 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
     look = STATUSES[day.status]
     known = bool(day.known.closed)
     note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
-    address = here.to(links.pipeline(report.pipeline)).over(Span(day.from_s, day.to_s))
+    address = here.to(links.pipeline(report.pipeline)).over(ShownRange(day.from_s, day.to_s))
     return html.A(
         icon(look.icon if known else " "),
         href=address.href,

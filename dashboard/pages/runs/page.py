@@ -17,7 +17,7 @@ from dashboard.pages.runs.parts import job_part, run_part
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
 from dashboard.request.links import Address
-from dashboard.request.span import shown_span
+from dashboard.request.shown_range import shown_range
 from lagloss_server.errors import UnknownPipeline, UnknownRun
 from lagloss_server.queries.job_runs import HourRun, JobRuns, read_job_runs, read_run
 
@@ -63,7 +63,7 @@ def _shown(here: Address) -> str | None:
 def draw(services: Services, pipeline: str, here: Address, dark: bool) -> tuple[Part | None, Part | None]:
     """Return a notice, and the jobs; the one run that the address names stands before them."""
     now_s = time.time()
-    span = shown_span(here.query, now_s, DEFAULT_RANGE)
+    span = shown_range(here.query, now_s, DEFAULT_RANGE)
     try:
         found = notices.attempt(read_job_runs, services.store, pipeline, span.from_s, span.to_s, now_s)
         chosen = notices.attempt(_chosen, services, pipeline, here)

@@ -13,7 +13,7 @@ from dashboard.pages.base import Part, aria, badge, moment
 from dashboard.pages.incident.cards import table
 from dashboard.request import links
 from dashboard.request.links import Address
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import utc
 from lagloss_server import format as fmt
 from lagloss_server.queries.job_runs import HourRun, JobRuns
@@ -77,9 +77,13 @@ def _records_words(of: HourRun) -> str:
 def _records(of: HourRun) -> list[str]:
     if of.hour is None:
         return [fmt.NOTHING] * len(_RECORDS)
-    lost = {"min": of.hour.lost.min, "max": of.hour.lost.max}
     rest = (of.hour.late, of.hour.duplicated, of.hour.corrupted)
-    return [fmt.count(of.hour.messages), fmt.count(of.hour.delivered), fmt.count_interval(lost), *map(fmt.count, rest)]
+    return [
+        fmt.count(of.hour.messages),
+        fmt.count(of.hour.delivered),
+        fmt.count_interval(of.hour.lost),
+        *map(fmt.count, rest),
+    ]
 
 
 def _hour(of: HourRun, here: Address) -> Part:
@@ -87,7 +91,7 @@ def _hour(of: HourRun, here: Address) -> Part:
     run, zone = of.run, here.zone
     text = f"{zone.clock(run.from_s, date=True)}–{zone.clock(run.to_s)}"
     pipeline = here.path.split("/")[2]
-    href = here.to(links.pipeline(pipeline)).over(Span(run.from_s, run.to_s)).href
+    href = here.to(links.pipeline(pipeline)).over(ShownRange(run.from_s, run.to_s)).href
     return dmc.Anchor(moment(text, f"{utc(run.from_s)} to {utc(run.to_s)}"), href=href, inherit=True)
 
 

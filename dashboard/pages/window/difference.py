@@ -13,7 +13,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.errors import IdsHidden, UnknownCheckpoint
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
 from lagloss_server.trace_links import TraceLinks
 

@@ -14,8 +14,8 @@ from dashboard.queries.window import WindowRead
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
-from lagloss_server.model.graph import Graph, Place
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.graph import Graph, GraphPlace
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.matrix import OUT_OF_ORDER, MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.trace_links import TraceLinks
@@ -75,8 +75,9 @@ def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:
 
 def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> list[dict[str, str]]:
     """Count, Per-Node Loss, E2E Loss and E2E Loss %, as in the talk; losses as the window's result has them."""
-    window = found.window or {"verdict": None, "checkpoints": [], "nodes": [], "links": []}
-    lost = {row.checkpoint: fmt.count_interval(row.lost) for row in table_rows(window, found.graph) if row.lost}
+    window = found.window
+    talked = [] if window is None else table_rows(window, found.graph)
+    lost = {row.checkpoint: fmt.count_interval(row.lost) for row in talked if row.lost}
     counts = {
         f"c{at}": fmt.count(presence.at[name].size if name in presence.at else 0) for at, name in enumerate(points)
     }
@@ -88,8 +89,8 @@ def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> lis
     return [
         {"message": "Count", "missing": f"{fmt.counted(presence.ids.size, 'message')}", **counts},
         {"message": "Per-Node Loss", **losses},
-        {"message": "E2E Loss", "missing": fmt.count_interval(window.get("lost"))},
-        {"message": "E2E Loss %", "missing": fmt.percent_interval(window.get("loss_ratio"))},
+        {"message": "E2E Loss", "missing": fmt.count_interval(None if window is None else window.lost)},
+        {"message": "E2E Loss %", "missing": fmt.percent_interval(None if window is None else window.loss_ratio)},
     ]
 
 
@@ -114,7 +115,7 @@ def _any_late(rows: Iterable[Mapping[str, str]]) -> bool:
     return any(row["late"] for row in rows)
 
 
-def _missing_mask(missing: Sequence[Place]) -> int:
+def _missing_mask(missing: Sequence[GraphPlace]) -> int:
     mask = 0
     for place in missing:
         mask |= place.targets

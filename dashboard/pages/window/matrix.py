@@ -94,7 +94,7 @@ def _without_log(found: WindowRead, here: Address, traces: TraceLinks, why: str)
     """Names of missing messages are kept with the result, for a while."""
     if found.missing:
         summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
-    elif found.window is not None and found.window["verdict"] is None:
+    elif found.window is not None and found.window.verdict is None:
         summary = "The window is not closed yet, so nothing else is known of single messages."
     else:
         summary = "Its result names no missing message, or their names are not kept any more."

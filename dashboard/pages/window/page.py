@@ -87,8 +87,8 @@ def first(services: Services, of: dict[str, str], here: Address, now_s: float) -
 
 def _stamp(found: WindowRead) -> list[Any]:
     """Return what makes the matrix be read anew. Live numbers move by themselves; beacons are read on request."""
-    window = found.window or {"revision": None, "state": None}
-    return [found.pipeline, found.start_s, window["revision"], window["state"]]
+    window = found.window
+    return [found.pipeline, found.start_s, window and window.revision, window and window.state]
 
 
 def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:

@@ -4,16 +4,14 @@ that of the reasons for which messages were filtered or dead."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import dash_mantine_components as dmc
 
-from dashboard.format import Document
 from dashboard.pages.base import Part, sideways
 from dashboard.pages.reasons import reasons_table
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import reason_rows
+from lagloss_server.model.window import NONE_LOST, Interval, Window
 
 ANY_OUT = ": to none of its next nodes"
 """Ends the name of the row that holds what a node with several next nodes lost."""
@@ -26,20 +24,20 @@ class Row:
 
     checkpoint: str
     count: int | None
-    lost: dict[str, int] | None
+    lost: Interval | None
     duplicates: int | None
     lag_p95_ms: float | None
     out_of_order: int = 0
 
 
-def table_rows(window: Document, graph: Graph) -> list[Row]:
+def table_rows(window: Window, graph: Graph) -> list[Row]:
     """Return the rows in the order of the flow; every `in` and `out…`, and `filtered` and `dead` with beacons.
 
     Per-Node Loss of a node stands at its `in`: what was lost at the node before and on the link into it. What a sink
     loses has no such row: it stands at its `out`. What a node with several next nodes loses would have several: it
     stands in a row of its own before its outs.
     """
-    seen = {checkpoint["name"]: checkpoint for checkpoint in window["checkpoints"]}
+    seen = {checkpoint.name: checkpoint for checkpoint in window.checkpoints}
     losses = _losses(window, graph)
     names = [name for name in graph.checkpoints if name in seen or not name.endswith((".filtered", ".dead"))]
     for node in graph.steps:
@@ -52,40 +50,39 @@ def table_rows(window: Document, graph: Graph) -> list[Row]:
         if name.endswith(ANY_OUT):
             rows.append(Row(name, None, losses[name], None, None))
         elif checkpoint is None:
-            rows.append(Row(name, 0 if window["verdict"] else None, losses.get(name), None, None))
+            rows.append(Row(name, 0 if window.verdict else None, losses.get(name), None, None))
         else:
-            count = checkpoint["distinct"] if checkpoint["distinct"] is not None else checkpoint["beacons"]
+            count = checkpoint.distinct if checkpoint.distinct is not None else checkpoint.beacons
             rows.append(
                 Row(
                     name,
                     count,
                     losses.get(name),
-                    checkpoint["duplicates"],
-                    checkpoint["lag_ms"]["p95"],
-                    checkpoint.get("out_of_order", 0),
+                    checkpoint.duplicates,
+                    checkpoint.lag_ms.p95,
+                    checkpoint.out_of_order,
                 )
             )
     return rows
 
 
-def _losses(window: Document, graph: Graph) -> dict[str, dict[str, int]]:
-    at_node = {node["name"]: node["lost"] for node in window["nodes"] if node["lost"]}
-    on_link = {(link["from"], link["to"]): link["lost"] for link in window["links"] if link["lost"]}
+def _losses(window: Window, graph: Graph) -> dict[str, Interval]:
+    at_node = {node.name: node.lost for node in window.nodes if node.lost}
+    on_link = {(link.source, link.target): link.lost for link in window.links if link.lost}
     if not at_node and not on_link:
         return {}
     next_nodes = {node: [link.target for link in graph.links if link.source == node] for node in graph.steps}
-    losses: dict[str, dict[str, int]] = {}
+    losses: dict[str, Interval] = {}
     for node in graph.steps:
-        into = {"min": 0, "max": 0}
+        into = NONE_LOST
         for link in graph.links:
             if link.target == node:
-                _add(into, on_link.get((link.source, node)))
+                into = _added(into, on_link.get((link.source, node)))
                 if next_nodes[link.source] == [node]:
-                    _add(into, at_node.get(link.source))
+                    into = _added(into, at_node.get(link.source))
         losses[f"{node}.in"] = into
         if len(next_nodes[node]) != 1:
-            own = {"min": 0, "max": 0}
-            _add(own, at_node.get(node))
+            own = at_node.get(node, NONE_LOST)
             losses[_any_out(node) if next_nodes[node] else f"{node}.out"] = own
     for retrier in graph.retriers:
         if retrier in at_node:
@@ -97,15 +94,13 @@ def _any_out(node: str) -> str:
     return f"{node}{ANY_OUT}"
 
 
-def _add(total: dict[str, int], lost: dict[str, Any] | None) -> None:
-    if lost is not None:
-        total["min"] += lost["min"]
-        total["max"] += lost["max"]
+def _added(total: Interval, lost: Interval | None) -> Interval:
+    return total if lost is None else Interval(total.min + lost.min, total.max + lost.max)
 
 
-def talks_table(window: Document, graph: Graph) -> Part:
+def talks_table(window: Window, graph: Graph) -> Part:
     """Return the table as it is shown."""
-    live = window["verdict"] is None
+    live = window.verdict is None
     rows = table_rows(window, graph)
     is_ordered = not any(row.out_of_order for row in rows)
     more = [] if is_ordered else ["Out of order"]
@@ -121,8 +116,8 @@ def talks_table(window: Document, graph: Graph) -> Part:
                 dmc.TableTbody([_table_row(row, is_ordered=is_ordered) for row in rows]),
                 dmc.TableTfoot(
                     [
-                        _foot("E2E Loss", fmt.count_interval(window["lost"]), len(heads)),
-                        _foot("E2E Loss %", fmt.percent_interval(window["loss_ratio"]), len(heads)),
+                        _foot("E2E Loss", fmt.count_interval(window.lost), len(heads)),
+                        _foot("E2E Loss %", fmt.percent_interval(window.loss_ratio), len(heads)),
                     ]
                 ),
             ],
@@ -138,7 +133,7 @@ def talks_table(window: Document, graph: Graph) -> Part:
 
 def _table_row(row: Row, *, is_ordered: bool) -> Part:
     lost = fmt.count_interval(row.lost) if row.lost else ""
-    bad = bool(row.lost and row.lost["max"])
+    bad = bool(row.lost and row.lost.max)
     order = [] if is_ordered else [fmt.count(row.out_of_order) if row.out_of_order else ""]
     return dmc.TableTr(
         [
@@ -163,12 +158,12 @@ def _foot(title: str, value: str, columns: int) -> Part:
     )
 
 
-def reasons_part(window: Document) -> Part:
+def reasons_part(window: Window) -> Part:
     """Return why messages were filtered or dead, most frequent first."""
-    rows = reason_rows(window)
+    rows = window.reason_rows
     if not rows:
         return dmc.Text("None was.", size="sm")
-    if window["reasons_by_node"] is not None:
+    if window.reasons_by_node is not None:
         return reasons_table(rows)
     note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
     return [reasons_table(rows), dmc.Text(note, size="sm", c="dimmed", mt=4)]

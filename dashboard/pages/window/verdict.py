@@ -18,6 +18,7 @@ from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.rules.freshness import due_ms
 
 _STATES: Final = {
@@ -36,10 +37,10 @@ def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
     """Over a window that has no verdict, or one about nothing."""
     window = found.window
     if window is not None:
-        if window["verdict"] == "idle":
+        if window.verdict == "idle":
             summary = "No messages came in in this minute, and every emitter of a source says so: nothing is lost."
             return alert("Idle", summary, "gray", "○")
-        return None if window["verdict"] else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
+        return None if window.verdict else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
     if found.start_s > now_s:
         return alert("No such window yet", "This minute is still to come.", "blue", "…")
     if _due_s(found) > now_s:
@@ -87,16 +88,16 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
     )
 
 
-def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
-    facts: list[Any] = [_STATES[window["state"]]]
-    if window["verdict"] is not None:
-        facts += [_PROOFS[window["proof"]], f"revision {window['revision']}"]
-    if "sample" in window["reasons"]:
-        facts.append(fmt.sampled(window["sample"]))
-    if window["closed_at"]:
-        at_s = words.parse_utc_s(window["closed_at"])
+def _facts(window: ListedWindow, zone: Zone) -> list[Any]:
+    facts: list[Any] = [_STATES[window.state]]
+    if window.verdict is not None:
+        facts += [_PROOFS[window.proof], f"revision {window.revision}"]
+    if "sample" in window.reasons:
+        facts.append(fmt.sampled(window.sample))
+    if window.closed_at:
+        at_s = words.parse_utc_s(window.closed_at)
         facts.append(html.Span(["closed ", moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True))]))
-    if window["history"]:
+    if window.history:
         facts.append("history: sent after the fact, not paged")
     return [part for fact in facts for part in (" · ", fact)][1:]
 
@@ -105,10 +106,10 @@ def _reasons(found: WindowRead, zone: Zone) -> list[Part]:
     """Return each reason in words; the evidence of a node with who keeps it from being complete."""
     assert found.window is not None
     summary = []
-    for code in found.window["reasons"]:
+    for code in found.window.reasons:
         who = [gap_words(gap, zone) for gap in found.gaps if code == f"evidence:{gap.node}"]
         summary.append(dmc.ListItem([words.reason(code), *([": ", _some(who)] if who else [])]))
-    if found.window["verdict"] is None and found.gaps:
+    if found.window.verdict is None and found.gaps:
         waiting = [f"{gap.node}: {gap_words(gap, zone)}" for gap in found.gaps]
         summary.append(dmc.ListItem(["waiting for ", _some(waiting)]))
     return summary

@@ -1,4 +1,4 @@
-"""The report as CSV (RFC 4180): one row a stretch of time, all with the same columns."""
+"""The report as CSV (RFC 4180): one row a figure_row of time, all with the same columns."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from dashboard.reports.model import Figures, Report, figure_links
 from dashboard.reports.portfolio import Portfolio
 from lagloss_server.csv_lines import csv_lines
-from lagloss_server.model.window_result import Lags, rfc3339
+from lagloss_server.model.window import Lags, rfc3339
 from lagloss_server.rules.quality import QualityRow
 
 COLUMNS: Final = (
@@ -27,13 +27,13 @@ def spreadsheet(report: Report | Portfolio, base_url: str = "") -> str:
     """Return a report or portfolio as CSV. `what` is whole, previous, day or hour (one of the worst), or a stage of the
     whole range (`node mid`, `link src->mid`, `destination snk`), whose row has its quality; `destination` is empty
     where figures are of all, and so is `source`. Lags and dead messages of days, hours and portfolios are left out."""
-    stretches = _of_portfolio(report) if isinstance(report, Portfolio) else _of_report(report)
-    rows = (_row(stretch, report.span.zone, base_url) for stretch in stretches)
+    figure_rows = _of_portfolio(report) if isinstance(report, Portfolio) else _of_report(report)
+    rows = (_row(figure_row, report.span.zone, base_url) for figure_row in figure_rows)
     qualities = () if isinstance(report, Portfolio) else (_quality_row(report, row, base_url) for row in report.quality)
     return "".join(csv_lines(COLUMNS, chain(rows, qualities)))
 
 
-class _Stretch(NamedTuple):
+class _FigureRow(NamedTuple):
     pipeline: str
     what: str
     figures: Figures
@@ -42,36 +42,36 @@ class _Stretch(NamedTuple):
     committed_by: str = ""
 
 
-def _of_portfolio(portfolio: Portfolio) -> Iterator[_Stretch]:
+def _of_portfolio(portfolio: Portfolio) -> Iterator[_FigureRow]:
     for line in portfolio.lines:
-        yield _Stretch(line.pipeline, "whole", line.whole)
-        yield _Stretch(line.pipeline, "previous", line.previous)
+        yield _FigureRow(line.pipeline, "whole", line.whole)
+        yield _FigureRow(line.pipeline, "previous", line.previous)
 
 
-def _of_report(report: Report) -> Iterator[_Stretch]:
+def _of_report(report: Report) -> Iterator[_FigureRow]:
     name, source = report.pipeline, report.source or ""
     sole = "".join(report.committed_by.values()) if len(report.destinations) < 2 else ""
-    yield _Stretch(name, "whole", report.whole, source=source, committed_by=sole)
-    yield _Stretch(name, "previous", report.previous, source=source, committed_by=sole)
+    yield _FigureRow(name, "whole", report.whole, source=source, committed_by=sole)
+    yield _FigureRow(name, "previous", report.previous, source=source, committed_by=sole)
     for there in report.destinations:
         group = report.committed_by.get(there.name, "")
-        yield _Stretch(name, "whole", there.whole, there.name, committed_by=group)
-        yield _Stretch(name, "previous", there.previous, there.name, committed_by=group)
+        yield _FigureRow(name, "whole", there.whole, there.name, committed_by=group)
+        yield _FigureRow(name, "previous", there.previous, there.name, committed_by=group)
     for part in report.sources:
-        yield _Stretch(name, "whole", part.whole, source=part.name)
-        yield _Stretch(name, "previous", part.previous, source=part.name)
-    yield from (_Stretch(name, "day", day, source=source) for day in report.days)
-    yield from (_Stretch(name, "hour", hour.figures, source=source) for hour in report.worst_hours)
+        yield _FigureRow(name, "whole", part.whole, source=part.name)
+        yield _FigureRow(name, "previous", part.previous, source=part.name)
+    yield from (_FigureRow(name, "day", day, source=source) for day in report.days)
+    yield from (_FigureRow(name, "hour", hour.figures, source=source) for hour in report.worst_hours)
 
 
-def _row(of: _Stretch, zone: str, base_url: str) -> list[Any]:
+def _row(of: _FigureRow, zone: str, base_url: str) -> list[Any]:
     figures = of.figures
     total, lags = figures.total, Lags.of(figures.total.e2e_lags)
     loss, on_time = figures.attainments
     links = figure_links(of.pipeline, zone, figures.from_s, figures.to_s, base_url, of.source or None)
     return [
         *(of.pipeline, of.what, of.destination, rfc3339(figures.from_s), rfc3339(figures.to_s), zone),
-        *(figures.status, loss.status, on_time.status, figures.known.minutes, *figures.minutes.values()),
+        *(figures.status, loss.status, on_time.status, figures.known.minutes, *figures.minutes_by_verdict.values()),
         *(total.messages, total.delivered, total.pending),
         total.dead if total.proofs else None,  # counts alone have neither
         *(total.lost_min, total.lost_max),

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from dashboard.reports.ranges import PRESETS, CalendarSpan, between, named_range
+from dashboard.reports.ranges import PRESETS, CalendarRange, between, named_range
 from dashboard.reports.render.formats import FORMATS
 from dashboard.reports.schedule.rule import Schedule
 from lagloss.errors import LaglossError
@@ -97,7 +97,7 @@ class ReportSpec(Strict):
     def schedule(self) -> Schedule:
         return Schedule.parse(self.rrule, self.zone)
 
-    def span(self, due_s: int) -> CalendarSpan:
+    def span(self, due_s: int) -> CalendarRange:
         """Return the span that the report covers if it is due then."""
         if self.range.startswith("-"):
             return between(self.range, "now", self.zone, due_s)

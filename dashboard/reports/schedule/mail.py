@@ -12,7 +12,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Any, Final
 
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from lagloss_server.net.mail import addr_spec
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.rules.error_budget import Status
@@ -47,7 +47,7 @@ class MadeReport:
 
     name: str
     title: str
-    span: CalendarSpan
+    span: CalendarRange
     parts: tuple[ReportPart, ...]
     notes: tuple[str, ...]
 

@@ -10,13 +10,13 @@ from dashboard.reports.happened import attainments
 from dashboard.reports.making import make_report
 from dashboard.reports.portfolio import make_portfolio
 from dashboard.reports.portfolio_sections import summary
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.render.formats import FORMATS, Reported, file_name, render
 from dashboard.reports.schedule.file import ReportSpec
 from dashboard.reports.schedule.mail import Attachment, MadeReport, ReportPart
 from dashboard.reports.wording import range_words, status, verdict_sentences
 from dashboard.request import links
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition
@@ -41,7 +41,7 @@ class Producer:
     def report(
         self,
         report: ReportSpec,
-        span: CalendarSpan,
+        span: CalendarRange,
         now_s: float,
         unsettled: Sequence[str] = (),
         before_each: Callable[[], None] = lambda: None,
@@ -63,14 +63,14 @@ class Producer:
             parts.append(self._part(report, pipeline, span, now_s))
         return MadeReport(report.name, title, span, tuple(parts), tuple(notes))
 
-    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
+    def _part(self, report: ReportSpec, pipeline: str, span: CalendarRange, now_s: float) -> ReportPart:
         try:
             return self._make(self._store, pipeline, span, report.formats, now_s)
         except (UnknownPipeline, UnreadableDefinition) as error:  # deleted since the file was written, or set aside
             return ReportPart(pipeline, "no report", (str(error),))
 
 
-Maker = Callable[[Store, str, CalendarSpan, tuple[str, ...], float], ReportPart]
+Maker = Callable[[Store, str, CalendarRange, tuple[str, ...], float], ReportPart]
 """Makes the part of a pipeline (by name) for a range, in these of FORMATS, as of now (epoch s).
 
 Raises UnknownPipeline where there is none.
@@ -80,7 +80,7 @@ Raises UnknownPipeline where there is none.
 def maker(base_url: str) -> Maker:
     """Make parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
 
-    def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> ReportPart:
+    def make(store: Store, pipeline: str, span: CalendarRange, formats: tuple[str, ...], now_s: float) -> ReportPart:
         report = make_report(store, pipeline, span, now_s)
         link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
         sentences = (*verdict_sentences(report), *attainments(report), *report.changes)
@@ -89,9 +89,9 @@ def maker(base_url: str) -> Maker:
     return make
 
 
-def _portfolio(store: Store, report: ReportSpec, span: CalendarSpan, now_s: float, base_url: str) -> ReportPart:
+def _portfolio(store: Store, report: ReportSpec, span: CalendarRange, now_s: float, base_url: str) -> ReportPart:
     portfolio = make_portfolio(store, report.match, span, now_s)
-    page = links.portfolio(portfolio.name if portfolio.matchers else "", span.zone, Span(span.from_s, span.to_s))
+    page = links.portfolio(portfolio.name if portfolio.matchers else "", span.zone, ShownRange(span.from_s, span.to_s))
     link = base_url.rstrip("/") + page.href if base_url else ""
     return _part_of(portfolio, portfolio.name, summary(portfolio), link, report.formats, base_url)
 
@@ -106,7 +106,7 @@ def _part_of(
     return ReportPart(title, headline, tuple(sentences), link, tuple(attachments), of.status, document)
 
 
-def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:
+def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarRange, now_s: float) -> list[str]:
     """Pipelines, by name, with a window of this range that is not closed yet. One that never had a
     report of has none."""
     early = {each.name for each in pipelines if expected_to_s(now_s, each.spec.grace) < span.to_s - WINDOW_S}

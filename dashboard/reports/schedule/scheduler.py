@@ -16,7 +16,7 @@ from dashboard.reports.schedule.producer import Maker, Producer, unsettled
 from dashboard.reports.schedule.receivers import combined, problem_of, queue, read_kinds
 from dashboard.reports.schedule.runs import ClaimedRun, RunKey, Runs
 from lagloss.errors import LaglossError
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.net.mail import MailDelivery, send_mail
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.settings import Settings

@@ -19,7 +19,6 @@ from rich.table import Table
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.errors import AlreadyRunning, NotEnoughData
 from lagloss_server.model.definition import load_definition
-from lagloss_server.model.window_result import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
     DEFINITION,
@@ -164,7 +163,7 @@ class Demo:
             self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
             self._refresh()
             is_late = time.time() > deadline
-            if is_late or all(start in windows and is_settled(windows[start]) for start in truths):
+            if is_late or all(start in windows and windows[start].is_settled for start in truths):
                 found = verdict(self._data_dir, self._stack.settings.data_dir)
                 agree = found is not None and found["agree"] and not found["waiting"]
                 if found is not None and (agree or is_late):
@@ -184,7 +183,7 @@ class Demo:
         for progress in self._processes["run"].progress():
             self._take(progress)
         for window in self._store.windows(NAME, int(self._began_s) - HISTORY_S, int(time.time()) + 60):
-            self._picture.windows[start_of(window)] = window
+            self._picture.windows[window.start_s] = window
         self._picture.line = self._status()
         self._view.show()
 
@@ -208,7 +207,9 @@ class Demo:
         per_s = max(0.0, (beacons - before) / max(now - since, 0.001))
         parts = [self._phase, f"{per_s:,.0f} beacons/s"]
         waiting = [
-            at for at in self._picture.live() if self._picture.windows.get(at, {}).get("state") in (None, "open")
+            at
+            for at in self._picture.live()
+            if (window := self._picture.windows.get(at)) is None or window.state == "open"
         ]
         if waiting:
             left_s = due_ms(min(waiting), self._grace_ms) / 1000 - time.time()
@@ -217,7 +218,7 @@ class Demo:
 
 
 def _beacons(windows: Any) -> int:
-    return sum(checkpoint["beacons"] for window in windows for checkpoint in window["checkpoints"])
+    return sum(checkpoint.beacons for window in windows for checkpoint in window.checkpoints)
 
 
 def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any], *, with_table: bool) -> None:

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import losses_by_place, start_of
+from lagloss_server.model.window import NONE_LOST, ListedWindow
 
 SHOWN_WINDOWS: Final = 12
 STATUS_EVERY_S: Final = 5.0
@@ -38,16 +38,16 @@ class Picture:
     live_from_s: int = 0
     dashboard: str = ""
     truths: dict[int, Mapping[str, Any]] = field(default_factory=dict)
-    windows: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    windows: dict[int, ListedWindow] = field(default_factory=dict)
 
     def live(self) -> list[int]:
         """Return the starts of the windows with live traffic, oldest first."""
         starts = {start for start, truth in self.truths.items() if truth["messages"]}
         return sorted(start for start in starts if start >= self.live_from_s)
 
-    def history(self) -> list[Mapping[str, Any]]:
+    def history(self) -> list[ListedWindow]:
         """Return the windows of the past that was sent at the start."""
-        return [window for start, window in self.windows.items() if start < self.live_from_s and window["messages"]]
+        return [window for start, window in self.windows.items() if start < self.live_from_s and window.messages]
 
 
 class DemoView(Protocol):
@@ -115,8 +115,8 @@ class PlainView:
     def show(self) -> None:
         for start in self._picture.live():
             window = self._picture.windows.get(start)
-            if window is not None and window["state"] != "open" and self._closed.get(start) != window["revision"]:
-                self._closed[start] = window["revision"]
+            if window is not None and window.state != "open" and self._closed.get(start) != window.revision:
+                self._closed[start] = window.revision
                 titled = zip(TITLES, row_of(start, self._picture.truths.get(start), window), strict=True)
                 self.say("; ".join(f"{title} {text}" for title, text in titled if text))
         if time.monotonic() >= self._next_status:
@@ -129,41 +129,40 @@ def table_of(picture: Picture) -> Table:
     table = Table(*TITLES)
     past = picture.history()
     if past:
-        closed = [window for window in past if window["state"] != "open"]
-        starts = set(map(start_of, past))
+        closed = [window for window in past if window.state != "open"]
+        starts = {window.start_s for window in past}
         injected = sum(picture.truths[start]["lost"] for start in starts if start in picture.truths)
-        measured = sum(window["lost"]["min"] for window in closed)
-        messages = sum(window["messages"] for window in past)
+        measured = sum(window.lost_min for window in closed)
+        messages = sum(window.messages for window in past)
         closed_text = f"{len(closed)} of {len(past)} closed"
         lost = (fmt.count(injected), fmt.count(measured))
         table.add_row("the past hour", fmt.count(messages), "", closed_text, *lost, "", style="dim")
     for start in picture.live()[-SHOWN_WINDOWS:]:
         window = picture.windows.get(start)
-        style = {"loss": "red", "ok": "green"}.get(window["verdict"] if window else "", "")
+        style = {"loss": "red", "ok": "green"}.get(window.verdict or "" if window else "", "")
         table.add_row(*row_of(start, picture.truths.get(start), window), style=style)
     return table
 
 
-def row_of(start_s: int, truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> list[str]:
+def row_of(start_s: int, truth: Mapping[str, Any] | None, window: ListedWindow | None) -> list[str]:
     """Return one window as text: its minute, messages, E2E p95, verdict, losses injected and measured, and by place."""
     minute = fmt.clock(start_s)
     injected = str(truth["lost"]) if truth else "0"
-    if window is None or window["state"] == "open":
-        messages = window["messages"] if window else (truth or {}).get("messages", 0)
+    if window is None or window.state == "open":
+        messages = window.messages if window else (truth or {}).get("messages", 0)
         return [minute, fmt.count(messages), _lag(window), "open", injected, "", _by_place(truth, None)]
-    measured = fmt.count_interval(window["lost"])
-    verdict = " ".join([window["verdict"], *window["reasons"]])
-    messages = fmt.count(window["messages"])
+    measured = fmt.count_interval(window.lost)
+    verdict = " ".join([window.verdict or "", *window.reasons])
+    messages = fmt.count(window.messages)
     return [minute, messages, _lag(window), verdict, injected, measured, _by_place(truth, window)]
 
 
-def _by_place(truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> str:
+def _by_place(truth: Mapping[str, Any] | None, window: ListedWindow | None) -> str:
     injected = {place: count_of(lost) for place, lost in (truth or {}).get("lost_at", {}).items()}
-    measured = losses_by_place(window) if window is not None else {}
+    measured = dict(window.losses) if window is not None else {}
     texts = []
     for place in sorted({*injected, *measured}):
-        least, most = measured.get(place, (0, 0))
-        found = "…" if window is None else fmt.count_interval({"min": least, "max": most})
+        found = "…" if window is None else fmt.count_interval(measured.get(place, NONE_LOST))
         texts.append(f"{place.removeprefix('link ')} {injected.get(place, 0)}/{found}")
     return ", ".join(texts)
 
@@ -173,6 +172,6 @@ def count_of(lost: int | Sequence[str]) -> int:
     return lost if isinstance(lost, int) else len(lost)
 
 
-def _lag(window: Mapping[str, Any] | None) -> str:
-    p95_ms = (window or {}).get("e2e_lag_ms", {}).get("p95")
+def _lag(window: ListedWindow | None) -> str:
+    p95_ms = None if window is None else window.e2e_lag_ms.p95
     return "" if p95_ms is None else fmt.duration(p95_ms)

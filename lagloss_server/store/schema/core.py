@@ -36,7 +36,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from lagloss_server.packed_json import pack_json, unpack_json
+from lagloss_server.model.window import Window
 
 
 class Base(DeclarativeBase):
@@ -159,20 +159,20 @@ class TallyRow(Base):
     changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")
 
 
-_WINDOW_COLUMNS = "Result columns: see WindowResult."
+_WINDOW_COLUMNS = "Result columns: see Window."
 
 
-class PackedDocument(TypeDecorator[dict[str, Any]]):
-    """A result's document, by `pack_json`."""
+class PackedWindow(TypeDecorator[Window]):
+    """A window's result, by `Window.pack`."""
 
     impl = LargeBinary
     cache_ok = True
 
-    def process_bind_param(self, value: dict[str, Any] | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else pack_json(value)
+    def process_bind_param(self, value: Window | None, dialect: Dialect) -> bytes | None:
+        return None if value is None else value.pack()
 
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> dict[str, Any] | None:
-        return None if value is None else unpack_json(value)
+    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Window | None:
+        return None if value is None else Window.unpack(value)
 
 
 class WindowRow(Base):
@@ -206,9 +206,7 @@ class WindowRow(Base):
     basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
     deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
     log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
-    document: Mapped[dict[str, Any]] = mapped_column(
-        PackedDocument, comment="the result as windows --json prints it, packed"
-    )
+    document: Mapped[Window] = mapped_column(PackedWindow, comment="the result as windows --json prints it, packed")
     stale_ms: Mapped[float | None] = mapped_column(comment="largest staleness of a checkpoint; null: not known")
     facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
 
@@ -221,7 +219,7 @@ class WindowRevisionRow(Base):
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
     revision: Mapped[int] = mapped_column(Integer, primary_key=True)
     closed_at: Mapped[int] = mapped_column(comment="epoch ms")
-    document: Mapped[dict[str, Any]] = mapped_column(PackedDocument, comment="as in window")
+    document: Mapped[Window] = mapped_column(PackedWindow, comment="as in window")
 
 
 class MissingMessageRow(Base):

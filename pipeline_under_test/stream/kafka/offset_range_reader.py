@@ -37,7 +37,7 @@ _asked_again = retry(
 )
 
 
-class OffsetStretch:
+class OffsetRangeReader:
     """Reader of a topic's offset ranges. It joins no group: it only commits in the name of one, if asked to.
 
     Raises:

@@ -24,7 +24,7 @@ from confluent_kafka import Message
 from lagloss.kafka.commits import OffsetTracker, place_of
 from pipeline_under_test.stream.events.event import Event, NoIdentity
 from pipeline_under_test.stream.kafka.clients import ReliableProducer
-from pipeline_under_test.stream.kafka.offset_range_reader import Offsets, OffsetStretch
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader, Offsets
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONSUMERS, dead_topic, redrive_group, topic_of
 
@@ -67,7 +67,10 @@ def redriven(settings: ReferenceSettings, name: str, wanted: Wanted) -> Iterator
     queue_topic = dead_topic(settings.pipeline)
     began, events, kept, shown = time.monotonic(), 0, 0, 0.0
     producer, tracker = ReliableProducer.of(settings.bootstrap, REDRIVE), OffsetTracker()
-    with _alone(settings), OffsetStretch(settings.bootstrap, queue_topic, redrive_group(settings.pipeline)) as queue:
+    with (
+        _alone(settings),
+        OffsetRangeReader(settings.bootstrap, queue_topic, redrive_group(settings.pipeline)) as queue,
+    ):
         begin = queue.committed()
         batches = queue.read(begin, _end(queue, begin, wanted))
         while (records := next(batches, None)) is not None or producer.in_flight:
@@ -95,7 +98,7 @@ def _again(event: Event, name: str) -> Event:
     return replace(event, replay=event.replay or name, back_to="", tries=0, reason="")
 
 
-def _end(queue: OffsetStretch, begin: Offsets, wanted: Wanted) -> Offsets:
+def _end(queue: OffsetRangeReader, begin: Offsets, wanted: Wanted) -> Offsets:
     """Return where to end in each partition: past the last letter that is wanted, so that those behind it are not
     moved."""
     end, count = dict(begin), 0
@@ -110,7 +113,7 @@ def _end(queue: OffsetStretch, begin: Offsets, wanted: Wanted) -> Offsets:
     return end
 
 
-def _commit(queue: OffsetStretch, tracker: OffsetTracker) -> None:
+def _commit(queue: OffsetRangeReader, tracker: OffsetTracker) -> None:
     queue.commit({number: offset for (_, number), offset in tracker.advance().items()})
 
 

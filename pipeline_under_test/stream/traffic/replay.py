@@ -18,7 +18,7 @@ from confluent_kafka import Message
 from pipeline_under_test.harness.ledger import LedgerEntry
 from pipeline_under_test.stream.events.event import Event, NoIdentity
 from pipeline_under_test.stream.kafka.clients import ReliableProducer
-from pipeline_under_test.stream.kafka.offset_range_reader import OffsetStretch
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import EVENT_NORM, topic_of
 
@@ -41,8 +41,11 @@ def replayed(
     topic = topic_of(settings.pipeline, EVENT_NORM)
     began, sent, shown = time.monotonic(), 0, 0.0
     producer = ReliableProducer.of(settings.bootstrap, REPLAY)
-    with OffsetStretch(settings.bootstrap, topic, f"{topic}.{REPLAY}") as stretch, settings.ledger_of(REPLAY) as ledger:
-        batches = stretch.read(stretch.at(from_s), stretch.at(to_s))
+    with (
+        OffsetRangeReader(settings.bootstrap, topic, f"{topic}.{REPLAY}") as reader,
+        settings.ledger_of(REPLAY) as ledger,
+    ):
+        batches = reader.read(reader.at(from_s), reader.at(to_s))
         while (records := next(batches, None)) is not None or producer.in_flight:
             events = [event for record in records or () if (event := _again(record, name)) is not None]
             ledger.write(LedgerEntry("replayed", event.id, event.event_time_ms) for event in events)

@@ -25,6 +25,7 @@ from tests.conftest import fresh_database
 from tests.support.closers import driven, wait_until
 from tests.support.databases import differences, dump
 from tests.support.dying.aggregator import POINTS, WINDOWS_PER_READ
+from tests.support.window_documents import documents
 
 MINUTES = 20
 A_MINUTE = 300
@@ -105,7 +106,7 @@ def define(store: Store, name: str) -> None:
 
 def rows(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:
     """The closed windows with their missing messages, without the moment of closing."""
-    found = store.windows(name, start_s, start_s + 60 * MINUTES)
+    found = documents(store.windows(name, start_s, start_s + 60 * MINUTES))
     return [
         {**window, "closed_at": None, "missing": store.missing(name, start_s + 60 * at)}
         for at, window in enumerate(found)
@@ -115,7 +116,7 @@ def rows(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:
 
 def closed(store: Store, name: str, start_s: int) -> int:
     """How many of the windows are closed."""
-    found = store.windows(name, start_s, start_s + 60 * MINUTES)
+    found = documents(store.windows(name, start_s, start_s + 60 * MINUTES))
     return sum(window["state"] == "closed" for window in found)
 
 
@@ -164,7 +165,9 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
             now_ms = int(time.time() * 1000)
             while parts.closer.tick(now_ms, now_ms):
                 pass
-        assert {window["lost"]["min"] for window in calm.windows(name, start_s, start_s + 60 * (MINUTES - 1))} == {6}
+        assert {
+            window["lost"]["min"] for window in documents(calm.windows(name, start_s, start_s + 60 * (MINUTES - 1)))
+        } == {6}
         until_s = start_s + 60 * MINUTES
         assert differences(dump(disturbed.engine), dump(calm.engine), until_s) == []
 

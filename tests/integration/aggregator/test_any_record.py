@@ -29,6 +29,7 @@ from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health
 from tests.support.closers import wait_until
 from tests.support.odd_records import Keyed, blocks, damaged, reports
+from tests.support.window_documents import documents
 
 MESSAGES, MINUTES = 200, 3
 ODD = "odd"
@@ -77,7 +78,7 @@ class Healthy:
 
     def lost(self, store: Store) -> list[tuple[str, list[str], int, dict[str, int]]]:
         """Verdict, reasons, messages and losses of the closed windows."""
-        found = store.windows(self.name, self.start_s, self.start_s + 60 * MINUTES)
+        found = documents(store.windows(self.name, self.start_s, self.start_s + 60 * MINUTES))
         return [
             (one["verdict"], one["reasons"], one["messages"], one["lost"]) for one in found if one["state"] == "closed"
         ]

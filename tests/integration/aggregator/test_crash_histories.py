@@ -39,6 +39,7 @@ from lagloss_server.store.store import Store
 from tests.support.closers import Driven, driven
 from tests.support.histories import fates
 from tests.support.histories.history import SILENT_S, History
+from tests.support.window_documents import documents
 
 COUNT = int(os.environ.get("LAGLOSS_HISTORIES", "8"))
 AT_ONCE = int(os.environ.get("LAGLOSS_HISTORIES_AT_ONCE", "40"))
@@ -80,8 +81,8 @@ class Observed:
                 self.certain_at.setdefault(name, now_s)
         sent = list(self.history.sent.values())
         if sent:
-            documents = store.windows(self.history.pipeline, sent[0] // 60_000 * 60, sent[-1] // 1000 + 1)
-            self.windows = {_start_s(document): document for document in documents}
+            found = documents(store.windows(self.history.pipeline, sent[0] // 60_000 * 60, sent[-1] // 1000 + 1))
+            self.windows = {_start_s(document): document for document in found}
 
     @property
     def injected(self) -> list[str]:

@@ -42,12 +42,13 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.sketch import Sketch
 from lagloss_server.cli import main as cli
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.offset_ranges import Watermarks
 from lagloss_server.store.store import Store
 from tests.oracle.evidence import Record
 from tests.support.in_memory import count
 from tests.support.stages import BLOCK_PARTITIONS, PIPELINE, Sink, Stage, pipeline, staged
+from tests.support.window_documents import documents
 
 DUE = 181
 
@@ -321,8 +322,8 @@ def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revision
         follower.follow(reports[-2:], {})
         while closer.tick(now_ms, now_ms):
             pass
-    windows = store.windows(PIPELINE, start_s, start_s + HOUR * 60)
-    told = [found for at in range(HOUR) for found in store.revisions(PIPELINE, start_s + 60 * at)]
+    windows = documents(store.windows(PIPELINE, start_s, start_s + HOUR * 60))
+    told = [found for at in range(HOUR) for found in documents(store.revisions(PIPELINE, start_s + 60 * at))]
     assert [(w["window_start"], w["verdict"], w["reasons"]) for w in windows if w["verdict"] != "ok"] == []
     assert "loss" not in {found["verdict"] for found in told}
     revisions = [window["revision"] for window in windows]

@@ -30,6 +30,7 @@ from tests.integration.aggregator.test_aggregator_process import aggregator, hea
 from tests.support.closers import driven, wait_until
 from tests.support.databases import COMPARED, differences, dump, restore
 from tests.support.standby import primary_and_standby
+from tests.support.window_documents import documents
 
 MESSAGES = 200
 BY_COMMITS = {"basis", "changed_basis", "revision"}
@@ -85,7 +86,7 @@ class Minutes:
 
     def closed(self, store: Store) -> list[dict[str, Any]]:
         """The closed windows with messages."""
-        found = store.windows(self.name, self.start_s, self.start_s + 1_800)
+        found = documents(store.windows(self.name, self.start_s, self.start_s + 1_800))
         return [window for window in found if window["state"] == "closed" and window["messages"]]
 
 
@@ -282,11 +283,11 @@ def test_topics_that_are_created_anew_while_it_works_are_noticed_at_once(
         assert [(one["messages"], one["lost"]) for one in after.closed(store)][:2] == [
             (MESSAGES, {"min": MESSAGES // 50, "max": MESSAGES // 50})
         ] * 2
-        assert [one["state"] for one in store.windows(before.name, before.start_s, before.start_s + 180)] == [
-            "sealed"
-        ] * 3
+        assert [
+            one["state"] for one in documents(store.windows(before.name, before.start_s, before.start_s + 180))
+        ] == ["sealed"] * 3
         changing = {"state", "revision", "closed_at"}
-        kept = store.windows(before.name, before.start_s, before.start_s + 180)
+        kept = documents(store.windows(before.name, before.start_s, before.start_s + 180))
         assert [{name: one[name] for name in one.keys() - changing} for one in kept] == [
             {name: one[name] for name in one.keys() - changing} for one in documents
         ]

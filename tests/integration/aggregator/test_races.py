@@ -15,6 +15,7 @@ from aggregator.reports.catchup import Catchup
 from lagloss.wire.format import OffsetRange
 from tests.integration.aggregator.closing.test_closer import IDS, Chain, chain, send_all  # noqa: F401
 from tests.support.kafka_log import wait_for
+from tests.support.window_documents import documents
 
 MINUTE_MS = 60_000
 
@@ -64,7 +65,7 @@ def test_of_two_closers_the_one_that_knows_less_leaves_the_row_alone(chain: Chai
     newest = chain.window()
     assert (newest["revision"], newest["verdict"], newest["lost"]) == (1, "ok", {"min": 0, "max": 0})
     assert chain.store.missing(*window) == []
-    assert chain.store.revisions(*window) == []
+    assert documents(chain.store.revisions(*window)) == []
 
 
 def test_a_report_that_lands_while_its_window_is_read_makes_it_dirty(chain: Chain) -> None:
@@ -118,6 +119,6 @@ def test_a_message_at_a_dead_sink_is_overdue_in_the_end_though_no_report_comes(c
     assert (end["pending"], end["lost"]) == (0, {"min": 0, "max": 10})
     assert "overdue" in end["reasons"]
     assert "pending" not in end["reasons"]
-    windows = chain.store.windows(chain.name, chain.start_s, chain.start_s + 20 * 60)
+    windows = documents(chain.store.windows(chain.name, chain.start_s, chain.start_s + 20 * 60))
     assert {(window["state"], window["pending"]) for window in windows} == {("closed", 0)}
     assert len(windows) == 20

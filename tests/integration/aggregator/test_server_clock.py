@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from lagloss.broker.topics import create_topics
-from lagloss_server.model.window_result import start_of
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
 from tests.integration.aggregator.test_outages import MESSAGES, Minutes
 from tests.support.closers import wait_until
+from tests.support.window_documents import documents, window_of
 
 
 @pytest.mark.slow
@@ -41,15 +41,15 @@ def test_an_hour_ahead_and_back_no_emitter_counts_as_silent_and_nothing_is_lost_
                 wait_until(lambda number=number: len(minutes.closed(store)) == number, 120, f"for window {number}")  # type: ignore[misc]
             wait_until(lambda: health(process) == (200, "ok"), 60, "for all to be well")
             waited = metric(process.url, "lagloss_waiting_seconds")
-        found = store.windows(minutes.name, minutes.start_s, int(time.time()) + 7_200)
+        found = documents(store.windows(minutes.name, minutes.start_s, int(time.time()) + 7_200))
         closed = [window for window in found if window["state"] == "closed"]
         ever = [*closed]
         for window in closed:
-            ever += store.revisions(minutes.name, start_of(window))
+            ever += documents(store.revisions(minutes.name, window_of(window).start_s))
     assert waited == 0
     assert [window["messages"] for window in closed if window["messages"]] == [MESSAGES] * 5
-    assert start_of(closed[-1]) < time.time()  # none of an hour that has not come
-    reported = [window for window in ever if window["messages"] or start_of(window) >= began_s]
+    assert window_of(closed[-1]).start_s < time.time()  # none of an hour that has not come
+    reported = [window for window in ever if window["messages"] or window_of(window).start_s >= began_s]
     assert {reason for window in reported for reason in window["reasons"]} <= {"pending", "overdue"}
     assert not any(reason.startswith("crash:") for window in ever for reason in window["reasons"])
     # those of long ago count as overdue until they are judged again, minutes later

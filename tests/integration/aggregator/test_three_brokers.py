@@ -20,6 +20,7 @@ from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.integration.aggregator.test_aggregator_process import aggregator, define, metric
 from tests.support.closers import wait_until
+from tests.support.window_documents import documents
 
 NAME = "three"
 BEFORE, DURING = 10, 5
@@ -65,7 +66,7 @@ class Traffic:
 
 
 def closed(store: Store, start_s: int) -> list[dict[str, Any]]:
-    found = store.windows(NAME, start_s, start_s + 60 * (BEFORE + DURING))
+    found = documents(store.windows(NAME, start_s, start_s + 60 * (BEFORE + DURING)))
     return [window for window in found if window["state"] == "closed"]
 
 

@@ -17,7 +17,7 @@ from aggregator.node_groups import PartitionLag, PartitionOffsets
 from alerting.rules import rules_of
 from alerting.views.view_cache import ViewCache
 from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import BrokerAccess
@@ -80,7 +80,7 @@ def stood_still(store: Store, group: Group, committed: int, end: int, for_s: flo
 
 def shown(store: Store, pipeline: StoredPipeline) -> ConsumerGroup:
     now_s = time.time()
-    (found,) = read_consumer_groups(store, pipeline, Span(int(now_s) - 3_600, int(now_s) + 60), now_s)
+    (found,) = read_consumer_groups(store, pipeline, ShownRange(int(now_s) - 3_600, int(now_s) + 60), now_s)
     return found
 
 

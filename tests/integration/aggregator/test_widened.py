@@ -28,6 +28,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
 from tests.conftest import Topics
 from tests.support.closers import driven
+from tests.support.window_documents import documents
 
 START_S = int(time.time()) // 60 * 60 - 600
 NAMES = [f"order-{at}" for at in range(600)]
@@ -91,7 +92,7 @@ def test_a_topic_that_is_widened_within_a_window_gives_the_same_answer(
     with driven(spark, kafka_bootstrap, store, made.beacons, made.reports) as parts:
         parts.follow_all()
         parts.closer.close_windows([("wide", START_S)], int(time.time() * 1000))
-    (window,) = store.windows("wide", START_S, START_S + 60)
+    (window,) = documents(store.windows("wide", START_S, START_S + 60))
     counts = {checkpoint["name"]: checkpoint["distinct"] for checkpoint in window["checkpoints"]}
     assert counts == {"src.in": 600, "src.out": 600, "snk.in": 588, "snk.out": 588}
     assert (window["messages"], window["delivered"]) == (600, 588)

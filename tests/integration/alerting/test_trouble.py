@@ -20,7 +20,7 @@ from alerting.incidents.notification import Notification
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.outbox import Outbox
 from alerting.metrics import AlertingMetrics
-from alerting.rules import Document, Rule, Unit, rules_of
+from alerting.rules import Rule, Unit, rules_of
 from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
@@ -28,6 +28,7 @@ from alerting.service import Alerter
 from alerting.views import view_cache
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.window import Window
 from lagloss_server.net.outcome import Outcome, Sent
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow, SilenceRow
 from lagloss_server.store.store import Store
@@ -56,7 +57,7 @@ class Trouble:
         self.does()
         return Assessment((), {}, ())
 
-    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+    def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:

@@ -16,7 +16,7 @@ from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView, WaitingMessages
 from alerting.views.view_cache import ViewCache
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, RollupRow, TallyRow, WindowRow, table_of
@@ -115,7 +115,7 @@ def test_a_new_version_of_the_definition_has_its_own_measures(store: Store) -> N
         store_window(connection, document(pipeline.definition, NOW_S, lags_ms={"src.out": 7.0, "mid.in": 9.0}), NOW_S)
     assert readings.view(pipeline, NOW_S).windows.measured == ("p95", "p95 checkpoint mid.in")
     changed = applied(store, "lag: [{at: link=src->mid, target: 1s}]")
-    queue_time = Measure("p95", RulePlace("link", "src->mid"))
+    queue_time = Measure("p95", Place("link", "src->mid"))
     assert readings.view(changed, NOW_S).windows.read(queue_time).tolist() == [2.0]
 
 

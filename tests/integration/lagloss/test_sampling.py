@@ -27,6 +27,7 @@ from lagloss_server.queries.matrix import matrix
 from lagloss_server.queries.window_blocks import read_window
 from lagloss_server.store.store import Store
 from tests.support.closers import Driven, driven, wait_until
+from tests.support.window_documents import documents
 
 NODES = ("src", "snk")
 IDS = [f"order-{at}" for at in range(6_000)]
@@ -83,7 +84,7 @@ class Shop:
         return self.window()
 
     def window(self) -> dict[str, Any]:
-        (found,) = self.parts.store.windows(self.name, self.start_s, self.start_s + 60)
+        (found,) = documents(self.parts.store.windows(self.name, self.start_s, self.start_s + 60))
         return found
 
 

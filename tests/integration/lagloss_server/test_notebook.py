@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lagloss_server.errors import UnknownPipeline
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.notebook import read_windows
 from lagloss_server.store.store import Store
 from tests.support.stored_windows import Stored, days_ago

@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import pytest
@@ -15,12 +16,12 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.instances import read_endpoints
-from lagloss_server.model.window_result import WindowDocument, start_of
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.stack import ScenarioStack
 from tests.support.kafka_log import wait_for
 from tests.support.tap_histories import STAMPS
 from tests.support.tapped_pipelines import SETTLED_S, Tapped
+from tests.support.window_documents import documents, window_of
 
 COPIED = """
 apiVersion: lagloss/v1
@@ -99,11 +100,14 @@ def commit(tapped: Tapped, offset: int) -> None:
         consumer.close()
 
 
-def window_once(tapped: Tapped, start: int, condition: Callable[[WindowDocument], bool]) -> WindowDocument:
+def window_once(tapped: Tapped, start: int, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """Return the result of a window as soon as a condition holds."""
 
-    def found() -> WindowDocument | None:
-        windows = {start_of(each): each for each in tapped.store.windows(tapped.name, start, start + WINDOW_S)}
+    def found() -> dict[str, Any] | None:
+        windows = {
+            window_of(each).start_s: each
+            for each in documents(tapped.store.windows(tapped.name, start, start + WINDOW_S))
+        }
         window = windows.get(start)
         return window if window is not None and window["state"] != "open" and condition(window) else None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.model.window import Interval
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.measured import Measured
@@ -91,7 +92,7 @@ def by_window(records: Sequence[bytes]) -> dict[int, Counter[str]]:
 
 def beacons(measured: Measured) -> dict[str, tuple[int, int]]:
     """Return beacons and distinct messages at each checkpoint."""
-    return {each["name"]: (each["beacons"], each["distinct"]) for each in measured.window["checkpoints"]}
+    return {each.name: (each.beacons, each.distinct) for each in measured.window.checkpoints}
 
 
 def counts(records: Mapping[str, int]) -> tuple[int, int]:
@@ -172,7 +173,7 @@ def test_a_connector_that_is_killed_under_load_loses_exactly_what_the_windows_sa
         assert measured.ids["messages"] == hashes(sent[start])
         assert measured.lost_at == {"node archive": hashes(lost)}
         assert measured.ids["delivered"] == hashes(passed[start])
-        assert measured.window["lost"] == {"min": len(lost), "max": len(lost)}
+        assert measured.window.lost == Interval(len(lost), len(lost))
         assert beacons(measured) == {
             "shop.in": counts(sent[start]),
             "shop.out": counts(sent[start]),
@@ -205,7 +206,7 @@ def test_what_a_transactional_service_aborts_is_in_no_window(tapped: Tapped) -> 
     for start, measured in tapped.settled(sent).items():
         assert with_aborted[start].total() > passed[start].total()
         assert measured.ids["messages"] == measured.ids["delivered"] == hashes(sent[start])
-        assert measured.window["verdict"] == "ok"
+        assert measured.window.verdict == "ok"
         assert beacons(measured) == dict.fromkeys(
             ("shop.in", "shop.out", "copier.in", "copier.out"), (counts(sent[start]))
         )

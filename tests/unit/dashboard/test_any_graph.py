@@ -1,8 +1,6 @@
-"""Windows of pipelines with several sources and sides, through whatever reads a window's document."""
+"""Windows of pipelines with several sources and sides, through whatever reads a window's window."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from dashboard.queries.message_timeline import stays
 from lagloss_server.cli.windows_table import windows_table
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.rules import hops
 from lagloss_server.rules.live import live_result
 from lagloss_server.rules.quality import quality_rows
@@ -31,35 +30,32 @@ SHAPES = ("merged", "several_ways", "cut_chain", "cut_twice", "cut_beside", "cut
 PHENOMENA = frozenset({"lost_at_link", "lost_at_node", "filtered", "dead"})
 
 
-def closed(topology: str, seed: int) -> tuple[Definition, Graph, dict[str, Any], Rollup]:
+def closed(topology: str, seed: int) -> tuple[Definition, Graph, ListedWindow, Rollup]:
     world = build_world(Plan(topology, 12, 8, PHENOMENA, seed))
     closing = close_in_memory(world, START_S)
     definition = Definition.model_validate(world.definitions[0][1])
-    extra = {"state": "closed", "revision": 1, "closed_at": "2026-11-21T08:42:00Z", "history": False}
-    document = {**closing.result.document(), **extra}
-    return definition, Graph(definition), document, Rollup.of_window(document, closing.facts)
+    window = ListedWindow.of(closing.result, "closed", 1, "2026-11-21T08:42:00Z")
+    return definition, definition.graph, window, Rollup.of_window(window, closing.facts)
 
 
 @pytest.mark.parametrize("topology", SHAPES)
 def test_every_reader_of_windows_takes_those_of_any_graph(topology: str) -> None:
     for seed in range(6):
-        definition, graph, document, total = closed(topology, seed)
-        minute = buckets.of_window(document, graph)
+        definition, graph, window, total = closed(topology, seed)
+        minute = buckets.of_window(window, graph)
         assert minute.loss_ratio == buckets.of_rollup(total, START_S, 60, graph).loss_ratio
         for name in graph.sources:
-            narrowed, row = minute.from_source(name), next(r for r in document["sources"] if r["name"] == name)
-            assert (narrowed.messages, narrowed.delivered) == (row["messages"] or None, row["delivered"]) or not row[
-                "messages"
-            ]
-            assert total.from_source(name).messages == row["messages"]
-        path = hops.path_ms(hops.of_window(document, graph), graph)
+            narrowed, row = minute.from_source(name), next(r for r in window.sources if r.name == name)
+            assert (narrowed.messages, narrowed.delivered) == (row.messages or None, row.delivered) or not row.messages
+            assert total.from_source(name).messages == row.messages
+        path = hops.path_ms(hops.of_window(window, graph), graph)
         assert all(hop in hops.hops(graph) for hop in path)
-        assert {row.checkpoint for row in table_rows(document, graph)} >= {f"{node}.in" for node in graph.nodes}
-        assert windows_table([document]).row_count > len(graph.sources)
-        assert "lost for certain" in verdict_sentence(document, 0.01)
-        assert (sides(document) is None) == (len(graph.sides) == 1)
-        assert sources(document, definition.spec.sla) is not None
-        assert (destinations(document, definition.spec.sla) is None) == (len(graph.destinations) == 1)
+        assert {row.checkpoint for row in table_rows(window, graph)} >= {f"{node}.in" for node in graph.nodes}
+        assert windows_table([window]).row_count > len(graph.sources)
+        assert "lost for certain" in verdict_sentence(window, 0.01)
+        assert (sides(window) is None) == (len(graph.sides) == 1)
+        assert sources(window, definition.spec.sla) is not None
+        assert (destinations(window, definition.spec.sla) is None) == (len(graph.destinations) == 1)
         assert Rollup.unpack(total.pack()).document() == total.document()
         assert {row.stage.name for row in quality_rows(total, definition)} >= set(graph.steps)
         assert live_result(graph, START_S, []).document().get("sides", []) == [] or len(graph.sides) > 1
@@ -67,11 +63,11 @@ def test_every_reader_of_windows_takes_those_of_any_graph(topology: str) -> None
 
 @pytest.mark.parametrize("topology", SHAPES)
 def test_the_rules_of_alerting_read_windows_of_any_graph(topology: str) -> None:
-    definition, graph, document, _ = closed(topology, 1)
+    definition, graph, window, _ = closed(topology, 1)
     rules = rules_of(definition)
     watched = [name for rule in rules for name in rule.watches]
     reader = WindowReader.of(graph, [measure for rule in rules for measure in rule.reads], watched)
-    windows = reader.windows([reader.row(START_S, document)])
+    windows = reader.windows([reader.row(START_S, window)])
     assert len(windows) == 1
 
 

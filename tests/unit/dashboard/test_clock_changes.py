@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from dashboard.figures.burn_down import burn_down_figure
 from dashboard.pages.report.page import ReportIds, _navigated, elsewhere
 from dashboard.reports.model import BurnPoint
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.wording import hours
 from dashboard.request.links import Address
-from dashboard.request.span import asked_span
+from dashboard.request.shown_range import requested_range
 from dashboard.request.zones import Zone
 from tests.support.report_figures import report
 
@@ -32,11 +32,11 @@ BACK = at("2026-10-25T00:00Z")
 
 def test_dates_that_are_picked_reach_over_an_hour_that_comes_twice() -> None:
     here = Address("/", {"zone": "Europe/Berlin"})
-    twice = asked_span(here.between("2026-10-25 02:30:00", "2026-10-25 02:30:00").query, NOW_S)
+    twice = requested_range(here.between("2026-10-25 02:30:00", "2026-10-25 02:30:00").query, NOW_S)
     assert (twice.from_s, twice.to_s) == (BACK + 1_800, BACK + 5_400)
-    day = asked_span(here.between("2026-10-26 00:00:00", "2026-10-25 00:00:00").query, NOW_S)
+    day = requested_range(here.between("2026-10-26 00:00:00", "2026-10-25 00:00:00").query, NOW_S)
     assert day.length_s == 25 * 3_600
-    skipped = asked_span(here.between("2026-03-29 02:30:00", "2026-03-29 02:45:00").query, NOW_S)
+    skipped = requested_range(here.between("2026-03-29 02:30:00", "2026-03-29 02:45:00").query, NOW_S)
     assert (skipped.from_s, skipped.to_s) == (at("2026-03-29T01:30Z"), at("2026-03-29T01:45Z"))
 
 
@@ -75,7 +75,7 @@ def test_two_hours_of_one_name_are_told_apart() -> None:
 
 def test_the_burn_down_goes_only_forward_when_the_clocks_go_back() -> None:
     steps = [BurnPoint(BACK - 7_200 + 1_800 * at, ({"min": 0.5, "max": 1.0}, None)) for at in range(12)]
-    span = CalendarSpan(steps[0].at_s, steps[-1].at_s, "Europe/Berlin")
+    span = CalendarRange(steps[0].at_s, steps[-1].at_s, "Europe/Berlin")
     figure = burn_down_figure(replace(report(), span=span, burn_down=tuple(steps)))
     for line in figure.data:
         assert list(line.x) == sorted(set(line.x))

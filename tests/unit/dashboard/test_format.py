@@ -8,8 +8,8 @@ from dashboard import format as words
 from dashboard.pages.window.table import ANY_OUT, table_rows
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.graph import Graph
-from tests.support.window_documents import chain, clicks, document
+from lagloss_server.model.window import Interval
+from tests.support.window_documents import chain, clicks, document, window_of
 
 START = 1_795_250_400
 TALK = """
@@ -27,7 +27,7 @@ spec:
 
 def test_the_verdict_sentence_says_how_many_and_where() -> None:
     window = document(chain(), START, verdict="loss", messages=10, lost={"src->mid": (2, 2), "mid": (1, 3)}, pending=1)
-    assert words.verdict_sentence(window, 0.01) == (
+    assert words.verdict_sentence(window_of(window), 0.01) == (
         "3 of 10 messages (30 %) lost for certain, above the target of 1 %: 2 on link src → mid, 1 at node mid. "
         "2 more perhaps: 2 at node mid. 1 pending: late, not lost."
     )
@@ -37,7 +37,7 @@ def test_the_verdict_sentence_says_how_many_and_where() -> None:
     ("verdict", "word"), [(None, "Not closed yet"), ("idle", "No messages"), ("unknown", "enough")]
 )
 def test_every_other_verdict_has_its_own_sentence(verdict: str | None, word: str) -> None:
-    assert word in words.verdict_sentence(document(chain(), START, verdict=verdict), 0.01)
+    assert word in words.verdict_sentence(window_of(document(chain(), START, verdict=verdict)), 0.01)
 
 
 def test_reasons_are_told_in_words() -> None:
@@ -56,10 +56,10 @@ def test_the_talks_table() -> None:
         counts={"a.in": 10, "b.in": 9, "c.in": 7, "d.in": 5},
         lost={"a->b": (1, 1), "b": (1, 1), "b->c": (1, 1), "c": (2, 2)},
     )
-    rows = {row.checkpoint: row for row in table_rows(window, Graph(talk))}
+    rows = {row.checkpoint: row for row in table_rows(window_of(window), talk.graph)}
     ins = [rows[f"{node}.in"] for node in "abcd"]
     assert [row.count for row in ins] == [10, 9, 7, 5]
-    assert [row.lost and row.lost["max"] for row in ins] == [0, 1, 2, 2]
+    assert [row.lost and row.lost.max for row in ins] == [0, 1, 2, 2]
     assert fmt.count_interval(window["lost"]) == "5"
     assert fmt.percent_interval(window["loss_ratio"]) == "50 %"
 
@@ -71,16 +71,16 @@ def test_what_a_router_and_a_sink_lose_stands_in_rows_of_their_own() -> None:
         verdict="loss",
         lost={"event-router": (4, 4), "conn-ga": (2, 3), "event-router->conn-fb": (1, 1)},
     )
-    rows = {row.checkpoint: row.lost for row in table_rows(window, Graph(clicks()))}
-    assert rows[f"event-router{ANY_OUT}"] == {"min": 4, "max": 4}
-    assert rows["conn-ga.out"] == {"min": 2, "max": 3}
-    assert rows["conn-fb.in"] == {"min": 1, "max": 1}
-    assert rows["conn-ga.in"] == {"min": 0, "max": 0}
-    assert sum(lost["max"] for lost in rows.values() if lost) == window["lost"]["max"]
+    rows = {row.checkpoint: row.lost for row in table_rows(window_of(window), clicks().graph)}
+    assert rows[f"event-router{ANY_OUT}"] == Interval(4, 4)
+    assert rows["conn-ga.out"] == Interval(2, 3)
+    assert rows["conn-fb.in"] == Interval(1, 1)
+    assert rows["conn-ga.in"] == Interval(0, 0)
+    assert sum(lost.max for lost in rows.values() if lost) == window["lost"]["max"]
 
 
 def test_an_open_window_has_live_counts_and_no_losses() -> None:
     window = document(chain(), START, verdict=None, counts={"src.in": 7})
-    rows = {row.checkpoint: row for row in table_rows(window, Graph(chain()))}
+    rows = {row.checkpoint: row for row in table_rows(window_of(window), chain().graph)}
     assert (rows["src.in"].count, rows["src.in"].lost) == (7, None)
     assert rows["mid.in"].count is None

@@ -8,16 +8,15 @@ import pandas as pd
 import pytest
 
 from lagloss_server.errors import BadTime, NotebookMissing
-from lagloss_server.model.window_result import contract_document
 from lagloss_server.notebook import read_windows, windows_frame
-from tests.support.window_documents import clicks, document
+from tests.support.window_documents import clicks, document, window_of
 
 START_S = 1_795_250_400
 REASONS = {"conn-ga": {"dead": {"unreadable": 3}, "filtered": {}}, "conn-fb": {"filtered": {"no consent": 20}}}
 COUNTS = {"conn-ga.in": 60, "conn-ga.dead": 5, "conn-fb.filtered": 20}
 LAGS = {"conn-ga.out": 40.0, "conn-fb.out": 90.0}
 WINDOWS = [
-    contract_document(
+    window_of(
         document(
             clicks(),
             START_S + 60 * at,

@@ -30,7 +30,7 @@ from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.message_ids import escape_id
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.recompute import recompute
 from lagloss_server.queries.difference import difference
 from lagloss_server.queries.named_messages import read_kept
@@ -44,6 +44,7 @@ from tests.oracle.by_hand import worked_case
 from tests.oracle.plan import START_MS, START_S
 from tests.oracle.worlds import make_world
 from tests.support.closers import Driven, driven, wait_until
+from tests.support.window_documents import documents
 from tests.support.worlds_in_kafka import put_world
 
 NODES = ("src", "mid", "snk")
@@ -64,7 +65,9 @@ def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
     with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports) as parts:
         parts.follow_all()
         parts.closer.close_windows([(name, start_s)], world.now_ms)
-    (found,) = [window for window in store.windows(name, start_s, start_s + 60) if window["state"] == "closed"]
+    (found,) = [
+        window for window in documents(store.windows(name, start_s, start_s + 60)) if window["state"] == "closed"
+    ]
     expected = oracle.judge(world, start_s)
     for document in (found, expected):
         document["checkpoints"].sort(key=lambda checkpoint: checkpoint["name"])
@@ -105,7 +108,7 @@ class Chain:
         return self.parts.closer.close_windows([(self.name, self.start_s + 60 * at) for at in windows], now_ms)
 
     def window(self, at: int = 0) -> dict[str, Any]:
-        (found,) = self.store.windows(self.name, self.start_s + 60 * at, self.start_s + 60 * at + 60)
+        (found,) = documents(self.store.windows(self.name, self.start_s + 60 * at, self.start_s + 60 * at + 60))
         return found
 
 
@@ -202,9 +205,9 @@ def test_late_beacons_restate_the_window_and_keep_the_earlier_result(chain: Chai
     chain.close(0)
     window = chain.window()
     assert (window["revision"], window["verdict"], window["lost"]["max"]) == (2, "ok", 0)
-    assert [(old["revision"], old["verdict"]) for old in chain.store.revisions(chain.name, chain.start_s)] == [
-        (1, "loss")
-    ]
+    assert [
+        (old["revision"], old["verdict"]) for old in documents(chain.store.revisions(chain.name, chain.start_s))
+    ] == [(1, "loss")]
     assert chain.store.missing(chain.name, chain.start_s) == []
 
 
@@ -247,7 +250,10 @@ def test_a_backlog_of_one_pipeline_delays_no_window_of_another(chain: Chain, mon
     chain.parts.follow_all()
     now_ms = int(time.time() * 1000) + SETTLE_MS
     assert chain.parts.closer.tick(now_ms, now_ms)
-    states = [chain.store.windows(name, chain.start_s, chain.start_s + 60)[0]["state"] for name in (chain.name, other)]
+    states = [
+        documents(chain.store.windows(name, chain.start_s, chain.start_s + 60))[0]["state"]
+        for name in (chain.name, other)
+    ]
     assert states == ["closed", "closed"]
 
 
@@ -353,7 +359,9 @@ def test_bad_records_are_counted_by_reason_and_spoil_nothing(
         parts.closer.close_windows([("clicks", START_S)], world.now_ms)
     with store.engine.connect() as connection:
         assert quarantine.counts(connection) == {(placed.beacons, reason): 1 for reason in bad}
-    (window,) = [found for found in store.windows("clicks", START_S, START_S + 60) if found["state"] == "closed"]
+    (window,) = [
+        found for found in documents(store.windows("clicks", START_S, START_S + 60)) if found["state"] == "closed"
+    ]
     assert (window["messages"], window["delivered"], window["filtered"]) == (10, 6, 1)
     # the block without a lag was mid's: what only mid's beacons would tell is no longer certain
     assert window["lost"] == {"min": 1, "max": 3}
@@ -517,7 +525,7 @@ def test_what_no_closing_wants_any_more_is_no_longer_set_aside(
             connection.execute(update(tables.WindowRow).values(state="sealed"))
     now_ms = int(time.time() * 1000) + RETRY_MS
     chain.parts.closer.tick(now_ms, now_ms)
-    assert "failed" in chain.store.windows(chain.name, chain.start_s, chain.start_s + 60)[0]["reasons"]
+    assert "failed" in documents(chain.store.windows(chain.name, chain.start_s, chain.start_s + 60))[0]["reasons"]
     assert chain.parts.failures.names() == []
     assert chain.parts.another().failures.names() == []
 
@@ -537,7 +545,7 @@ def test_a_pipeline_whose_windows_all_fail_delays_no_other(chain: Chain, monkeyp
     break_closing(monkeypatch, lambda name, _: name == chain.name)
     now_ms = int(time.time() * 1000) + SETTLE_MS
     assert chain.parts.closer.tick(now_ms, now_ms)
-    states = [chain.store.windows(name, chain.start_s, chain.start_s + 60)[0]["state"] for name in others]
+    states = [documents(chain.store.windows(name, chain.start_s, chain.start_s + 60))[0]["state"] for name in others]
     assert states == ["closed", "closed"]
     assert 0 < chain.parts.failures.counts()["window"] < 4  # it had no more time
     wait_until(lambda: not chain.parts.closer.tick(now_ms, now_ms), what="for the others to be set aside")

@@ -30,6 +30,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
 from tests.support.closers import Driven, driven, wait_until
+from tests.support.window_documents import documents
 
 PARTITIONS = 8
 FILLER = 200_000
@@ -110,7 +111,7 @@ class Tenants:
         now_ms = int(time.time() * 1000) + SETTLE_MS
         self.parts.closer.tick(now_ms, now_ms)
         start_s = self.start_s + 60 * window
-        found = self.parts.store.windows(pipeline, start_s, start_s + 60)
+        found = documents(self.parts.store.windows(pipeline, start_s, start_s + 60))
         return next((window for window in found if window["state"] == "closed"), None)
 
     @property

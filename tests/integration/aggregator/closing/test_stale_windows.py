@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from aggregator.closing.staleness import restate_later
 from aggregator.closing.window_store import Closing, commit
 from lagloss_server.store.store import Store
@@ -14,7 +16,7 @@ START_S = days_ago(1)
 
 def stale(minute: int, stale_ms: float) -> Closing:
     found = closing(START_S + 60 * minute, 10, 0, 1, 3, 0)
-    return replace(found, result=replace(found.result, staleness_ms={"snk.out": stale_ms}))
+    return replace(found, result=structs.replace(found.result, staleness_ms={"snk.out": stale_ms}))
 
 
 def test_windows_are_judged_again_where_they_are_stale(store: Store) -> None:

@@ -34,7 +34,7 @@ from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
-from tests.support.window_documents import store_missing
+from tests.support.window_documents import documents, store_missing
 
 DAY_MS = DAY_S * 1000
 
@@ -98,7 +98,7 @@ def test_a_pruned_hour_keeps_its_rollup_even_if_a_window_comes_back_to_it(pruned
         pruned.close(hour + 60 * at, lost=1)
     pruned.roll_up()
     pruned.retention.round(NOW_MS)
-    assert pruned.store.windows("chain", hour, hour + 3_600) == []
+    assert documents(pruned.store.windows("chain", hour, hour + 3_600)) == []
     pruned.close(hour + 120, messages=7)
     pruned.close(days_ago(20))
     pruned.roll_up()
@@ -143,7 +143,10 @@ def test_tallies_stay_while_a_window_of_their_day_is_not_closed_or_has_changed(p
     pruned.seal(second)
     pruned.retention.round(NOW_MS)
     assert pruned.days(TALLY) == []
-    assert [window["state"] for window in pruned.store.windows("chain", first, first + 120)] == ["sealed", "sealed"]
+    assert [window["state"] for window in documents(pruned.store.windows("chain", first, first + 120))] == [
+        "sealed",
+        "sealed",
+    ]
 
 
 def test_tallies_of_a_pipeline_without_definition_stay_as_long_as_their_blocks(pruned: Pruned) -> None:
@@ -162,7 +165,7 @@ def test_windows_of_a_deleted_pipeline_hold_no_day_back(pruned: Pruned) -> None:
     pruned.store.delete("chain")
     pruned.retention.round(NOW_MS)
     assert pruned.days(TALLY) == []
-    assert [window["state"] for window in pruned.store.windows("chain", dirty, dirty + 60)] == ["sealed"]
+    assert [window["state"] for window in documents(pruned.store.windows("chain", dirty, dirty + 60))] == ["sealed"]
 
 
 def test_tallies_go_in_order_so_that_later_ones_can_tell_of_older_windows(pruned: Pruned) -> None:

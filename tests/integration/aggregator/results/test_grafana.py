@@ -24,14 +24,14 @@ from alerting.metrics import AlertingMetrics
 from deploy.grafana.build import FOLDER, dashboards
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.error_budget import Budget
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan
 from tests.fakes.prometheus import Prometheus, run_prometheus
 from tests.support.kafka_log import wait_for
-from tests.support.window_documents import clicks, document
+from tests.support.window_documents import clicks, document, window_of
 
 RULES = Path(__file__).parents[4] / "deploy" / "prometheus" / "rules.yaml"
 LAGS = {
@@ -72,7 +72,9 @@ def result() -> PipelineResult:
     window["nodes"] = [{**node, "process_duration_ms": lags} for node in window["nodes"]]
     gone = {"due": 900, "delivered": 820, "filtered": 0, "dead": 0, "pending": 0, "lost": {"min": 70, "max": 80}}
     window["destinations"] = [{"name": "conn-ga", **gone, "on_time_share": 0.9, "e2e_lag_ms": lags}]
-    return PipelineResult(window, {"loss": Budget(100, Interval(20, 40)), "on-time": None}, clicks().spec.sla)
+    return PipelineResult(
+        window_of(window), {"loss": Budget(100, Interval(20, 40)), "on-time": None}, clicks().spec.sla
+    )
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from aggregator.results.metrics import RESULTS, PipelineResult
 from aggregator.results.otlp import pushing
 from tests.support.kafka_log import wait_for
-from tests.support.window_documents import chain, document
+from tests.support.window_documents import chain, document, window_of
 
 
 class Receiver:
@@ -64,7 +64,7 @@ def test_what_prometheus_reads_is_pushed_and_a_revision_replaces_it(receiver: Re
 
     def read() -> dict[str, PipelineResult]:
         window = document(chain(), 60, verdict="loss", lost={"mid": (lost[0], lost[0])}, lags_ms={"snk.out": 500.0})
-        return {"chain": PipelineResult(window, {}, chain().spec.sla)}
+        return {"chain": PipelineResult(window_of(window), {}, chain().spec.sla)}
 
     def value(name: str, **labels: str) -> float | None:
         return receiver.points.get((name, frozenset({"pipeline": "chain", **labels}.items())))

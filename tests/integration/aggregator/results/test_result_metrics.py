@@ -16,12 +16,11 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.results import newest
 from aggregator.results.metrics import RESULTS, PipelineResult
 from aggregator.results.newest import ResultMetrics, read_newest
-from lagloss_server.model.window_result import start_of
 from lagloss_server.net.exposition import exposed
 from lagloss_server.store.store import Store
 from tests.fakes.prometheus import complaints
 from tests.support.stored_windows import NOW_MS, Stored, days_ago
-from tests.support.window_documents import chain, clicks, document
+from tests.support.window_documents import chain, clicks, document, window_of
 
 DOCS = Path(__file__).parents[4] / "docs" / "metrics.md"
 
@@ -62,12 +61,12 @@ def test_the_newest_closed_window_is_shown_and_a_revision_replaces_it(store: Sto
 def test_every_sample_is_what_the_document_says() -> None:
     lags = {"src.in": 10.0, "src.out": 20.0, "mid.in": 50.0, "mid.out": 90.0, "snk.in": 95.0, "snk.out": 120.0}
     window = document(chain(), 60, lags_ms=lags, lost={"mid": (2, 5), "src->mid": (1, 1)}, pending=4)
-    registry = shown({"chain": PipelineResult(window, {}, chain().spec.sla)})
+    registry = shown({"chain": PipelineResult(window_of(window), {}, chain().spec.sla)})
 
     def value(name: str, **labels: str) -> float | None:
         return registry.get_sample_value(name, {"pipeline": "chain", **labels})
 
-    assert value("lagloss_window_start_timestamp_seconds") == start_of(window)
+    assert value("lagloss_window_start_timestamp_seconds") == window_of(window).start_s
     assert value("lagloss_window_pending_messages") == 4
     assert value("lagloss_sla_lag_target_seconds", percentile="p95") == 5
     assert value("lagloss_window_e2e_lag_seconds", percentile="p95") == 0.12
@@ -83,7 +82,7 @@ def test_every_sample_is_what_the_document_says() -> None:
 def test_promtool_and_a_parser_of_openmetrics_have_no_complaint() -> None:
     metrics = AggregatorMetrics()
     window = document(clicks(), 60, lags_ms={"conn-ga.out": 900.0}, lost={"conn-ga": (1, 2)})
-    with metrics.showing(lambda: {"clicks": PipelineResult(window, {"loss": None}, clicks().spec.sla)}):
+    with metrics.showing(lambda: {"clicks": PipelineResult(window_of(window), {"loss": None}, clicks().spec.sla)}):
         text, _ = exposed(metrics.registry)
         assert b"lagloss_link_lost_messages" in text
         assert complaints(text.decode()) == ""
@@ -95,7 +94,9 @@ def test_promtool_and_a_parser_of_openmetrics_have_no_complaint() -> None:
 
 def test_a_pipeline_too_many_has_the_series_of_pipelines_only(monkeypatch: pytest.MonkeyPatch) -> None:
     def of(name: str) -> PipelineResult:
-        return PipelineResult({**document(chain(), 60, lost={"mid": (1, 1)}), "pipeline": name}, {}, chain().spec.sla)
+        return PipelineResult(
+            window_of({**document(chain(), 60, lost={"mid": (1, 1)}), "pipeline": name}), {}, chain().spec.sla
+        )
 
     monkeypatch.setattr(newest, "MAX_SERIES", 60)
     registry = shown({"a": of("a"), "b": of("b")})

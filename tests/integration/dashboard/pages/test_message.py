@@ -16,7 +16,7 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import hash_id
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.logged_blocks import Logged

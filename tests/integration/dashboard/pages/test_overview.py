@@ -18,7 +18,7 @@ from dashboard.queries.condition import read_freshness, read_freshness_of
 from dashboard.queries.overview import Overview, detailed, read_overview
 from dashboard.queries.pipeline_status import PipelineStatus, State
 from dashboard.reports.making import make_report
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
@@ -157,7 +157,7 @@ def test_budgets_are_what_a_report_of_the_same_days_says(store: Store) -> None:
             store_window(connection, document(defined("even"), start_s), start_s, notify=False)
     budgets = {one.pipeline: one.budgets for one in read_overview(store, now_s).standings}
     ends_s = (int(now_s) // DAY_S + 1) * DAY_S
-    span = CalendarSpan(ends_s - 30 * DAY_S, ends_s, "UTC")
+    span = CalendarRange(ends_s - 30 * DAY_S, ends_s, "UTC")
     for name in ("strict", "even"):
         made = make_report(store, name, span, now_s)
         for one, burnt_down_to in zip(made.whole.attainments, made.burn_down[-1].left, strict=True):

@@ -18,8 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete, insert
 
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
@@ -378,7 +377,7 @@ def test_each_node_has_a_row_of_its_own(url: str, browser: Browser) -> None:
         rows = page.locator("#pipeline-nodes .annotation", has_text="lag in (dotted)")
         expect(rows).to_have_count(0)
         page.locator("#pipeline-nodes").scroll_into_view_if_needed()  # drawn only when a reader comes near
-        expect(rows).to_have_count(len(Graph(clicks()).nodes))
+        expect(rows).to_have_count(len(clicks().graph.nodes))
         expect(page.locator("#pipeline-nodes-caption")).to_contain_text(
             "distributions are known where beacons were read"
         )

@@ -18,8 +18,7 @@ from sqlalchemy import update
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
 from lagloss.wire.traces import TraceContext
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.difference import difference
 from lagloss_server.rules.facts import Pattern, WindowFacts
@@ -28,7 +27,7 @@ from lagloss_server.store.store import Store
 from lagloss_server.trace_links import TraceLinks
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.logged_blocks import Logged
-from tests.support.window_documents import chain, document, store_missing, store_window
+from tests.support.window_documents import chain, document, result_of, store_missing, store_window, window_of
 
 EVIL = "<img src=x onerror=alert(1)>"
 FORMULA = "=1+1"
@@ -93,7 +92,7 @@ def store(module_database_url: str, kafka_bootstrap: str) -> Iterator[Store]:
 
 def patterns() -> WindowFacts:
     """What the closer would keep of the closed minute."""
-    bit = Graph(chain()).bit
+    bit = chain().graph.bit
     masks = Counter(sum(1 << bit[point] for point, ids in SEEN.items() if name in ids) for name in IDS)
     return WindowFacts(
         patterns=tuple(Pattern(mask, count) for mask, count in masks.items()),
@@ -117,7 +116,6 @@ def write_windows(store: Store) -> None:
             store_missing(connection, "chain", start_s, name, **lost)
         for revision, pending in ((1, 3), (2, 1)):
             before = document(chain(), closed(), verdict="unknown", messages=10, pending=pending)
-            kept = {key: value for key, value in before.items() if key not in ("state", "revision", "closed_at")}
             connection.execute(
                 tables.table_of(tables.WindowRevisionRow)
                 .insert()
@@ -126,7 +124,7 @@ def write_windows(store: Store) -> None:
                     window_start=closed(),
                     revision=revision,
                     closed_at=1_000 * (closed() + 121 + revision),
-                    document=kept,
+                    document=result_of(window_of(before)),
                 )
             )
         silent = {"seq": 1, "started_at": 0, "sent_at": 0, "appended_at": 1_000 * (closed() + 30), "final_through": 0}

@@ -13,7 +13,7 @@ from sqlalchemy import delete
 from aggregator.consumer_lag.rows import keep
 from aggregator.node_groups import NodeGroup, PartitionLag
 from dashboard.queries.consumer_lag import ConsumerLag, LagNow, Of, read_consumer_lag, read_lag_now
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
@@ -48,7 +48,7 @@ def fill(store: Store, rounds: list[Round]) -> None:
 
 
 def read(store: Store, from_s: int, to_s: int, by: Any = "node") -> ConsumerLag:
-    return read_consumer_lag(store, store.pipeline("chain"), Span(from_s, to_s), by)
+    return read_consumer_lag(store, store.pipeline("chain"), ShownRange(from_s, to_s), by)
 
 
 def values(found: ConsumerLag) -> dict[tuple[Of, int], tuple[int | None, ...]]:

@@ -21,7 +21,7 @@ from dashboard.queries.annotations import MAX_INCIDENTS, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition
 from dashboard.queries.panels import read_panels
 from dashboard.queries.series import MAX_BUCKETS, Series, bucket_s, read_series
-from dashboard.request.span import MAX_SPAN_S, Span
+from dashboard.request.shown_range import MAX_SPAN_S, ShownRange
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
@@ -31,7 +31,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
 from lagloss_server.store.store import Store
 from tests.support.incident_rows import store_incident
-from tests.support.window_documents import CHAIN, chain, document, facts, store_window
+from tests.support.window_documents import CHAIN, chain, document, facts, store_window, window_of
 
 MIDNIGHT = 1_795_219_200
 HOUR = 3_600
@@ -88,7 +88,7 @@ def fill(store: Store, minutes: list[int], *, roll_up: bool = True) -> dict[int,
 
 
 def read(store: Store, from_s: int, to_s: int, now_s: float = NOW) -> Series:
-    return read_series(store, store.pipeline("chain"), Span(from_s, to_s), now_s)
+    return read_series(store, store.pipeline("chain"), ShownRange(from_s, to_s), now_s)
 
 
 def oracle(windows: dict[int, dict[str, Any]], from_s: int, to_s: int) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def agrees(bucket: Any, wanted: dict[str, Any]) -> None:
 
 @given(st.integers(1, MAX_SPAN_S // 60), st.integers(0, 30_000_000))
 def test_a_span_has_at_most_1_440_buckets_of_the_shortest_length_that_allows_it(minutes: int, at: int) -> None:
-    span = Span(60 * at, 60 * (at + minutes))
+    span = ShownRange(60 * at, 60 * (at + minutes))
     length_s = bucket_s(span)
     touched = len({start // length_s for start in range(span.from_s, span.to_s, 60)}) if minutes < 100_000 else 0
     assert length_s in (60, HOUR, DAY)
@@ -193,7 +193,7 @@ def test_a_window_that_was_revised_and_a_roll_up_computed_anew_are_read_again(st
     assert read(store, MIDNIGHT, MIDNIGHT + 60).buckets[0].messages == 77
     assert read(store, MIDNIGHT, MIDNIGHT + 2 * DAY).buckets[0].messages == 1_000
     with store.engine.begin() as connection:
-        anew = Rollup.of_window(revised, facts(revised))
+        anew = Rollup.of_window(window_of(revised), facts(revised))
         connection.execute(
             tables.table_of(tables.RollupRow).update().values(computed_at=NOW * 2_000, packed=anew.pack())
         )
@@ -204,7 +204,7 @@ def test_nothing_is_told_of_a_span_without_windows_and_of_a_pipeline_that_is_not
     empty = read(store, MIDNIGHT, MIDNIGHT + DAY)
     assert (empty.buckets, empty.total) == ((), None)
     with pytest.raises(UnknownPipeline):
-        read_panels(store, "nobody", Span(MIDNIGHT, MIDNIGHT + 60), NOW)
+        read_panels(store, "nobody", ShownRange(MIDNIGHT, MIDNIGHT + 60), NOW)
 
 
 def test_open_minutes_are_told_by_their_tallies(store: Store) -> None:
@@ -243,7 +243,7 @@ def test_what_happened_in_a_span_is_told_and_nothing_else(store: Store) -> None:
                     appended_at=newest, labels={"version": version} if version else {},
                 )
             )  # fmt: skip
-    found = read_happenings(store, "chain", Span(MIDNIGHT, MIDNIGHT + 2 * HOUR))
+    found = read_happenings(store, "chain", ShownRange(MIDNIGHT, MIDNIGHT + 2 * HOUR))
     assert [incident.id for incident in found.incidents] == [within]
     assert [(deploy.text, deploy.kind) for deploy in found.deploys] == [
         ("version 1 of the definition applied", "definition"),
@@ -254,11 +254,11 @@ def test_what_happened_in_a_span_is_told_and_nothing_else(store: Store) -> None:
         ("version 2 of mid: a process started", "version"),
         ("mid scaled in: 5 → 4 processes", "scale-in"),
     ]
-    later = read_happenings(store, "chain", Span(MIDNIGHT + 75 * 60, MIDNIGHT + 2 * HOUR))
+    later = read_happenings(store, "chain", ShownRange(MIDNIGHT + 75 * 60, MIDNIGHT + 2 * HOUR))
     assert [deploy.text for deploy in later.deploys] == ["mid scaled in: 5 → 4 processes"], (
         "counted from before the span"
     )
-    assert read_happenings(store, "chain", Span(MIDNIGHT + 2 * HOUR, MIDNIGHT + 3 * HOUR)).incidents == ()
+    assert read_happenings(store, "chain", ShownRange(MIDNIGHT + 2 * HOUR, MIDNIGHT + 3 * HOUR)).incidents == ()
 
 
 def test_of_many_incidents_the_critical_and_then_the_newest_are_told_and_the_rest_is_counted(store: Store) -> None:
@@ -272,14 +272,14 @@ def test_of_many_incidents_the_critical_and_then_the_newest_are_told_and_the_res
             )
             for minute in range(MAX_INCIDENTS + 10)
         }
-    found = read_happenings(store, "chain", Span(MIDNIGHT, MIDNIGHT + 4 * HOUR))
+    found = read_happenings(store, "chain", ShownRange(MIDNIGHT, MIDNIGHT + 4 * HOUR))
     told = {incident.id for incident in found.incidents}
     assert (len(told), found.more_incidents, found.document()["more_incidents"]) == (MAX_INCIDENTS, 10, 10)
     left_out = {minute for minute, id_ in by_minute.items() if id_ not in told}
     assert left_out == set(range(1, 10)) | {11}
     starts = [incident.first_window_s for incident in found.incidents]
     assert starts == sorted(starts)
-    few = read_happenings(store, "chain", Span(MIDNIGHT, MIDNIGHT + HOUR))
+    few = read_happenings(store, "chain", ShownRange(MIDNIGHT, MIDNIGHT + HOUR))
     assert (len(few.incidents), few.more_incidents) == (3, 0)  # their first windows are three minutes before
 
 
@@ -290,8 +290,8 @@ def test_the_panels_know_what_was_promised_when(database_url: str) -> None:
         store.apply(stricter, now_ms=(MIDNIGHT + HOUR + 1) * 1_000)
         with store.engine.begin() as connection:
             store_window(connection, document(chain(), MIDNIGHT + HOUR), MIDNIGHT + HOUR, notify=False)
-        found = read_panels(store, "chain", Span(MIDNIGHT, MIDNIGHT + 2 * HOUR), NOW)
-        assert [(term.from_s - MIDNIGHT, term.sla.loss.max) for term in found.terms.parts] == [
+        found = read_panels(store, "chain", ShownRange(MIDNIGHT, MIDNIGHT + 2 * HOUR), NOW)
+        assert [(period.from_s - MIDNIGHT, period.sla.loss.max) for period in found.sla_periods.parts] == [
             (0, 0.01),
             (HOUR + 60, 0.001),
         ]

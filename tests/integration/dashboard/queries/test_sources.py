@@ -12,9 +12,10 @@ from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
 from dashboard.queries.panels import read_panels
 from dashboard.reports.making import make_report
-from dashboard.reports.ranges import CalendarSpan
-from dashboard.request.span import Span
+from dashboard.reports.ranges import CalendarRange
+from dashboard.request.shown_range import ShownRange
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window import LossRatio
 from lagloss_server.store.store import Store
 from tests.support.window_documents import document, store_window
 
@@ -65,24 +66,24 @@ def store(module_database_url: str) -> Iterator[Store]:
 
 
 def test_the_minutes_of_a_source_have_its_messages_and_no_others(store: Store) -> None:
-    span = Span(MIDNIGHT, MIDNIGHT + 2 * HOUR)
+    span = ShownRange(MIDNIGHT, MIDNIGHT + 2 * HOUR)
     panels = read_panels(store, "merged", span, MIDNIGHT + 2 * HOUR).from_source("app")
     assert {bucket.messages for bucket in panels.series.buckets} == {100}
     assert sum(bucket.lost.max for bucket in panels.series.buckets if bucket.lost) == 36
     assert panels.series.total is not None
     assert (panels.series.total.messages, panels.series.total.loss_ratio) == (12_000, (0.003, 0.003))
     assert panels.newest is not None
-    assert (panels.newest["messages"], panels.newest["loss_ratio"]) == (100, {"min": 0.0, "max": 0.0})
+    assert (panels.newest.messages, panels.newest.loss_ratio) == (100, LossRatio(0.0, 0.0))
 
 
 def test_the_hours_of_a_source_are_what_its_minutes_come_to(store: Store) -> None:
-    span = Span(MIDNIGHT - 10 * DAY, MIDNIGHT + 2 * HOUR)
+    span = ShownRange(MIDNIGHT - 10 * DAY, MIDNIGHT + 2 * HOUR)
     series = read_panels(store, "merged", span, MIDNIGHT + 2 * HOUR).series.from_source("app")
     assert [(bucket.messages, bucket.loss_ratio) for bucket in series.buckets] == [(6_000, (0.003, 0.003))] * 2
 
 
 def test_the_report_of_a_source_is_judged_by_its_messages_where_that_of_all_is_not(store: Store) -> None:
-    span, now_s = CalendarSpan(MIDNIGHT, MIDNIGHT + 2 * HOUR, "UTC"), MIDNIGHT + 3 * HOUR
+    span, now_s = CalendarRange(MIDNIGHT, MIDNIGHT + 2 * HOUR, "UTC"), MIDNIGHT + 3 * HOUR
     whole, app = make_report(store, "merged", span, now_s), make_report(store, "merged", span, now_s, "app")
     assert (whole.whole.total.messages, app.whole.total.messages) == (120_000, 12_000)
     assert [there.whole.total.messages for there in whole.sources] == [108_000, 12_000]

@@ -15,7 +15,6 @@ from dashboard.queries.window_cache import LoggedWindows
 from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
 from lagloss_server.errors import WindowTooLarge
-from lagloss_server.model.graph import Graph
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import Store
 from tests.support.dashboards import until
@@ -45,7 +44,7 @@ class Reading:
         assert self.may_end.wait(20)
         if self._error is not None:
             raise self._error
-        return WindowBlocks(Graph(chain()), START_S, {}, SAMPLE_ALL)
+        return WindowBlocks(chain().graph, START_S, {}, SAMPLE_ALL)
 
 
 @pytest.fixture

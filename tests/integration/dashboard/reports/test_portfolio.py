@@ -17,14 +17,14 @@ from typer.testing import CliRunner
 from dashboard.access.scoped_store import ScopedStore
 from dashboard.reports import make_portfolio, make_report
 from dashboard.reports.cli import app as report_app
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.schedule.file import ReportSpec
 from dashboard.reports.schedule.producer import Producer
 from lagloss.errors import LaglossError
 from lagloss_server.cli.main import app as lagloss_app
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.matchers import parse_matchers
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident
@@ -48,23 +48,23 @@ def fill(store: Store, name: str, to_s: int, lost: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def world(module_database_url: str) -> Iterator[tuple[Store, CalendarSpan]]:
+def world(module_database_url: str) -> Iterator[tuple[Store, CalendarRange]]:
     store, to_s = Store(module_database_url), int(time.time()) // HOUR_S * HOUR_S - HOUR_S
     for name, lost in zip(NAMES, (0, 50, 5), strict=True):
         fill(store, name, to_s, lost)
     with store.engine.begin() as connection:
         store_incident(connection, pipeline=OURS)
-    yield store, CalendarSpan(to_s - HOUR_S, to_s, "UTC")
+    yield store, CalendarRange(to_s - HOUR_S, to_s, "UTC")
     store.close()
 
 
 @pytest.fixture(scope="module")
-def url(world: tuple[Store, CalendarSpan], module_database_url: str) -> Iterator[str]:
+def url(world: tuple[Store, CalendarRange], module_database_url: str) -> Iterator[str]:
     with serving(module_database_url) as url:
         yield url
 
 
-def test_figures_are_those_of_each_pipelines_report_worst_first(world: tuple[Store, CalendarSpan]) -> None:
+def test_figures_are_those_of_each_pipelines_report_worst_first(world: tuple[Store, CalendarRange]) -> None:
     store, span = world
     now_s = time.time()
     made = make_portfolio(store, (), span, now_s)
@@ -90,7 +90,7 @@ def counted(store: Store) -> Iterator[list[str]]:
     event.remove(store.engine, "before_cursor_execute", note)
 
 
-def test_it_takes_as_many_statements_for_many_pipelines_as_for_one(world: tuple[Store, CalendarSpan]) -> None:
+def test_it_takes_as_many_statements_for_many_pipelines_as_for_one(world: tuple[Store, CalendarRange]) -> None:
     store, span = world
     took = []
     for match in ("pipeline=red-stock", "pipeline=~.*"):
@@ -100,14 +100,14 @@ def test_it_takes_as_many_statements_for_many_pipelines_as_for_one(world: tuple[
     assert took[0] == took[1]
 
 
-def test_a_member_sees_their_own_pipelines_whatever_they_ask_for(world: tuple[Store, CalendarSpan]) -> None:
+def test_a_member_sees_their_own_pipelines_whatever_they_ask_for(world: tuple[Store, CalendarRange]) -> None:
     store, span = world
     for match in ("", "team=~.*", "team=blue"):
         made = asked_by(member(), make_portfolio, ScopedStore(store), parse_matchers([match]), span, time.time())
         assert [line.pipeline for line in made.lines] == ([] if match == "team=blue" else [OURS])
 
 
-def test_a_scheduled_portfolio_is_one_part_with_a_link(world: tuple[Store, CalendarSpan]) -> None:
+def test_a_scheduled_portfolio_is_one_part_with_a_link(world: tuple[Store, CalendarRange]) -> None:
     store, span = world
     spec = {"name": "red", "match": ["team=red"], "portfolio": True, "range": "last-week", "rrule": "FREQ=WEEKLY"}
     report = ReportSpec.model_validate({**spec, "formats": ["md", "csv"], "to": ["owners@example.com"]})
@@ -130,7 +130,7 @@ def test_the_api_gives_the_portfolio_and_says_what_is_wrong(url: str) -> None:
 
 
 def test_the_command_prints_it_and_the_targets(
-    world: tuple[Store, CalendarSpan], module_database_url: str, monkeypatch: pytest.MonkeyPatch
+    world: tuple[Store, CalendarRange], module_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAGLOSS_DATABASE_URL", module_database_url)
 
@@ -165,7 +165,7 @@ def test_the_api_gives_targets_as_openslo(url: str) -> None:
 
 @pytest.mark.parametrize(("width", "dark"), [(1440, False), (1440, True), (390, False), (390, True)])
 def test_the_page_shows_the_worst_first_and_keeps_nobody_out(
-    world: tuple[Store, CalendarSpan], url: str, browser: Browser, width: int, dark: bool
+    world: tuple[Store, CalendarRange], url: str, browser: Browser, width: int, dark: bool
 ) -> None:
     """The range ends with the windows: later ones, which nobody stored, are unproven."""
     from_, to = (rfc3339(at_s) for at_s in (world[1].to_s - 24 * HOUR_S, world[1].to_s))

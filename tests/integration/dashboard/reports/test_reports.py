@@ -26,12 +26,12 @@ from typer.testing import CliRunner
 
 from dashboard.reports import make_report
 from dashboard.reports.cli import app
-from dashboard.reports.ranges import CalendarSpan, between, named_range
+from dashboard.reports.ranges import CalendarRange, between, named_range
 from lagloss.errors import LaglossError
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
@@ -39,7 +39,7 @@ from lagloss_server.store.store import Store
 from tests.programs import need
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident
-from tests.support.window_documents import CHAIN, CLICKS, chain, clicks, document, facts, store_window
+from tests.support.window_documents import CHAIN, CLICKS, chain, clicks, document, facts, store_window, window_of
 
 HOUR_S = 3_600
 GAP_DAY = 4
@@ -49,7 +49,7 @@ STRICT_DAY = 14
 """From this day on a tenth of the losses are promised."""
 
 
-def last_month() -> CalendarSpan:
+def last_month() -> CalendarRange:
     return named_range("last-month", "UTC", time.time())
 
 
@@ -80,7 +80,7 @@ def store_rollups(connection: Connection, pipeline: str, rows: list[tuple[Period
     connection.execute(insert(tables.RollupRow), kept)
 
 
-def store_month(store: Store, span: CalendarSpan) -> int:
+def store_month(store: Store, span: CalendarRange) -> int:
     """Roll-ups of a month, two incidents and a stricter version of the definition; how many hours."""
     store.apply(chain(), 0)
     stricter = parse_definition(CHAIN.replace("max: 0.01", "max: 0.001"))
@@ -106,7 +106,7 @@ def store_month(store: Store, span: CalendarSpan) -> int:
 class Month:
     store: Store
     url: str
-    span: CalendarSpan
+    span: CalendarRange
     hours: int
 
 
@@ -134,9 +134,9 @@ def test_a_month_is_judged_by_its_sums_each_version_by_its_own_target(month: Mon
     assert (on_time.bad, on_time.of) == (Interval(late + lost, late + lost + 2 * month.hours), messages)
     assert [(target.version, target.loss_max) for target in made.targets] == [(1, 0.01), (2, 0.001)]
     assert made.whole.total.lost_at == {"link src->mid": Interval(lost, lost + 2 * month.hours)}
-    assert made.whole.minutes["missing"] == 1_440
-    assert made.whole.minutes["unknown"] == 5
-    assert sum(made.whole.minutes.values()) == (month.span.to_s - month.span.from_s) // 60
+    assert made.whole.minutes_by_verdict["missing"] == 1_440
+    assert made.whole.minutes_by_verdict["unknown"] == 5
+    assert sum(made.whole.minutes_by_verdict.values()) == (month.span.to_s - month.span.from_s) // 60
 
 
 def test_days_hours_and_the_budget_of_a_month_add_up_to_it(month: Month) -> None:
@@ -178,7 +178,7 @@ def test_days_of_another_zone_begin_at_its_midnight(month: Month) -> None:
 def test_the_range_before_is_compared(month: Month) -> None:
     now_s = time.time()
     third, second = (
-        make_report(month.store, "chain", CalendarSpan(at, at + DAY_S, "UTC"), now_s)
+        make_report(month.store, "chain", CalendarRange(at, at + DAY_S, "UTC"), now_s)
         for at in (month.span.from_s + 2 * DAY_S, month.span.from_s + DAY_S)
     )
     assert third.previous.document() == second.whole.document()
@@ -266,7 +266,7 @@ def test_the_api_gives_a_pdf(url: str, month: Month) -> None:
 
 
 @pytest.fixture(scope="module")
-def minutes(month: Month) -> CalendarSpan:
+def minutes(month: Month) -> CalendarRange:
     """25 hours of `clicks`, as when the clocks go back, and the 25 before; every 20th minute has a result."""
     to_s = int(time.time()) // HOUR_S * HOUR_S - HOUR_S
     month.store.apply(clicks(), 0)
@@ -279,9 +279,9 @@ def minutes(month: Month) -> CalendarSpan:
             )
             window["on_time_share"] -= at % 7 / (1_000 + at)
             store_window(connection, window, start_s, notify=False)
-            hours.setdefault(period_of("hour", start_s), []).append(Rollup.of_window(window, facts(window)))
+            hours.setdefault(period_of("hour", start_s), []).append(Rollup.of_window(window_of(window), facts(window)))
         store_rollups(connection, "clicks", [("hour", start, Rollup.merged(parts)) for start, parts in hours.items()])
-    return CalendarSpan(to_s - 25 * HOUR_S, to_s, "UTC")
+    return CalendarRange(to_s - 25 * HOUR_S, to_s, "UTC")
 
 
 def followed(client: httpx2.Client, link: str) -> list[dict[str, Any]]:
@@ -309,7 +309,7 @@ def recomputed(windows: list[dict[str, Any]]) -> dict[str, int]:
     return sums | {"on_time_bad_min": late + sums["lost_min"], "on_time_bad_max": late + sums["loss_bad_max"]}
 
 
-def test_every_figure_can_be_recomputed_from_the_windows_it_links_to(url: str, minutes: CalendarSpan) -> None:
+def test_every_figure_can_be_recomputed_from_the_windows_it_links_to(url: str, minutes: CalendarRange) -> None:
     span = {"from": rfc3339(minutes.from_s), "to": rfc3339(minutes.to_s), "format": "csv"}
     with httpx2.Client(base_url=url, timeout=WAIT_S) as client:
         text = client.get("/api/v1/pipelines/clicks/report", params=span).text
@@ -366,7 +366,7 @@ def test_figures_of_destinations_and_hops_can_be_recomputed_from_what_they_link_
 
 
 @pytest.mark.parametrize("form", ["html", "md", "json"])
-def test_no_link_of_a_report_leads_nowhere(url: str, minutes: CalendarSpan, form: str) -> None:
+def test_no_link_of_a_report_leads_nowhere(url: str, minutes: CalendarRange, form: str) -> None:
     span = {"from": rfc3339(minutes.from_s), "to": rfc3339(minutes.to_s), "format": form}
     with httpx2.Client(base_url=url, timeout=WAIT_S) as client:
         text = html.unescape(client.get("/api/v1/pipelines/clicks/report", params=span).text)

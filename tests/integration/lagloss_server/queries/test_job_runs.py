@@ -8,7 +8,7 @@ import pytest
 
 from lagloss_server.errors import UnknownRun
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.queries.job_runs import read_job_runs, read_run
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record

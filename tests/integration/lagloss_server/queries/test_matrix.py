@@ -20,7 +20,7 @@ from lagloss.wire.format import SAMPLE_ALL, OffsetRange, hash_id
 from lagloss_server.cli.main import app
 from lagloss_server.errors import NotEnoughData, UnknownPipeline, UnknownWindow
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.window_blocks import read_window
 from lagloss_server.store.schema import core as tables

@@ -20,7 +20,7 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss_server.cli.main import app
 from lagloss_server.errors import BadGroup, UnknownPipeline, UnknownSilence
 from lagloss_server.incidents import actions
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.store import audit, recompute_requests
 from lagloss_server.store.audit import Actor, acting_as, audit_table, note, note_look
 from lagloss_server.store.store import Store

@@ -19,6 +19,7 @@ from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, close_windows, only_loss
 from tests.support.next_version import REVISION, config, go_back, next_version
+from tests.support.window_documents import documents
 
 MIGRATE = "import sys; from lagloss_server.store.migrate import migrate; migrate(sys.argv[1])"
 
@@ -48,7 +49,7 @@ def test_what_is_stored_goes_on_in_the_next_versions_tables_and_back_in_this_one
     with store.engine.begin() as connection:  # of a version that nobody knows; it stands in no migration's way
         odd = "INSERT INTO pipeline (name, version, applied_at, definition) VALUES ('odd', 7, 0, '[]')"
         connection.execute(text(odd))
-    before = store.windows("chain", START, START + 120)
+    before = documents(store.windows("chain", START, START + 120))
     with next_version(tmp_path):
         with pytest.raises(TablesBehind):
             demand_newest(store.engine)
@@ -57,11 +58,11 @@ def test_what_is_stored_goes_on_in_the_next_versions_tables_and_back_in_this_one
         with store.engine.connect() as connection:
             losses = connection.execute(text('SELECT losses FROM "window" ORDER BY window_start')).scalars().all()
         assert losses == [f"chain lost {window['lost']['min']}" for window in before]
-        assert store.windows("chain", START, START + 120) == before
+        assert documents(store.windows("chain", START, START + 120)) == before
         go_back(database_url)
     demand_newest(store.engine)
     alembic.command.check(config(database_url))
-    assert store.windows("chain", START, START + 120) == before
+    assert documents(store.windows("chain", START, START + 120)) == before
     assert [each.name for each in store.versions()] == ["chain"]
     assert [each.name for each in store.versions().unreadable] == ["7"]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from sqlalchemy import Engine, select
 
 from aggregator.closing import window_store
@@ -156,7 +157,7 @@ def _close_windows(store: Store, pipeline: str, starts: Sequence[int]) -> None:
         basis = read_basis(connection)
         for start in starts:
             made = closing(start, 20, 0, 10.0, basis, int(time.time() * 1000))
-            window_store.commit(connection, [replace(made, result=replace(made.result, pipeline=pipeline))])
+            window_store.commit(connection, [replace(made, result=structs.replace(made.result, pipeline=pipeline))])
 
 
 def test_a_run_whose_publication_fails_is_failed_although_spark_succeeded_until_it_is_repaired(

@@ -89,7 +89,7 @@ def test_a_letter_of_nobody_stays_as_it_is(settings: ReferenceSettings) -> None:
     assert run(settings)[0] == 1
     assert names_back(settings) == {"b": 1}
     queue = dead_topic(settings.pipeline)
-    with redrive.OffsetStretch(settings.bootstrap, queue, redrive.redrive_group(settings.pipeline)) as waiting:
+    with redrive.OffsetRangeReader(settings.bootstrap, queue, redrive.redrive_group(settings.pipeline)) as waiting:
         left = [r for records in waiting.read(waiting.committed(), waiting.ends()) for r in records]
     assert sorted(record.value() or b"" for record in left) == [b"a", b"x"]
 

@@ -13,7 +13,7 @@ from tests.unit.lagloss_server.rules.test_tally_proof import WHOLE, evidence
 def test_windows_are_read_where_the_definition_asks_for_order() -> None:
     graph, whole = evidence(**WHOLE)
     spec = graph.definition.spec.model_copy(update={"order": "key"})
-    ordered = Graph(graph.definition.model_copy(update={"spec": spec}))
+    ordered = graph.definition.model_copy(update={"spec": spec}).graph
     prover = Prover(*cast("tuple[Any, Any, Any]", (None, None, None)), verify_share=0)
 
     def is_proven(judged_by: Graph) -> bool:

@@ -9,20 +9,20 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from msgspec import structs
 from sqlalchemy import Connection
 
 from aggregator.closing.schedule import WindowSchedule
 from aggregator.closing.staleness import add_staleness, restate_later
 from aggregator.closing.window_store import Closing
 from lagloss.wire.sketch import Sketch, bin_keys
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import DestinationResult, Interval, Lags
+from lagloss_server.model.window import DestinationCounts, Interval, Lags
 from lagloss_server.rules.facts import CheckpointFacts
 from tests.support import stored_windows
 from tests.support.window_documents import chain
 
 START_S = 1_800_000_000
-GRAPH = Graph(chain())
+GRAPH = chain().graph
 BEFORE = ("src.in", "src.out", "mid.in", "mid.out")
 ALL = (*BEFORE, "snk.in", "snk.out")
 
@@ -44,8 +44,8 @@ def closing(at: int, lowest_ms: Mapping[str, float], basis: int = 5, **changes: 
     lags = {name: Sketch.of(np.array([lag_ms, lag_ms + 5])) for name, lag_ms in lowest_ms.items()}
     made = stored_windows.closing(START_S + 60 * at, 10, 0, 1, basis, 0)
     facts = replace(made.facts, checkpoints={name: CheckpointFacts(2, lags=each) for name, each in lags.items()})
-    due = DestinationResult("snk", 10, 10, 0, 0, 0, Interval(0, 0), 1.0, Lags(1, 1, 1, 1))
-    return replace(made, facts=facts, result=replace(made.result, destinations=(due,)), **changes)
+    due = DestinationCounts("snk", 10, 10, 0, 0, 0, Interval(0, 0), 1.0, Lags(1, 1, 1, 1))
+    return replace(made, facts=facts, result=structs.replace(made.result, destinations=(due,)), **changes)
 
 
 def stale(found: Closing, connection: Answers) -> Mapping[str, float]:
@@ -97,7 +97,7 @@ def test_only_what_the_last_minutes_do_not_say_is_looked_for_further_back() -> N
     ], "since when messages came in is asked as far back"
 
 
-@pytest.mark.parametrize("changes", [{"history": True}, {"result": replace(closing(0, {}).result, messages=0)}])
+@pytest.mark.parametrize("changes", [{"history": True}, {"result": structs.replace(closing(0, {}).result, messages=0)}])
 def test_history_and_windows_without_messages_have_none(changes: dict[str, Any]) -> None:
     connection = Answers()
     assert stale(replace(closing(0, dict.fromkeys(ALL, 10.0)), **changes), connection) == {}
@@ -105,7 +105,7 @@ def test_history_and_windows_without_messages_have_none(changes: dict[str, Any])
 
 
 def known(at: int, staleness_ms: dict[str, float]) -> Any:
-    document = {"staleness_ms": staleness_ms}
+    document = SimpleNamespace(staleness_ms=staleness_ms)
     return SimpleNamespace(pipeline="chain", window_start=START_S + 60 * at, basis=3, document=document)
 
 

@@ -7,11 +7,10 @@ import pytest
 
 from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from tests.support.window_documents import chain
 
-PLAN = WindowPlan(Graph(chain()), 1_795_250_400)
+PLAN = WindowPlan(chain().graph, 1_795_250_400)
 """Its target: 95 % within 5 s."""
 
 

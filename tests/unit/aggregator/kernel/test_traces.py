@@ -13,7 +13,6 @@ from aggregator.kernel.plan import ReadPlan, WindowPlan
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, block_key, encode_block, hash_id, pack_ids, partition_of
 from lagloss.wire.traces import TraceContext, pack_traces
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.graph import Graph
 from tests.oracle.evidence import Record
 from tests.support.in_memory import count
 
@@ -22,7 +21,7 @@ DEFINITION = (
     "{apiVersion: lagloss/v1, kind: Pipeline, metadata: {name: shop}, "
     "spec: {nodes: [{name: src, to: [snk]}, {name: snk}]}}"
 )
-GRAPH = Graph(parse_definition(DEFINITION))
+GRAPH = parse_definition(DEFINITION).graph
 NAMES = [f"m-{at}" for at in range(12)]
 
 

@@ -14,6 +14,7 @@ from alerting.rules import reader_of, rules_of
 from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import Definition
 from tests.support.alert_views import Told, defined, minute, window
+from tests.support.window_documents import window_of
 
 RULES = """loss: {page: {breaches: 2, of: 4, minMessages: 900}}
 uncertainLoss: {over: 4m}
@@ -46,7 +47,7 @@ def closings_of(definition: Definition, past: Sequence[tuple[int, int | None, st
         at += apart
         results = [(at + 2, first)] + ([] if revised_after is None else [(at + 2 + revised_after, then)])
         for closed_at, kind in results:
-            row = reader.row(minute(at), result(definition, at, kind))
+            row = reader.row(minute(at), window_of(result(definition, at, kind)))
             closings.append(ReplayedClosing(minute(closed_at), minute(at), row))
     return closings
 
@@ -93,11 +94,11 @@ def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_sinc
     reader = reader_of(definition)
     kinds = {at: "loss" if at in (0, 1, 75, 76) else "ok" if at in (70, 71) else "blind" for at in range(77)}
     closings = [
-        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), result(definition, at, kind)))
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window_of(result(definition, at, kind))))
         for at, kind in kinds.items()
     ]
     closings += [
-        ReplayedClosing(minute(74) + 30, minute(at), reader.row(minute(at), result(definition, at, "ok")))
+        ReplayedClosing(minute(74) + 30, minute(at), reader.row(minute(at), window_of(result(definition, at, "ok"))))
         for at in (0, 1)
     ]
     replay = Replay(definition, minute(0), minute(300), Past())
@@ -110,7 +111,7 @@ def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_sinc
 def test_a_closer_that_stands_still_is_found_by_the_clock() -> None:
     definition = defined()
     reader = reader_of(definition)
-    rows = {at: reader.row(minute(at), window(definition, at)) for at in range(33)}
+    rows = {at: reader.row(minute(at), window_of(window(definition, at))) for at in range(33)}
     closings = [ReplayedClosing(minute(at + 2 if at < 10 else 35), minute(at), row) for at, row in rows.items()]
     replay = Replay(definition, minute(0), minute(40), Past())
     replay.run(closings, minute(36))
@@ -127,7 +128,8 @@ def test_staleness_is_told_from_when_messages_are_known_to_have_come() -> None:
         for at in range(30)
     }
     closings = [
-        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), each)) for at, each in documents.items()
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window_of(each)))
+        for at, each in documents.items()
     ]
     delivered = [minute(at) for at in documents if at < 10 or at > 19]
     past = Past({"snk.out": delivered}, [minute(at) for at in documents])
@@ -142,7 +144,9 @@ def test_an_incident_says_which_open_one_would_have_kept_it_silent() -> None:
     definition = defined()
     reader = reader_of(definition)
     closings = [
-        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window(definition, at, "loss", lost=800)))
+        ReplayedClosing(
+            minute(at + 2), minute(at), reader.row(minute(at), window_of(window(definition, at, "loss", lost=800)))
+        )
         for at in range(8)
     ]
     replay = Replay(definition, minute(0), minute(10), Past(), without=["on-time"])

@@ -9,6 +9,7 @@ import pytest
 from alerting.rules.habits import DAY_S, HOUR_S, QUARTER_S, Habits, HabitSeries
 from lagloss_server.model.definition import Definition
 from tests.support.alert_views import Told, defined, minute, view_of, window
+from tests.support.window_documents import window_of
 
 Documents = dict[int, dict[str, Any]]
 
@@ -82,7 +83,7 @@ def test_3_percent_that_are_overdue_in_each_of_70_minutes_are_a_ticket_that_says
     told = Told.of(definition, "uncertain-loss")
     told.evaluate(view_of(definition, documents))
     assert told.text == "3 % of messages overdue or perhaps lost over 15 min, target 1 %"
-    (place,) = told.rule.where(list(documents.values())[-15:])
+    (place,) = told.rule.where([window_of(each) for each in list(documents.values())[-15:]])
     assert (place.kind, place.name, place.share) == ("link", "src->mid", 1.0)
     assert place.text.endswith("the account of node mid is complete, but mid.in has not come past them")
 

@@ -13,6 +13,7 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.rules.runs import DagRun, TaskTry, TryState
 from tests.support.alert_views import defined, minute, rule_of, view_of, window
+from tests.support.window_documents import window_of
 
 HOUR_S = 3_600
 END_S = -(-(minute(0) + 60) // HOUR_S) * HOUR_S
@@ -167,7 +168,8 @@ def test_a_backtest_opens_what_was_open_at_the_time_and_no_earlier() -> None:
     by_hand = replace(run(0, "success", 30), run_id="by-hand", started_ms=1_000 * (END_S + 20 * 60))
     reader = reader_of(definition)
     closings = [
-        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window(definition, at))) for at in range(AT)
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window_of(window(definition, at))))
+        for at in range(AT)
     ]
     replay = Replay(definition, minute(0), END_S + HOUR_S, Past(runs=[run(1), failed, by_hand]))
     replay.run(closings, END_S + HOUR_S)

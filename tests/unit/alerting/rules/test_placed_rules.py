@@ -10,7 +10,7 @@ from alerting.rules import rules_of
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.matchers import Matcher, labels_of, match_all
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
-from tests.support.window_documents import clicks
+from tests.support.window_documents import clicks, window_of
 
 Documents = dict[int, dict[str, Any]]
 
@@ -88,7 +88,7 @@ def test_a_loss_at_a_destination_is_a_share_of_what_is_due_there_and_names_its_p
     assert breached(definition, "loss", {0: found}) == set()
     rule = rule_of(definition, "loss/destination/conn-ga")
     assert rule.text(0.03) == "3 % of messages due at destination conn-ga lost, target 2 %"
-    assert [(place.name, place.share) for place in rule.where([found])] == [("conn-ga", 1.0)]
+    assert [(place.name, place.share) for place in rule.where([window_of(found)])] == [("conn-ga", 1.0)]
 
 
 def test_a_loss_at_a_node_or_link_is_a_share_of_the_pipelines_messages() -> None:
@@ -135,7 +135,7 @@ def test_corruption_is_a_breach_at_all_and_a_window_of_which_no_beacon_was_read_
     assert (told.kinds, told.text) == (["opened"], "3 messages corrupted in a minute, limit 0")
     told.evaluate(view_of(definition, documents))
     assert told.kinds == ["opened", "resolved"]
-    assert [place.name for place in told.rule.where([documents[1]])] == ["src->mid"]
+    assert [place.name for place in told.rule.where([window_of(documents[1])])] == ["src->mid"]
     assert breached(defined("corruption: {max: 3}"), "corruption", documents) == set()
     assert breached(defined("corruption: {at: link=mid->snk}"), "corruption/link/mid->snk", documents) == set()
 
@@ -168,7 +168,9 @@ def test_an_uncertain_loss_says_whose_account_is_missing_and_which_process_died(
     found = [uncertain(definition, at, 30, "evidence:mid", "crash:mid") for at in range(3)]
     for document in found:
         document["crashes"] = [{"node": "mid", "emitter": "11111111-2222-3333-4444-555555555555"}]
-    (place,) = rule_of(definition, "uncertain-loss").where([*found, window(definition, 4)])
+    (place,) = rule_of(definition, "uncertain-loss").where(
+        [window_of(each) for each in [*found, window(definition, 4)]]
+    )
     assert (place.kind, place.name) == ("node", "mid")
     assert place.text == (
         "90 overdue or perhaps lost; the account of node mid is incomplete in 3 of 4 windows, "

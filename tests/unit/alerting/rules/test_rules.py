@@ -15,7 +15,7 @@ from alerting.rules.view import WaitingMessages
 from lagloss_server.model.definition import Definition
 from lagloss_server.rules.error_budget import BURN_SPANS
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
-from tests.support.window_documents import clicks
+from tests.support.window_documents import clicks, window_of
 
 Documents = dict[int, dict[str, Any]]
 
@@ -95,7 +95,7 @@ def test_a_loss_says_where_with_its_share_of_it() -> None:
     found = window(definition, 0, "loss", lost=90)
     found["nodes"][1]["lost"]["min"] = 10
     found["lost"]["min"] = 100
-    places = rule.where([found, found])
+    places = rule.where([window_of(found)] * 2)
     assert [(place.kind, place.name, place.share, place.lost) for place in places] == [
         ("link", "src->mid", 0.9, 180),
         ("node", "mid", 0.1, 20),
@@ -118,9 +118,12 @@ def test_lag_breaches_above_its_target_at_each_place() -> None:
     assert [sorted(each.breaches.values()) for each in found.values()] == [[9_000.0] * 2, [4_000.0] * 2, [3_900.0] * 2]
     assert all(minutes(each.good) == {0, 3} for each in found.values())
     assert breaches(definition, "lag/checkpoint/snk.in", documents) == set()  # 5 s are not above 5 s
-    assert [place.name for place in rule_of(definition, "lag").where([slow])][:2] == ["snk", "src->mid"]
+    assert [place.name for place in rule_of(definition, "lag").where([window_of(slow)])][:2] == [
+        "snk",
+        "src->mid",
+    ]
     assert rule_of(definition, "lag").text(9_000) == "end-to-end lag p95 9 s, target 5 s"
-    assert rule_of(definition, "lag/node/snk").where([slow])[0].name == "snk"
+    assert rule_of(definition, "lag/node/snk").where([window_of(slow)])[0].name == "snk"
 
 
 def test_a_lag_that_is_not_known_is_good_only_where_no_message_came() -> None:
@@ -208,7 +211,9 @@ def test_three_of_five_windows_without_evidence_are_blind_and_what_waits_is_not(
     applied = {at: unknown(at, "evidence:mid", "version") for at in range(5)}
     found = assessed(defined(), "blind/evidence", applied)
     assert (found.breaches, found.good) == ({}, [])
-    places = rule_of(defined(), "blind/evidence").where([unknown(0, "evidence:mid"), unknown(1)])
+    places = rule_of(defined(), "blind/evidence").where(
+        [window_of(each) for each in [unknown(0, "evidence:mid"), unknown(1)]]
+    )
     assert [(place.kind, place.name, place.share) for place in places] == [("node", "mid", 0.5)]
 
 
@@ -348,11 +353,13 @@ def test_duplicates_and_dead_letters_say_where() -> None:
     assert names == [f"duplicates/checkpoint/{node}.in" for node in ("src", "mid", "snk")]
     assert breaches(definition, "duplicates/checkpoint/mid.in", {0: bad}) == {0}
     assert breaches(definition, "duplicates/checkpoint/src.in", {0: bad}) == set()
-    (place,) = rule_of(definition, "duplicates/checkpoint/mid.in").where([bad])
+    (place,) = rule_of(definition, "duplicates/checkpoint/mid.in").where([window_of(bad)])
     assert (place.kind, place.name, place.share) == ("checkpoint", "mid.in", 1.0)
     assert breaches(definition, "dead-letters/node/mid", {0: bad}) == {0}
-    assert rule_of(definition, "dead-letters").where([bad])[0].text == "100 dead letters, 83.3 % of them"
-    assert [place.name for place in rule_of(definition, "dead-letters/node/mid").where([bad])] == ["mid.dead"]
+    assert rule_of(definition, "dead-letters").where([window_of(bad)])[0].text == "100 dead letters, 83.3 % of them"
+    assert [place.name for place in rule_of(definition, "dead-letters/node/mid").where([window_of(bad)])] == [
+        "mid.dead"
+    ]
     assert rule_of(definition, "dead-letters").text(0.12) == "share of dead letters 12 % over 5 min, limit 1 %"
 
 
@@ -378,7 +385,9 @@ def test_a_median_lag_far_below_zero_is_a_clock_that_is_wrong() -> None:
     found = assessed(definition, "negative-lag", wrong)
     assert found.breaches == {minute(0): -1_500.0, minute(1): -1_500.0}
     rule = rule_of(definition, "negative-lag")
-    assert [(place.name, place.text) for place in rule.where([wrong[0]])] == [("mid.in", "median lag -1.5 s")]
+    assert [(place.name, place.text) for place in rule.where([window_of(wrong[0])])] == [
+        ("mid.in", "median lag -1.5 s")
+    ]
     skewed = {at: window(definition, at, lags_ms={"mid.in": -1_000.0}) for at in range(2)}
     assert breaches(definition, "negative-lag", skewed) == set()
 

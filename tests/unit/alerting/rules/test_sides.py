@@ -9,8 +9,9 @@ from alerting.rules.lag import lag_rules
 from alerting.rules.loss import loss_rules
 from alerting.rules.measures import Measure
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.rule_places import RulePlace
-from tests.support.window_documents import chain
+from lagloss_server.model.place import Place
+from lagloss_server.model.window import ListedWindow
+from tests.support.window_documents import chain, window_of
 
 CUT = """
 apiVersion: lagloss/v1
@@ -33,16 +34,18 @@ def side(name: str, nodes: tuple[str, ...], messages: int, lost: int) -> dict[st
     return {"name": name, "nodes": list(nodes), "verdict": "idle" if not messages else "ok", **numbers}
 
 
-def window(lost: int, messages: int = 10, *incomplete: str) -> dict[str, Any]:
+def window(lost: int, messages: int = 10, *incomplete: str) -> ListedWindow:
     nodes = ("shop", "sum", "sum-new", "store")
-    return {
-        "verdict": "ok",
-        "messages": 1_000 + messages,
-        "pending": 0,
-        "lost": {"min": lost, "max": lost},
-        "nodes": [{"name": name, "complete": name not in incomplete} for name in nodes],
-        "sides": [side("shop", nodes[:2], 1_000, 0), side("sum-new", nodes[2:], messages, lost)],
-    }
+    return window_of(
+        {
+            "verdict": "ok",
+            "messages": 1_000 + messages,
+            "pending": 0,
+            "lost": {"min": lost, "max": lost},
+            "nodes": [{"name": name, "complete": name not in incomplete} for name in nodes],
+            "sides": [side("shop", nodes[:2], 1_000, 0), side("sum-new", nodes[2:], messages, lost)],
+        }
+    )
 
 
 def test_the_rule_of_the_pipelines_loss_holds_for_each_side_by_itself() -> None:
@@ -60,13 +63,13 @@ def test_the_rule_of_the_lag_holds_for_each_destination_of_a_cut_graph() -> None
 
 
 def test_a_side_that_a_window_does_not_have_has_no_numbers() -> None:
-    assert Measure("lost_min", RulePlace("side", "sum-new")).of({"sides": []}) is None
+    assert Measure("lost_min", Place("side", "sum-new")).of(window_of({})) is None
 
 
 def test_a_backtest_judges_each_side_and_takes_the_worst() -> None:
     judged = judging_by(0.01, ("shop", "sum-new"))
-    assert judged(window(2))["verdict"] == "loss"
-    assert judged(window(0))["verdict"] == "ok"
-    assert judged(window(0, 0))["verdict"] == "ok"
-    assert judged(window(0, 10, "sum-new"))["verdict"] == "unknown"
-    assert judged(window(0, 10, "store"))["verdict"] == "ok"
+    assert judged(window(2)).verdict == "loss"
+    assert judged(window(0)).verdict == "ok"
+    assert judged(window(0, 0)).verdict == "ok"
+    assert judged(window(0, 10, "sum-new")).verdict == "unknown"
+    assert judged(window(0, 10, "store")).verdict == "ok"

@@ -14,6 +14,7 @@ from lagloss_server.errors import BadDefinition
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.rules.group_progress import GroupPartition, PartitionNow
 from tests.support.alert_views import Told, minute, rule_of, view_of, window
+from tests.support.window_documents import window_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: orders}\nspec:\n  nodes:\n"
 NODES = (
@@ -134,7 +135,8 @@ def test_a_replay_opens_what_the_alerter_would_have_and_ends_it_with_the_risk() 
     definition = with_groups()
     reader = reader_of(definition)
     closings = [
-        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window(definition, at))) for at in range(30)
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window_of(window(definition, at))))
+        for at in range(30)
     ]
     past = Past(partitions={minute(at): [partition(in_s=600 if 5 <= at < 9 else None)] for at in range(30)})
     replay = Replay(definition, minute(0), minute(30), past)

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dashboard.figures.gantt import gantt
 from dashboard.queries.message_timeline import longest, stays
 from dashboard.request.zones import Zone
-from lagloss_server.model.graph import Graph
 from lagloss_server.queries.message_trace import Beacon
 from tests.support.window_documents import chain, clicks
 
@@ -20,7 +19,7 @@ def beacons(*seen: tuple[str, float], replay: str | None = None) -> list[Beacon]
 
 
 def told(seen: Sequence[Beacon]) -> list[tuple[str, float | None]]:
-    return [(stay.place, stay.length_ms) for stay in stays(Graph(chain()), seen)]
+    return [(stay.place, stay.length_ms) for stay in stays(chain().graph, seen)]
 
 
 def test_a_message_stays_in_nodes_and_on_links_in_the_order_of_the_flow() -> None:
@@ -44,26 +43,26 @@ def test_clocks_that_disagree_make_a_negative_time() -> None:
 def test_what_held_a_message_longest_comes_first_with_the_time_before_the_first_node() -> None:
     again = {"mid.in": 500, "mid.out": 900}
     seen = [*beacons(*CHAIN.items(), *again.items()), *beacons(("snk.in", 9_000), ("snk.out", 9_999), replay="r")]
-    assert longest(Graph(chain()), seen)[:3] == [("node mid", 430), ("link mid->snk", 270), ("link src->mid", 90)]
-    assert dict(longest(Graph(chain()), seen))["source"] == 5
-    assert longest(Graph(chain()), beacons(("src.in", 7_000)))[0] == ("source", 7_000)
+    assert longest(chain().graph, seen)[:3] == [("node mid", 430), ("link mid->snk", 270), ("link src->mid", 90)]
+    assert dict(longest(chain().graph, seen))["source"] == 5
+    assert longest(chain().graph, beacons(("src.in", 7_000)))[0] == ("source", 7_000)
 
 
 def test_a_replay_has_stays_of_its_own() -> None:
     found = stays(
-        Graph(chain()), [*beacons(*CHAIN.items()), *beacons(("snk.in", 9_000), ("snk.out", 9_500), replay="r")]
+        chain().graph, [*beacons(*CHAIN.items()), *beacons(("snk.in", 9_000), ("snk.out", 9_500), replay="r")]
     )
     assert [(stay.replay, stay.length_ms) for stay in found if stay.place == "node snk"] == [(None, 10), ("r", 500)]
 
 
 def test_a_router_keeps_a_message_until_its_last_next_node_has_it() -> None:
     seen = beacons(("event-router.in", 5), ("event-router.out:conn-ga", 10), ("event-router.out:conn-fb", 30))
-    (stay,) = (stay for stay in stays(Graph(clicks()), seen) if stay.kind == "node")
+    (stay,) = (stay for stay in stays(clicks().graph, seen) if stay.kind == "node")
     assert stay.length_ms == 25
 
 
 def test_a_bar_is_drawn_only_where_both_ends_are_known_and_markup_is_escaped() -> None:
-    found = stays(Graph(chain()), beacons(("src.in", 5), ("src.out", 10), ("mid.in", 100)))
+    found = stays(chain().graph, beacons(("src.in", 5), ("src.out", 10), ("mid.in", 100)))
     figure = gantt(found, {"node mid": "<b>lost</b>"}, EVENT_MS, EVENT_MS + 100, Zone.named("Asia/Tokyo"), dark=False)
     bars = [trace for trace in figure.data if trace.type == "bar"]
     assert sum(len(bar.x) for bar in bars) == 2

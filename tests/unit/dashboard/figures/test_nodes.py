@@ -6,8 +6,8 @@ from typing import Any
 
 from dashboard.figures import nodes
 from dashboard.queries import buckets
-from dashboard.request.span import Span
-from lagloss_server.model.graph import Graph
+from dashboard.request.shown_range import ShownRange
+from tests.support.window_documents import window_of
 from tests.unit.dashboard.figures.test_panels import CHAIN_LAGS, START, chain, document, frame, known
 
 KEPT = {"p50": 1.0, "p95": 2.0, "p99": 6_000.0}
@@ -39,7 +39,7 @@ def test_each_node_has_its_lags_its_durations_and_the_queue_times_into_it() -> N
     assert lines(figure, 3) == {}, "no link leads into the first node"
     assert set(lines(figure, 6)) == {"from src p50", "from src p95", "from src p99"}
     assert figure.layout.yaxis5.ticksuffix == " s"
-    assert figure.layout.height == nodes.height_px(Graph(chain()))
+    assert figure.layout.height == nodes.height_px(chain().graph)
 
 
 def test_the_caption_says_of_how_many_minutes_distributions_are_known() -> None:
@@ -50,7 +50,7 @@ def test_the_caption_says_of_how_many_minutes_distributions_are_known() -> None:
 
 def test_a_point_of_a_long_span_is_the_highest_of_its_minutes() -> None:
     drawn = frame(chain(), windows(24))
-    object.__setattr__(drawn.series, "span", Span(START, START + 6 * 3_600))  # so that a point is of 3 minutes
+    object.__setattr__(drawn.series, "span", ShownRange(START, START + 6 * 3_600))  # so that a point is of 3 minutes
     figure = nodes.nodes_figure(drawn)
     found = lines(figure, 1)["lag out"]
     assert (len(found), set(found[:-1]), found[-1]) == (9, {2.0}, 20.0)
@@ -59,5 +59,5 @@ def test_a_point_of_a_long_span_is_the_highest_of_its_minutes() -> None:
 
 def test_buckets_of_minutes_that_were_not_read_have_no_durations() -> None:
     window = document(chain(), START, lags_ms=CHAIN_LAGS)
-    found = buckets.of_window(window, Graph(chain()))
+    found = buckets.of_window(window_of(window), chain().graph)
     assert (found.durations, found.document()["durations_ms"]) == ({}, {})

@@ -27,36 +27,38 @@ from dashboard.queries.annotations import Deploy, Happenings
 from dashboard.queries.consumer_lag import ConsumerLag, LagBucket, Of
 from dashboard.queries.pipeline_status import Hour, Targets
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Terms, terms_of
-from dashboard.request.span import Span
+from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
+from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import Zone
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules import hops
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import Rollup
-from tests.support.window_documents import CHAIN, chain, clicks, document
+from tests.support.window_documents import CHAIN, chain, clicks, document, window_of
 
 START = 1_795_250_400
 CHAIN_LAGS = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk.in": 8.0, "snk.out": 10.0}
 """The talk's example: lag-in 1, 3, 8 ms and lag-out 2, 4, 10 ms."""
 
 
-HOUR = Span(START, START + 3_600)
+HOUR = ShownRange(START, START + 3_600)
 
 
 def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> FigureFrame:
-    found = tuple(buckets.of_window(window, Graph(definition)) for window in windows)
-    series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
+    found = tuple(
+        buckets.of_window(window_of(window), definition.graph, history=window["history"]) for window in windows
+    )
+    series = Series(definition.name, ShownRange(START, START + 3_600), 60, found, None)
     given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
-    more.setdefault("terms", terms((0, definition)))
+    more.setdefault("sla_periods", sla_periods((0, definition)))
     return FigureFrame(definition, series, **{**given_, **more})
 
 
-def terms(*applied: tuple[int, Definition]) -> Terms:
+def sla_periods(*applied: tuple[int, Definition]) -> SlaPeriods:
     """Of versions that were applied so many seconds after START."""
     given_ = enumerate(applied, 1)
-    return terms_of([StoredPipeline(one.name, at, 1_000 * (START + s), one) for at, (s, one) in given_], HOUR)
+    return sla_periods_of([StoredPipeline(one.name, at, 1_000 * (START + s), one) for at, (s, one) in given_], HOUR)
 
 
 def promising(percentile: float, target: str, loss: float = 0.01) -> Definition:
@@ -189,7 +191,7 @@ def test_open_idle_and_unknown_minutes_draw_no_zero_and_are_told_apart_below() -
     assert list(drawn["perhaps lost"].x) == [shown.middle(shown.series.buckets[2])]
     assert len(drawn["unknown"].x) == 2
     assert len({drawn[verdict].marker.symbol for verdict in ("open", "unknown", "idle", "ok")}) == 4
-    assert drawn_loss(buckets.of_window(windows[0], Graph(chain()))) is None
+    assert drawn_loss(buckets.of_window(window_of(windows[0]), chain().graph)) is None
 
 
 def test_of_many_verdicts_each_change_is_marked_and_no_space_is_left_in_a_run() -> None:
@@ -216,8 +218,10 @@ def test_the_targets_are_always_in_view() -> None:
 def test_a_target_is_drawn_in_steps_by_the_definition_in_force() -> None:
     lags = {**CHAIN_LAGS, "snk.out": 4_000.0}
     windows = [document(chain(), START + 60 * minute, lags_ms=lags) for minute in range(60)]
-    versions = terms((-9_000, promising(95, "5s")), (1_770, promising(95, "3s")), (1_830, promising(95, "3s", 0.05)))
-    figure = panels_figure(frame(chain(), windows, terms=versions))
+    versions = sla_periods(
+        (-9_000, promising(95, "5s")), (1_770, promising(95, "3s")), (1_830, promising(95, "3s", 0.05))
+    )
+    figure = panels_figure(frame(chain(), windows, sla_periods=versions))
     at = TimeAxis.over(Zone.named("Europe/Berlin"), START, START + 3_600).at
     level = [(s.yref, s.x0, s.x1, s.y0) for s in figure.layout.shapes if s.y0 == s.y1]
     assert level == [
@@ -236,7 +240,7 @@ def test_a_target_is_drawn_in_steps_by_the_definition_in_force() -> None:
 @given(st.lists(st.tuples(st.integers(-7_200, 7_200), st.sampled_from([1, 2, 3])), min_size=1, max_size=6))
 def test_terms_say_of_each_minute_what_the_version_in_force_says(applied: list[tuple[int, int]]) -> None:
     versions = [(at_s, promising(95, f"{target}s")) for at_s, target in sorted(applied)]
-    found = terms(*versions)
+    found = sla_periods(*versions)
     for start_s in range(START, START + 3_600, 60):
         before = [of for at_s, of in versions if START + at_s <= start_s] or [versions[0][1]]
         assert found.at(start_s).sla == before[-1].spec.sla
@@ -249,25 +253,25 @@ def test_terms_say_of_each_minute_what_the_version_in_force_says(applied: list[t
 def test_a_lag_is_drawn_and_judged_by_the_percentile_of_its_sla() -> None:
     # p95 4 s is within the target, p99 5.6 s is not
     window = document(chain(), START, lags_ms={**CHAIN_LAGS, "snk.out": 4_000.0})
-    of_p99 = frame(chain(), [window], terms=terms((0, promising(99, "5s"))))
+    of_p99 = frame(chain(), [window], sla_periods=sla_periods((0, promising(99, "5s"))))
     [bucket] = of_p99.series.buckets
     figure = panels_figure(of_p99)
     assert known(traces(figure)["E2E p99"].y) == [pytest.approx(5.6)]
     assert figure.layout.yaxis2.title.text == "E2E p99,<br>hops p95 (s)"
     assert "E2E p99 5.6 s" in told(figure, "y2")[0]
-    assert pipeline_parts.worst(of_p99.series, of_p99.terms) == [bucket]
+    assert pipeline_parts.worst(of_p99.series, of_p99.sla_periods) == [bucket]
     of_p95 = frame(chain(), [window])
-    assert pipeline_parts.worst(of_p95.series, of_p95.terms) == []
+    assert pipeline_parts.worst(of_p95.series, of_p95.sla_periods) == []
 
 
 def test_a_percentile_that_results_do_not_hold_is_judged_by_the_on_time_share_and_the_line_says_so() -> None:
     late = {**document(chain(), START, lags_ms={**CHAIN_LAGS, "snk.out": 4_000.0}), "on_time_share": 0.85}
-    of_p90 = frame(chain(), [late], terms=terms((0, promising(90, "5s"))))
+    of_p90 = frame(chain(), [late], sla_periods=sla_periods((0, promising(90, "5s"))))
     figure = panels_figure(of_p90)
     assert known(traces(figure)["E2E p95"].y) == [4.0]
     labels = [note.text for note in figure.layout.annotations]
     assert "SLA p90 ≤ 5 s, by the on-time share; the line is p95" in labels
-    assert len(pipeline_parts.worst(of_p90.series, of_p90.terms)) == 1
+    assert len(pipeline_parts.worst(of_p90.series, of_p90.sla_periods)) == 1
 
 
 def test_a_sparkline_has_no_target_of_another_percentile() -> None:
@@ -291,7 +295,7 @@ def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
     assert "no report says" in told(figure, "y")[1]
     assert "0 messages expected" in told(figure, "y")[2]
     assert "not known" in told(figure, "y3")[1]
-    blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, Graph(chain()))
+    blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, chain().graph)
     assert (blind.messages, blind.reached_an_end, blind.document()["messages"]) == (None, None, None)
 
 
@@ -301,7 +305,7 @@ def test_history_is_shaded_and_named() -> None:
     [shade] = [shape for shape in panels_figure(made).layout.shapes if shape.layer == "below"]
     assert (shade.x0, shade.x1) == (made.axis.at(START), made.axis.at(START + 1_200))
     assert "history" in shade.label.text
-    assert history_runs(made.series.buckets) == [(START, START + 1_200)]
+    assert history_runs(made.series.buckets) == [TimeRange(START, START + 1_200)]
 
 
 def test_what_is_hidden_stays_hidden_over_refreshes_and_zooms_and_not_over_pipelines() -> None:
@@ -357,12 +361,12 @@ def test_the_pie_and_the_bars_are_drawn_to_scale() -> None:
 
 def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_their_places() -> None:
     retried = parse_definition(CHAIN.replace("to: [snk]}", "to: [snk], retries: again}\n    - {name: again}"))
-    graph = Graph(retried)
+    graph = retried.graph
     placed = flow_graph.spots(graph)
     assert placed["src"].x < placed["mid"].x == placed["again"].x < placed["snk"].x
     assert placed["again"].y < placed["mid"].y
     lost = {"src->mid": (2, 5), "mid": (1, 1)}
-    total = buckets.of_window(document(retried, START, verdict="loss", lags_ms=CHAIN_LAGS, lost=lost), graph)
+    total = buckets.of_window(window_of(document(retried, START, verdict="loss", lags_ms=CHAIN_LAGS, lost=lost)), graph)
     texts = [note.text for note in flow_graph.flow_figure(graph, total, dark=False).layout.annotations]
     assert any("<b>mid</b>" in text and "process 1 ms" in text and "1 lost" in text for text in texts)
     assert any("1 ms" in text and "2–5<br>lost" in text for text in texts)

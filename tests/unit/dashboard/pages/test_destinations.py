@@ -8,6 +8,7 @@ from dash.development.base_component import Component
 
 from dashboard.pages.destinations import destinations
 from lagloss_server.model.definition import Sla
+from tests.support.window_documents import window_of
 
 
 def there(name: str, lost: int, p95: float, on_time: float) -> dict[str, Any]:
@@ -40,7 +41,7 @@ SLA = Sla.model_validate(
 
 def test_the_worst_destination_comes_first_beside_its_own_target() -> None:
     found = [there("conn-ga", 0, 900.0, 1.0), there("conn-fb", 40, 30_000.0, 0.9)]
-    assert rows(destinations({"destinations": found}, SLA)) == [
+    assert rows(destinations(window_of({"destinations": found}), SLA)) == [
         ["conn-fb", "1,000", "4 % (target ≤ 1 %)", "p95 30 s (target ≤ 1 min)", "90 %"],
         ["conn-ga", "1,000", "0 % (target ≤ 1 %)", "p95 900 ms (target ≤ 5 s)", "100 %"],
     ]
@@ -48,21 +49,27 @@ def test_the_worst_destination_comes_first_beside_its_own_target() -> None:
 
 def test_a_slow_destination_comes_before_one_that_lost_less_than_it_may() -> None:
     found = [there("conn-ga", 1, 900.0, 1.0), there("snk", 0, 50_000.0, 0.1), there("conn-fb", 0, 70_000.0, 0.9)]
-    assert [row[0] for row in rows(destinations({"destinations": found}, SLA))] == ["snk", "conn-fb", "conn-ga"]
+    assert [row[0] for row in rows(destinations(window_of({"destinations": found}), SLA))] == [
+        "snk",
+        "conn-fb",
+        "conn-ga",
+    ]
 
 
 def test_a_target_of_a_percentile_that_results_do_not_hold_says_which_it_is_of() -> None:
     sla = Sla.model_validate({"lag": {"percentile": 99.9, "target": "5s"}})
     found = [there("conn-ga", 0, 900.0, 1.0), there("conn-fb", 0, 800.0, 1.0)]
-    cells = [row[3] for row in rows(destinations({"destinations": found}, sla))]
+    cells = [row[3] for row in rows(destinations(window_of({"destinations": found}), sla))]
     assert cells == ["p95 900 ms (target of p99.9 ≤ 5 s)", "p95 800 ms (target of p99.9 ≤ 5 s)"]
 
 
 def test_a_single_destination_needs_no_table() -> None:
-    assert destinations({"destinations": [there("snk", 1, 1.0, 1.0)]}, SLA) is None
-    assert destinations({"destinations": []}, SLA) is None
+    assert destinations(window_of({"destinations": [there("snk", 1, 1.0, 1.0)]}), SLA) is None
+    assert destinations(window_of({"destinations": []}), SLA) is None
 
 
 def test_an_open_minute_has_no_losses_yet() -> None:
     live = [{**there(name, 0, 5.0, 1.0), "lost": None, "due": None, "on_time_share": None} for name in ("a", "b")]
-    assert [row[1:3] for row in rows(destinations({"destinations": live}, SLA))] == [["–", "– (target ≤ 1 %)"]] * 2
+    assert [row[1:3] for row in rows(destinations(window_of({"destinations": live}), SLA))] == [
+        ["–", "– (target ≤ 1 %)"]
+    ] * 2

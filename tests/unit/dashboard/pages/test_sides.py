@@ -6,6 +6,7 @@ from typing import Any
 
 from dashboard.format import VERDICTS, verdict_sentence
 from dashboard.pages.sides import sides
+from tests.support.window_documents import window_of
 from tests.unit.dashboard.pages.test_destinations import rows
 
 
@@ -25,15 +26,15 @@ SIDES = [side("shop", "ok", 0, 1_000), side("sum-new", "loss", 2, 10)]
 
 def test_the_sides_stand_in_the_order_of_the_flow_with_their_own_verdicts() -> None:
     ok, loss = (f"{VERDICTS[verdict].icon} {VERDICTS[verdict].word}" for verdict in ("ok", "loss"))
-    assert rows(sides({"sides": SIDES})) == [
+    assert rows(sides(window_of({"sides": SIDES}))) == [
         ["shop", ok, "1,000", "0 %", "1,000", "0"],
         ["sum-new", loss, "10", "20 %", "8", "0"],
     ]
-    assert sides({}) is None
+    assert sides(window_of({})) is None
 
 
 def test_the_sentence_names_the_side_whose_loss_is_the_verdict() -> None:
     whole = {"state": "closed", "verdict": "loss", "messages": 1_010, "lost": {"min": 2, "max": 2}, "pending": 0}
-    said = verdict_sentence({**whole, "nodes": [], "links": [], "sides": SIDES}, 0.01)
+    said = verdict_sentence(window_of({**whole, "sides": SIDES}), 0.01)
     assert "within the target" in said
     assert "Side sum-new by itself lost 2 of 10 messages (20 %): loss." in said

@@ -7,6 +7,7 @@ from typing import Any
 from dashboard.pages.sources import source_choice, source_of, sources
 from dashboard.request.links import Address
 from lagloss_server.model.definition import Sla
+from tests.support.window_documents import window_of
 from tests.unit.dashboard.pages.test_destinations import rows, there
 
 NAMES = ("web", "app", "till")
@@ -20,7 +21,7 @@ def source(name: str, lost: int) -> dict[str, Any]:
 
 def test_the_source_that_lost_most_of_its_messages_comes_first() -> None:
     window = {"sources": [source("web", 0), source("app", 20)]}
-    assert rows(sources(window, Sla())) == [
+    assert rows(sources(window_of(window), Sla())) == [
         ["app", "1,000", "2 %", "p95 250 ms", "99 %"],
         ["web", "1,000", "0 %", "p95 250 ms", "99 %"],
     ]
@@ -28,12 +29,12 @@ def test_the_source_that_lost_most_of_its_messages_comes_first() -> None:
 
 def test_where_messages_are_split_the_parents_that_lost_a_child_are_counted() -> None:
     split = {**source("items-new", 30), "parents_not_whole": {"min": 7, "max": 9}}
-    found = rows(sources({"sources": [source("web", 0), split]}, Sla()))
+    found = rows(sources(window_of({"sources": [source("web", 0), split]}), Sla()))
     assert [row[-1] for row in found] == ["7–9", "–"]
 
 
 def test_a_window_of_one_source_has_no_table_of_sources() -> None:
-    assert sources({}, Sla()) is None
+    assert sources(window_of({}), Sla()) is None
     assert source_choice(HERE, ("web",), None) is None
 
 

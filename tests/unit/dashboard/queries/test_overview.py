@@ -23,7 +23,7 @@ from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.error_budget import Budget
 
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)

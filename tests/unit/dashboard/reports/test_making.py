@@ -12,7 +12,7 @@ import pytest
 from dashboard.reports import making, portfolio
 from dashboard.reports.making import make_report
 from dashboard.reports.portfolio import make_portfolio
-from dashboard.reports.ranges import CalendarSpan, previous
+from dashboard.reports.ranges import CalendarRange, previous
 from lagloss.errors import UsageError
 from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.response_times import Times
@@ -20,13 +20,13 @@ from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.rules.error_budget import targets_of
 from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
-from lagloss_server.store.periods import TimeRange
+from lagloss_server.store.period_reading import RangeTotal
 from lagloss_server.store.unreadable import ReadRows
 from tests.support.window_documents import CLICKS
 
 DAY_S = 86_400
 TO_S = 20_000 * DAY_S
-SPAN = CalendarSpan(TO_S - 7 * DAY_S, TO_S, "UTC")
+SPAN = CalendarRange(TO_S - 7 * DAY_S, TO_S, "UTC")
 STRICT_FROM_S = TO_S - 2 * DAY_S
 """From here on conn-fb has a target of its own."""
 LAGS = {"col-service.in": 10_000, "event-norm.in": 10_100, "conn-ga.out": 10_200, "conn-fb.out": 10_300}
@@ -43,7 +43,7 @@ def versions(name: str = "clicks", team: str = "web") -> list[StoredPipeline]:
     ]
 
 
-def stretch(from_s: int, to_s: int) -> TimeRange:
+def stretch(from_s: int, to_s: int) -> RangeTotal:
     """100 messages a minute, of which conn-fb loses one each from the beginning of SPAN on."""
     minutes = (to_s - from_s) // 60
     lost = minutes if from_s >= SPAN.from_s else 0
@@ -72,10 +72,10 @@ def stretch(from_s: int, to_s: int) -> TimeRange:
             ),
         },
     )
-    return TimeRange(from_s, to_s, total)
+    return RangeTotal(from_s, to_s, total)
 
 
-def stretches(_store: Any, _pipeline: str, edges: Sequence[int], **_more: Any) -> list[TimeRange]:
+def stretches(_store: Any, _pipeline: str, edges: Sequence[int], **_more: Any) -> list[RangeTotal]:
     assert list(edges) == sorted(set(edges))
     return [stretch(*each) for each in pairwise(edges)]
 
@@ -88,7 +88,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(making, "overlapping_courses", lambda *_: [])
     known = {name: versions(name, team) for name, team in (("clicks", "web"), ("orders", "web"), ("stock", "other"))}
 
-    def series_of(_store: Any, edges: Mapping[str, Sequence[int]], **_more: Any) -> dict[str, list[TimeRange]]:
+    def series_of(_store: Any, edges: Mapping[str, Sequence[int]], **_more: Any) -> dict[str, list[RangeTotal]]:
         return {name: stretches(None, name, of) for name, of in edges.items()}
 
     def targets(_store: Any, pipelines: Sequence[StoredPipeline]) -> dict[str, Any]:
@@ -162,7 +162,7 @@ spec:
 """
 
 
-def merged_stretches(_store: Any, _pipeline: str, edges: Sequence[int], **more: Any) -> list[TimeRange]:
+def merged_stretches(_store: Any, _pipeline: str, edges: Sequence[int], **more: Any) -> list[RangeTotal]:
     """100 messages a minute from web, 10 from app, which loses one of them each; the counts alone know no source."""
 
     def total(minutes: int) -> Rollup:
@@ -181,7 +181,7 @@ def merged_stretches(_store: Any, _pipeline: str, edges: Sequence[int], **more: 
             windows=minutes, verdicts={"ok": minutes}, messages=110 * minutes, lost_min=minutes, sources=sources
         )
 
-    return [TimeRange(from_s, to_s, total((to_s - from_s) // 60)) for from_s, to_s in pairwise(edges)]
+    return [RangeTotal(from_s, to_s, total((to_s - from_s) // 60)) for from_s, to_s in pairwise(edges)]
 
 
 @pytest.fixture

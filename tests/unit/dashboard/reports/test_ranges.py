@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.reports.ranges import CalendarSpan, between, choose, day_edges, named_range, previous
+from dashboard.reports.ranges import CalendarRange, between, choose, day_edges, named_range, previous
 from lagloss.errors import UsageError
 from lagloss_server.errors import BadSpan, BadTime, BadZone
 
@@ -54,15 +54,15 @@ def test_before_a_week_month_or_quarter_comes_the_one_before_it(text: str, befor
 def test_before_whole_days_come_as_many_and_before_anything_else_as_much_time() -> None:
     days = between("2026-10-25", "2026-10-26", "Europe/Berlin", NOW_S)
     assert days.to_s - days.from_s == 25 * 3_600
-    assert previous(days) == CalendarSpan(days.from_s - 24 * 3_600, days.from_s, "Europe/Berlin")
+    assert previous(days) == CalendarRange(days.from_s - 24 * 3_600, days.from_s, "Europe/Berlin")
     hour = between("2026-11-21T09:30:00Z", "2026-11-21T10:30:00Z", "UTC", NOW_S)
-    assert previous(hour) == CalendarSpan(hour.from_s - 3_600, hour.from_s, "UTC")
+    assert previous(hour) == CalendarRange(hour.from_s - 3_600, hour.from_s, "UTC")
 
 
 @given(ZONES, st.integers(at("2012-01-01T00:00Z"), at("2027-12-31T00:00Z")), st.integers(1, 60 * 24 * 40))
 def test_days_of_a_range_are_the_days_of_its_minutes(zone: str, from_min: int, length: int) -> None:
     from_s = from_min // 60 * 60
-    span = CalendarSpan(from_s, from_s + 60 * length, zone)
+    span = CalendarRange(from_s, from_s + 60 * length, zone)
     edges = day_edges(span)
     assert (edges[0], edges[-1]) == (span.from_s, span.to_s)
     info = ZoneInfo(zone)

@@ -15,7 +15,7 @@ from dashboard import actions as acts
 from dashboard import backtesting
 from dashboard.backtesting import backtest
 from dashboard.request.current_user import LOCAL, Person, answer_for
-from dashboard.request.span import Span
+from dashboard.request.shown_range import ShownRange
 from lagloss.errors import LaglossError
 from lagloss_server.database_url import connection_options
 from lagloss_server.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, NotAllowed, NotEnoughData
@@ -32,7 +32,7 @@ class NoStore:
 
 STORE = cast("Store", NoStore())
 SETTINGS = Settings(database_url="postgresql://nowhere/none")
-SPAN = Span(0, 3_600)
+SPAN = ShownRange(0, 3_600)
 
 
 def asked_by(person: Person, act: Callable[[], Any]) -> Any:

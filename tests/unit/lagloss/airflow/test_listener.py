@@ -19,6 +19,7 @@ from lagloss.airflow.facts import span_of
 from lagloss.airflow.listener import RunListener
 from lagloss.airflow.sender import Collector, ReportSender
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.store.task_runs import RunReport
 from tests.fakes.http_receiver import HttpReceiver, Reply, Request
 
@@ -157,6 +158,6 @@ def test_the_sensor_waits_for_the_hour_that_the_job_is_about(minutes: int) -> No
     job = JobSpec(dag="scores")
     for start in (at, at - timedelta(hours=1)):
         run = dag_run(data_interval_start=start, data_interval_end=at)
-        found = tuple(int(moment.timestamp()) for moment in span_of(run, timedelta(hours=1)))
+        found = TimeRange(*(int(moment.timestamp()) for moment in span_of(run, timedelta(hours=1))))
         due_ms, start_ms = (1_000 * int(moment.timestamp()) for moment in (at, start))
         assert found == job.span_of(due_ms, (start_ms, due_ms))

@@ -12,7 +12,6 @@ from aggregator.kernel.kernel import BadBlock, Counted, Part, Totals
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, BadReason, BeaconBlock, block_key, encode_block
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.window_blocks import good_block
 from tests.oracle.evidence import Record
@@ -23,7 +22,7 @@ START_MS = START_S * 1000
 KEY = block_key("clicks", START_S)
 BLOCK = BeaconBlock("clicks", "src.in", bytes(16), 1, START_S, 8, np.ones(1, np.uint64), np.ones(1, np.float32))
 ONE = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec: {nodes: [{name: src}]}"
-PLAN = WindowPlan(Graph(parse_definition(ONE)), START_S)
+PLAN = WindowPlan(parse_definition(ONE).graph, START_S)
 WANTED = ReadPlan({PLAN.key: PLAN}, frozenset(["clicks"]))
 
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from lagloss_server.cli import main
 from lagloss_server.errors import UnknownWindow
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.named_messages import KeptMessages
 from lagloss_server.rules.picked import PickedMessages
 from lagloss_server.store.store import MissingMessage

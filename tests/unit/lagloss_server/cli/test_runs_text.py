@@ -7,7 +7,7 @@ from rich.table import Table
 
 from lagloss_server.cli.runs_text import gantt_lines, job_lines, runs_table, tasks_table
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.queries.job_runs import HourRecords, HourRun
 from lagloss_server.rules.runs import DagRun, TaskTry, stats_of, why_bad
 

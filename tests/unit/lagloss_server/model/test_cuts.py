@@ -19,7 +19,7 @@ BARE = "    - {name: sum, to: [store], ids: new}\n"
 
 
 def graph(*nodes: str) -> Graph:
-    return Graph(parse_definition(HEAD + "".join(nodes)))
+    return parse_definition(HEAD + "".join(nodes)).graph
 
 
 def test_a_node_with_new_ids_is_a_delivery_of_the_side_before_and_a_source_of_the_side_after() -> None:

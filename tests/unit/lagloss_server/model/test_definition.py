@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
+import pickle
 from pathlib import Path
 
 import pytest
 
 from lagloss_server.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules.evidence import changed_nodes
 from pipeline_under_test.stream.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
 
@@ -50,13 +51,48 @@ def test_a_batch_pipeline_may_wait_for_hours() -> None:
 
 def test_naming_a_queue_makes_no_node_another() -> None:
     named = GOOD.replace("{name: b}", "{name: b, queue: 'http://127.0.0.1:4566/000000000000/q'}")
-    before, after = (Graph(parse_definition(text)) for text in (GOOD, named))
+    before, after = (parse_definition(text).graph for text in (GOOD, named))
     assert not changed_nodes(before, after)
 
 
 def test_naming_a_group_makes_no_node_another() -> None:
-    before, after = (Graph(parse_definition(text)) for text in (GOOD, GOOD.replace("{name: b}", "{name: b, group: g}")))
+    before, after = (parse_definition(text).graph for text in (GOOD, GOOD.replace("{name: b}", "{name: b, group: g}")))
     assert before.same_node(after, "b")
+
+
+def test_a_definition_computes_its_graph_and_its_taps_once() -> None:
+    definition = load_definition(DEFINITION)
+    assert definition.graph is definition.graph
+    assert definition.taps is definition.taps
+    assert definition.graph.definition is definition
+
+
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_copy_has_the_graph_of_its_own_nodes(deep: bool) -> None:
+    definition = parse_definition(GOOD)
+    _ = definition.graph, definition.taps
+    other = parse_definition(GOOD.replace("name: b}", "name: b, to: [c]}\n    - {name: c}")).spec
+    changed = definition.model_copy(update={"spec": other}, deep=deep)
+    assert (definition.graph.steps, changed.graph.steps) == (("a", "b"), ("a", "b", "c"))
+    assert changed.graph.definition is changed
+    same = copy.deepcopy(definition) if deep else copy.copy(definition)
+    assert same == definition
+    assert same.graph.definition is same
+
+
+def test_what_a_definition_has_computed_is_not_part_of_it() -> None:
+    fresh, used = parse_definition(GOOD), parse_definition(GOOD)
+    _ = used.graph.places, used.graph.destinations, used.taps
+    assert used == fresh
+    assert as_document(used) == as_document(fresh)
+    assert pickle.dumps(used) == pickle.dumps(fresh)
+    assert pickle.loads(pickle.dumps(used)) == fresh
+
+
+def test_a_process_unpickles_the_graph_of_equal_definitions_once() -> None:
+    first, second = (pickle.loads(pickle.dumps(parse_definition(GOOD).graph)) for _ in range(2))
+    assert first is second
+    assert first.definition.graph is first
 
 
 def test_the_reference_pipeline_names_the_groups_that_its_nodes_read_in() -> None:

@@ -16,7 +16,7 @@ APP = "    - {name: app, to: [norm]}\n"
 
 
 def graph(nodes: str) -> Graph:
-    return Graph(parse_definition(HEAD + nodes))
+    return parse_definition(HEAD + nodes).graph
 
 
 def names(found: Graph, checkpoint: str) -> set[str]:

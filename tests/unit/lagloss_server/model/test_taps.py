@@ -23,7 +23,7 @@ SHOP = "{topic: orders, id: $.order_id, eventTime: $.created_at}"
 
 
 def taps(*nodes: str) -> list[Tap]:
-    return parse_definition(HEAD + "\n".join(f"  - {node}" for node in nodes)).taps
+    return list(parse_definition(HEAD + "\n".join(f"  - {node}" for node in nodes)).taps)
 
 
 def problem(*nodes: str) -> str:

@@ -13,7 +13,7 @@ import pytest
 from lagloss.wire.format import hash_id
 from lagloss.wire.traces import TraceContext
 from lagloss_server.errors import NotebookMissing
-from lagloss_server.model.rule_places import RulePlace
+from lagloss_server.model.place import Place
 from lagloss_server.queries.export import WindowExport, file_name
 from lagloss_server.queries.logged_messages import logged_messages
 from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, of_kind
@@ -100,21 +100,21 @@ def test_late_ones_come_worst_first_and_at_a_place_only_those_that_it_held() -> 
     late = of_kind(START_S, picked, "late")
     lags = [each.lag_ms or 0 for each in late]
     assert lags == sorted(lags, reverse=True)
-    held = of_kind(START_S, picked, "late", graph=world.graph, place=RulePlace("node", node))
+    held = of_kind(START_S, picked, "late", graph=world.graph, place=Place("node", node))
     assert {each.id_hash for each in held} == {each.id_hash for each in late if each.hop == f"node {node}"}
     assert held
-    at_ga = of_kind(START_S, picked, "late", graph=world.graph, place=RulePlace("destination", "ga"), above_ms=5_000)
+    at_ga = of_kind(START_S, picked, "late", graph=world.graph, place=Place("destination", "ga"), above_ms=5_000)
     assert {each.id_hash for each in at_ga} == {each.id_hash for each in late if each.last_checkpoint == "ga.out"}
-    assert not of_kind(START_S, picked, "late", graph=world.graph, place=RulePlace("checkpoint", "no.out"))
+    assert not of_kind(START_S, picked, "late", graph=world.graph, place=Place("checkpoint", "no.out"))
 
 
 def test_dead_ones_at_a_place_are_those_that_died_there() -> None:
     world = faulty_world("vendor", "dead", 1)
     picked, vendor = world.facts.picked, world.fault.node
     for place in (
-        RulePlace("node", vendor),
-        RulePlace("destination", vendor),
-        RulePlace("checkpoint", f"{vendor}.dead"),
+        Place("node", vendor),
+        Place("destination", vendor),
+        Place("checkpoint", f"{vendor}.dead"),
     ):
         found = of_kind(START_S, picked, "dead", graph=world.graph, place=place)
         assert found
@@ -126,7 +126,7 @@ def test_corrupted_ones_name_their_link() -> None:
     found = of_kind(START_S, world.facts.picked, "corrupted")
     assert found
     assert {each.places[0] for each in found} <= {f"link {name}" for name in world.facts.corrupted}
-    place = RulePlace("link", found[0].places[0].removeprefix("link "))
+    place = Place("link", found[0].places[0].removeprefix("link "))
     here = of_kind(START_S, world.facts.picked, "corrupted", graph=world.graph, place=place)
     assert {each.places for each in here} == {(str(place),)}
 

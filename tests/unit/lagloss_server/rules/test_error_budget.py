@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.error_budget import (
     FOREVER_S,
     Budget,

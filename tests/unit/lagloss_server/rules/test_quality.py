@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules.quality import QUALITIES, Quality, QualityCell, QualityRow, quality_rows, stages_of
 from lagloss_server.rules.rollup import Rollup
-from tests.support.window_documents import CLICKS, clicks, document, facts
+from tests.support.window_documents import CLICKS, clicks, document, facts, window_of
 
 START_S = 1_800_000_000
 ALL = (
@@ -27,7 +26,7 @@ def window(at: int = 0, definition: Definition | None = None, **changes: Any) ->
 
 
 def rows_of(*windows: dict[str, Any], definition: Definition | None = None) -> dict[str, QualityRow]:
-    total = Rollup.merged(Rollup.of_window(each, facts(each)) for each in windows)
+    total = Rollup.merged(Rollup.of_window(window_of(each), facts(each)) for each in windows)
     return {row.stage.label: row for row in quality_rows(total, definition or clicks())}
 
 
@@ -64,7 +63,7 @@ def test_every_node_link_and_destination_has_a_row_in_the_order_of_the_flow() ->
 
 
 def test_each_stage_is_seen_at_the_checkpoints_behind_it() -> None:
-    stages = {stage.label: stage for stage in stages_of(Graph(clicks()))}
+    stages = {stage.label: stage for stage in stages_of(clicks().graph)}
     assert stages["node col-service"].checkpoints == ("col-service.in", "col-service.out")
     assert stages["node event-router"].checkpoints == ("event-router.out:conn-ga", "event-router.out:conn-fb")
     assert stages["link event-router->conn-ga"].arrivals == ("event-router.out:conn-ga",)
@@ -80,7 +79,7 @@ def test_a_retrier_has_no_duplicates_of_its_own() -> None:
         "{apiVersion: lagloss/v1, kind: Pipeline, metadata: {name: retried}, spec: {nodes: "
         "[{name: a, to: [b], retries: again}, {name: b}, {name: again}]}}"
     )
-    stages = {stage.label: stage for stage in stages_of(Graph(definition))}
+    stages = {stage.label: stage for stage in stages_of(definition.graph)}
     assert stages["node a"].checkpoints == ("a.in", "a.out")
     assert stages["node again"].checkpoints == ()
 

@@ -7,17 +7,16 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import (
+from lagloss_server.model.window import (
     MAX_REASONS,
     OTHER_REASONS,
     ReasonRow,
-    WindowResult,
+    Window,
     bounded_reasons,
-    reason_rows,
 )
 from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import Evidence
@@ -27,7 +26,7 @@ from lagloss_server.rules.rollup import Rollup
 from tests.support.window_documents import clicks
 
 START_S = 1_795_250_400
-GRAPH = Graph(clicks())
+GRAPH = clicks().graph
 COUNTS = st.dictionaries(st.text(min_size=1, max_size=3) | st.just(OTHER_REASONS), st.integers(1, 100), max_size=30)
 REASONS = {
     "conn-ga.dead": {"unreadable": 3},
@@ -36,7 +35,7 @@ REASONS = {
 }
 
 
-def judged(facts: WindowFacts) -> WindowResult:
+def judged(facts: WindowFacts) -> Window:
     return judge(GRAPH, facts, Evidence(START_S, (START_S + 120) * 1_000, emitters=(), tallies=(), lanes=()))
 
 
@@ -90,22 +89,22 @@ def test_many_reasons_are_bounded_in_facts_and_results() -> None:
 
 
 def test_rows_have_the_rest_whose_reason_is_not_known() -> None:
-    assert reason_rows(judged(facts()).document()) == [
+    assert judged(facts()).reason_rows == [
         ReasonRow("conn-ga", "filtered", "no consent", 20),
         ReasonRow("conn-ga", "filtered", "bot", 5),
         ReasonRow("conn-ga", "dead", "unreadable", 3),
         ReasonRow("conn-ga", "dead", None, 2),
         ReasonRow("event-norm", "filtered", "bot", 1),
     ]
-    unread = judged(facts()).document() | {"reasons_by_node": None}
-    assert {row.reason for row in reason_rows(unread)} == {None}
+    unread = structs.replace(judged(facts()), reasons_by_node=None)
+    assert {row.reason for row in unread.reason_rows} == {None}
 
 
 def test_roll_ups_add_reasons_up_and_keep_them_packed() -> None:
-    one = Rollup.of_window(judged(facts()).document(), facts())
+    one = Rollup.of_window(judged(facts()), facts())
     unread = replace(one, reasons={})
     both = Rollup.merged([one, one, unread])
     assert both.reasons["conn-ga"]["filtered"] == {"no consent": 40, "bot": 10}
     assert Rollup.unpack(both.pack()).pack() == both.pack()
     assert Rollup.unpack(both.pack()).reasons == both.reasons
-    assert ReasonRow("conn-ga", "filtered", None, 25) in reason_rows(both.document())
+    assert ReasonRow("conn-ga", "filtered", None, 25) in both.reason_rows

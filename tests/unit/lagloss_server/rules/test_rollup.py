@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import Rollup, period_of
+from tests.support.window_documents import window_of
 
 NAMES = ("src.in", "src.out", "snk.in", "snk.out")
 DESTINATIONS = ("ga", "fb")
@@ -127,7 +128,7 @@ def windows(draw: st.DrawFn) -> Made:
 
 
 def rolled_up(found: list[Made]) -> Rollup:
-    return Rollup.merged(Rollup.of_window(window.document, window.facts) for window in found)
+    return Rollup.merged(Rollup.of_window(window_of(window.document), window.facts) for window in found)
 
 
 def percentile(lags: list[float], q: float) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.runs import (
     DagRun,
     RunState,
@@ -56,7 +57,7 @@ def test_a_run_processes_its_data_interval_or_the_whole_span_before_it(
     due_min: int, interval_min: tuple[int, int] | None, span_min: tuple[int, int]
 ) -> None:
     interval = None if interval_min is None else (60_000 * interval_min[0], 60_000 * interval_min[1])
-    assert JOB.span_of(60_000 * due_min, interval) == (60 * span_min[0], 60 * span_min[1])
+    assert JOB.span_of(60_000 * due_min, interval) == TimeRange(60 * span_min[0], 60 * span_min[1])
 
 
 def test_a_run_that_was_cleared_took_what_its_last_attempt_did_and_counts_in_no_median() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from lagloss.wire.sketch import bin_value_ms
 from lagloss_server.format import percentile as percentile_name
 from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.rules.sla import breaches, held_percentile
 from tests.oracle.by_hand import ByHand, document
 from tests.oracle.plan import START_S
@@ -24,14 +25,14 @@ PERCENTILES = st.sampled_from(["50", "95", "99"]) | st.decimals("0.001", 100, pl
 LAGS = st.lists(st.integers(10_300, 10_500).map(lambda key: float(np.float32(bin_value_ms(key)))), min_size=1)
 
 
-def closed(lags_ms: list[float], target: str = "5s") -> dict[str, Any]:
+def closed(lags_ms: list[float], target: str = "5s") -> ListedWindow:
     """Return the window of messages that were delivered with these lags."""
     ids = [str(number) for number in range(len(lags_ms))]
     late = {"snk.out": {"lag_ms": column("f", lags_ms)}}
     nodes: list[dict[str, Any]] = [{"name": "src", "to": ["snk"]}, {"name": "snk"}]
     spec = {"sla": {"lag": {"target": target}}}
     case = ByHand(document(*nodes, **spec), dict.fromkeys(_TRAIL, ids), block=late)
-    return {"state": "closed", **close_in_memory(case.world(), START_S).result.document()}
+    return ListedWindow.of(close_in_memory(case.world(), START_S).result, "closed", 1, None)
 
 
 def at(percentile: str, target: str = "5s") -> Definition:
@@ -43,9 +44,9 @@ def at(percentile: str, target: str = "5s") -> Definition:
 @pytest.mark.parametrize("percentile", ["50.001", "94", "94.99999", "95", "95.00001", "99", "99.9", "100"])
 def test_two_messages_of_which_one_took_a_minute_are_late_at_every_percentile_above_the_half(percentile: str) -> None:
     window = closed([1_000.0, 60_000.0])
-    assert (window["verdict"], window["on_time_share"]) == ("ok", 0.5)
-    assert window["e2e_lag_ms"]["p50"] == pytest.approx(1_000, rel=0.01)
-    assert [window["e2e_lag_ms"][name] for name in ("p95", "p99", "max")] == pytest.approx([60_000] * 3, rel=0.01)
+    assert (window.verdict, window.on_time_share) == ("ok", 0.5)
+    assert window.e2e_lag_ms.p50 == pytest.approx(1_000, rel=0.01)
+    assert [getattr(window.e2e_lag_ms, name) for name in ("p95", "p99", "max")] == pytest.approx([60_000] * 3, rel=0.01)
     assert breaches(window, at(percentile))
     assert not breaches(window, at("50"))
 
@@ -57,7 +58,7 @@ def test_a_window_is_late_when_fewer_than_its_percentile_are_on_time(
 ) -> None:
     window = closed(lags_ms, f"{target_s}s")
     on_time = Fraction(sum(lag_ms <= target_s * 1_000 for lag_ms in lags_ms), len(lags_ms))
-    assert window["on_time_share"] == float(on_time)
+    assert window.on_time_share == float(on_time)
     assert breaches(window, at(percentile, f"{target_s}s")) == (on_time < Fraction(percentile) / 100)
 
 

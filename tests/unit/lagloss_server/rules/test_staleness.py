@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import Evidence
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
@@ -24,7 +23,7 @@ from lagloss_server.rules.staleness import (
     lowest_lags_ms,
     staleness_ms,
 )
-from tests.support.window_documents import clicks
+from tests.support.window_documents import clicks, window_of
 
 START_S = 1_800_000_000
 END_S = START_S + 60
@@ -84,7 +83,7 @@ def test_the_lowest_lag_is_of_live_beacons() -> None:
 
 
 def test_only_what_leads_to_a_destination_with_messages_is_awaited() -> None:
-    graph = Graph(clicks())
+    graph = clicks().graph
     to_ga = graph.mask(["col-service.in", "col-service.out", "event-norm.in", "event-norm.out", "event-router.in",
                         "event-router.out:conn-ga", "conn-ga.in", "conn-ga.out"])  # fmt: skip
     facts = WindowFacts(patterns=(Pattern(to_ga, 10),))
@@ -101,12 +100,12 @@ def test_a_hand_over_to_a_retrier_is_not_awaited() -> None:
         "{apiVersion: lagloss/v1, kind: Pipeline, metadata: {name: retried}, spec: {nodes: "
         "[{name: a, to: [b], retries: again}, {name: b}, {name: again}]}}"
     )
-    assert list(ins_and_outs(Graph(definition))) == ["a.in", "a.out", "b.in", "b.out"]
+    assert list(ins_and_outs(definition.graph)) == ["a.in", "a.out", "b.in", "b.out"]
 
 
 def test_messages_that_are_in_no_part_are_due_everywhere() -> None:
     rows = [{"name": name, "due": due, "filtered": 0, "dead": 0} for name, due in (("ga", 3), ("fb", 0))]
-    some = DueMessages.of({"destinations": rows, "sample": 1.0, "on_time_share": 1.0, "on_time_of": 3})
+    some = DueMessages.of(window_of({"destinations": rows, "sample": 1.0, "on_time_share": 1.0, "on_time_of": 3}))
     assert (some.at("ga"), some.at("fb"), some.at(None)) == (True, False, True)
-    outside = DueMessages.of({"destinations": rows, "sample": 1.0, "on_time_share": 0.5, "on_time_of": 6})
+    outside = DueMessages.of(window_of({"destinations": rows, "sample": 1.0, "on_time_share": 0.5, "on_time_of": 6}))
     assert (outside.at("ga"), outside.at("fb")) == (True, True)

@@ -93,7 +93,7 @@ def evidence(**counts: tuple[int, int]) -> tuple[Graph, Evidence]:
         TallyState(place[0].encode() * 16, place[0], place.replace("_", "."), None, n, 0, id_sum=id_sum)
         for place, (n, id_sum) in counts.items()
     ]
-    return Graph(Definition.model_validate(document)), Evidence(60, 200_000, emitters, tallies)
+    return Definition.model_validate(document).graph, Evidence(60, 200_000, emitters, tallies)
 
 
 WHOLE = {"a_in": (3, 2**63 - 1), "a_out": (3, 2**63 - 1), "b_in": (3, 2**63 - 1), "b_out": (3, 2**63 - 1)}
@@ -121,11 +121,11 @@ def test_where_a_message_takes_one_of_several_ways_they_add_up() -> None:
         ]
         return replace(some, emitters=states, tallies=tallies)
 
-    graph = Graph(Definition.model_validate(document))
+    graph = Definition.model_validate(document).graph
     assert proves(graph, of(counts))
     assert not proves(graph, of({**counts, "a.out:b": 3})), "one took both ways"
     spec["nodes"][0]["copy"] = "all"
-    assert not proves(Graph(Definition.model_validate(document)), of(counts)), "each takes all ways"
+    assert not proves(Definition.model_validate(document).graph, of(counts)), "each takes all ways"
 
 
 def test_nothing_is_proven_of_what_tallies_cannot_vouch_for() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.rules.wholeness import Wholeness, WindowState, wholeness
 from tests.oracle.by_hand import ByHand, worked_case
 from tests.oracle.plan import START_MS, START_S
@@ -17,8 +16,8 @@ from tests.support.in_memory import close_in_memory
 def judged(case: ByHand, node: str | None = None, minutes: int = 1, max_loss: float = 0.01) -> Wholeness:
     world = case.world()
     closed = close_in_memory(world, START_S)
-    window = WindowState(closed.result.document(), closed.facts)
-    graph = Graph(Definition.model_validate(case.definition))
+    window = WindowState(closed.result, closed.facts)
+    graph = Definition.model_validate(case.definition).graph
     return wholeness("chain", START_S, START_S + 60 * minutes, node, [(graph, window)], max_loss)
 
 

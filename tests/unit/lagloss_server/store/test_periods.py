@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup, counts_of
-from lagloss_server.store.periods import TimeRange, coverage
+from lagloss_server.store.period_reading import RangeTotal, _joined, _without
+from lagloss_server.store.periods import coverage
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(-100, 700), st.integers(-100, 700), st.floats(0, 1))
@@ -17,7 +20,7 @@ def test_what_is_known_of_a_stretch_adds_up_to_its_minutes(
 ) -> None:
     due = range(max(from_min, first_min), min(from_min + length, due_min))
     closed = round(share * len(due))
-    stretch = TimeRange(60 * from_min, 60 * (from_min + length), Rollup(windows=closed))
+    stretch = RangeTotal(60 * from_min, 60 * (from_min + length), Rollup(windows=closed))
     known = coverage(stretch, 60 * first_min, 60 * due_min)
     assert known.minutes == length == known.closed + known.before + known.to_come + known.missing
     assert known.missing == len(due) - closed
@@ -35,3 +38,13 @@ def test_what_objectives_are_judged_by_is_read_of_the_beginning_of_a_rollup_howe
     assert len(packed) > COUNTS_BYTES
     counts = counts_of(packed[:COUNTS_BYTES])
     assert Rollup.of_counts(counts["verdicts"], counts).pack() == Rollup.of_counts(verdicts, sums).pack()
+
+
+@given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))
+def test_what_is_left_of_ranges_is_what_no_period_has_taken(within: set[int], taken: set[int]) -> None:
+    ranges = _joined((60 * minute for minute in within), 60)
+    left = _without(ranges, _joined((60 * minute for minute in within & taken), 60))
+    minutes = [minute for some in left for minute in range(some.from_s // 60, some.to_s // 60)]
+    assert minutes == sorted(within - taken)
+    assert all(before.to_s < after.from_s for before, after in pairwise(ranges)), "neighbours are one range"
+    assert sum(some.minutes for some in ranges) == len(within)

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss_server.model.definition import as_document, load_definition
-from lagloss_server.model.graph import Graph
 from lagloss_server.store import store as stored
 from lagloss_server.store import tokens, users
 from lagloss_server.store.tap_rows import read_taps_of
@@ -73,7 +72,7 @@ def test_whatever_stands_in_one_definition_all_others_are_read(data: st.DataObje
     assert [each.name for each in found if each.name != f"p{at}"] == others
     assert [each.pipeline for each in found.unreadable] == [] if len(found) == len(rows) else [f"p{at}"]
     for each in found:  # what services make of a definition once it is read
-        _ = Graph(each.definition), each.definition.taps, each.definition.sample
+        _ = each.definition.graph, each.definition.taps, each.definition.sample
     for each in found.unreadable:
         assert each.why.isprintable()
         assert len(each.why) <= 200

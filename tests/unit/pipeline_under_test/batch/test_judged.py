@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.outlets.kafka import Outgoing
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, decode_block
 from lagloss_server.model.definition import Definition, as_document
-from lagloss_server.model.graph import Graph
+from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.batch.expected import BatchTruth, FileFlow
@@ -96,7 +95,7 @@ def judged(world: World, definition: Definition, truth: BatchTruth) -> Verdict:
     measured: dict[str, Measured] = {}
     for start_s in sorted(truth.windows):
         closing = close_in_memory(evidence, start_s)
-        document: Any = {**closing.result.document(), "state": "closed"}
+        window = ListedWindow.of(closing.result, "closed", 1, None)
         missing = [
             MissingMessage(start_s, each.id.id_hash, each.id.name, each.kind, list(each.places), "", 0.0)
             for each in closing.missing
@@ -105,10 +104,10 @@ def judged(world: World, definition: Definition, truth: BatchTruth) -> Verdict:
         for block in (decode_block(record.value) for record in beacons):
             if (block.pipeline, block.window_start) == (definition.name, start_s):
                 blocks.setdefault(block.checkpoint, []).append(block)
-        found = WindowBlocks(Graph(definition), start_s, blocks, SAMPLE_ALL)
-        measured[document["window_start"]] = as_measured(document, found, missing)
+        found = WindowBlocks(definition.graph, start_s, blocks, SAMPLE_ALL)
+        measured[window.window_start] = as_measured(window, found, missing)
     windows = [each.window for each in measured.values()]
-    return verdict_on(definition, truth, windows, lambda window: measured[window["window_start"]], now_ms / 1000)
+    return verdict_on(definition, truth, windows, lambda window: measured[window.window_start], now_ms / 1000)
 
 
 def test_what_becomes_of_spoiled_lost_late_and_refused_files_is_measured_as_it_was_injected(both: World) -> None:

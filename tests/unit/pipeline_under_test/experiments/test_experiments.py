@@ -7,13 +7,14 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from pipeline_under_test.experiments import NotMeasured, delivery, expel, ingest, retry
 from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
 from pipeline_under_test.experiments.retry import POLICIES, RetryRun, RetrySample
 from pipeline_under_test.stream.outcome import ScenarioOutcome
 from pipeline_under_test.stream.settings import Retry
+from tests.support.window_documents import window_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 MINUTE_S = 1_700_000_040
@@ -73,7 +74,7 @@ def test_a_queue_takes_seconds_to_empty_if_only_the_round_trip_counts_and_is_nev
 
 def test_the_lag_of_a_connector_is_that_of_its_worst_window_and_its_losses_add_up() -> None:
     windows = [window(MINUTE_S, 900.0, lost=(1, 2)), window(MINUTE_S + 60, 2500.0, lost=(0, 3)), window(0, None)]
-    found = expel.run_of(70.0, windows)
+    found = expel.run_of(70.0, list(map(window_of, windows)))
     assert (found.lag_p95_s, found.lost) == (2.5, (1, 5))
 
 

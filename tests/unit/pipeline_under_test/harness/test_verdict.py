@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
 from lagloss_server.model.definition import load_definition
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
@@ -21,10 +20,11 @@ from pipeline_under_test.harness.measured import Measured, as_measured
 from pipeline_under_test.harness.truth import Truth
 from pipeline_under_test.harness.verdict import LATEST_S, Verdict, compared
 from pipeline_under_test.stream.topology import DEFINITION
+from tests.support.window_documents import window_of as listed
 
 START_S = 1_795_250_400
 CLICKS = load_definition(DEFINITION)
-GRAPH = Graph(CLICKS)
+GRAPH = CLICKS.graph
 LATEST = START_S + 60 + 60 + 15 * 60 + LATEST_S
 LINK, NODE = "link event-norm->event-router", "node conn-ga"
 TO_GA, TO_FB = "link event-router->conn-ga", "link event-router->conn-fb"
@@ -101,7 +101,7 @@ def measured_of(
                 message_ids=pack_ids([name.encode()]) if is_first else None,
             )  # fmt: skip
             blocks.setdefault(checkpoint, []).append(block)
-    window = window_of(trails) | dict(changes or {})
+    window = listed(window_of(trails) | dict(changes or {}))
     return as_measured(window, WindowBlocks(GRAPH, START_S, blocks, SAMPLE_ALL), missing if keeps_names else [])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from lagloss.wire.format import hash_id
 from lagloss_server.errors import BadDefinition
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import ListedWindow, rfc3339
 from lagloss_server.ops.demo.pipeline import ACTS, FAULTS
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.yaml_files import parse_yaml
@@ -19,6 +19,7 @@ from pipeline_under_test.harness.truth import TrueWindow, Truth
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.stream.scenario import DIRECTORY, Scenario, load_scenario, shipped_scenarios
+from tests.support.window_documents import window_of
 
 START_S = 1_795_250_400
 LINK = "link event-norm->event-router"
@@ -163,8 +164,8 @@ def true_window(*facts: tuple[Fate, str]) -> TrueWindow:
     return truth.windows[START_S]
 
 
-def window(lost: int) -> dict[str, Any]:
-    return {"window_start": rfc3339(START_S), "lost": {"min": lost, "max": lost}}
+def window(lost: int) -> ListedWindow:
+    return window_of({"window_start": rfc3339(START_S), "lost": {"min": lost, "max": lost}})
 
 
 def missing(name: str, kind: str = "lost") -> MissingMessage:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import select, text
 
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.schedule.file import ReportsFile
 from dashboard.reports.schedule.mail import ReportPart
 from dashboard.reports.schedule.runs import Runs
@@ -58,7 +58,7 @@ def reports(mailbox: Mailbox, *addresses: str, **more: Any) -> ReportsFile:
     )
 
 
-def part(_store: Store, pipeline: str, _span: CalendarSpan, _formats: tuple[str, ...], _now_s: float) -> ReportPart:
+def part(_store: Store, pipeline: str, _span: CalendarRange, _formats: tuple[str, ...], _now_s: float) -> ReportPart:
     return ReportPart(pipeline, "✔ MET", ("Loss MET.",))
 
 

@@ -11,7 +11,7 @@ import dash_mantine_components as dmc
 from dashboard.pages.message.parts import message_part
 from dashboard.queries.message import MessageRead, Where
 from dashboard.request.links import Address
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search
 from lagloss_server.trace_links import NO_LINKS
 

@@ -13,16 +13,15 @@ from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.queries import buckets
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Term, Terms
+from dashboard.queries.sla_periods import SlaPeriod, SlaPeriods
 from dashboard.request.links import Address
-from dashboard.request.span import Span, asked_span
+from dashboard.request.shown_range import ShownRange, requested_range
 from dashboard.request.zones import Zone
-from lagloss_server.model.graph import Graph
-from tests.support.window_documents import chain, document
+from tests.support.window_documents import chain, document, window_of
 
 START = 1_795_250_400
 NOW = START + 86_400
-TERMS = Terms((Term(START, START + 3_600, chain()),))
+TERMS = SlaPeriods((SlaPeriod(START, START + 3_600, chain()),))
 HERE = Address("/pipelines/chain", {"zone": "Asia/Tokyo", "range": "24h", "path": "snk"})
 
 
@@ -36,7 +35,7 @@ def test_a_click_on_a_minute_leads_to_its_window_and_one_on_an_hour_into_it() ->
     assert minute.query == {"zone": "Asia/Tokyo", "range": "24h"}
     hour = pipeline_steps.of_click(HERE, "chain", clicked(START, 3_600))
     assert hour.path == HERE.path
-    assert asked_span(hour.query, NOW) == Span(START, START + 3_600)
+    assert requested_range(hour.query, NOW) == ShownRange(START, START + 3_600)
     assert (hour.query["path"], hour.query["zone"]) == ("snk", "Asia/Tokyo")
 
 
@@ -50,7 +49,7 @@ def test_a_drag_shows_the_whole_minutes_it_went_over(first: int, length: int, of
     clock = TimeAxis(START, START + 60, offset_s, "")
     ends = [clock.at(START + first), clock.at(START + first + length)]
     for zoom in ({"xaxis.range": ends}, {"xaxis.range[0]": ends[1], "xaxis.range[1]": ends[0]}):
-        span = asked_span(pipeline_steps.of_zoom(HERE, zoom, offset_s).query, NOW)
+        span = requested_range(pipeline_steps.of_zoom(HERE, zoom, offset_s).query, NOW)
         assert span.from_s <= START + first < START + first + length <= span.to_s
         assert span.length_s <= length + 118
 
@@ -62,17 +61,17 @@ def test_what_is_no_zoom_changes_nothing(zoom: Any) -> None:
 
 
 def test_a_double_click_goes_back_zoom_by_zoom_and_then_to_a_wider_span() -> None:
-    hour = HERE.over(Span(START, START + 3_600))
-    minute = HERE.over(Span(START, START + 60))
+    hour = HERE.over(ShownRange(START, START + 3_600))
+    minute = HERE.over(ShownRange(START, START + 60))
     assert pipeline_steps.back(minute, [HERE.search, hour.search], NOW) == (hour, [HERE.search])
     assert pipeline_steps.back(hour, [HERE.search, hour.search], NOW) == (HERE, [])
     wider, left = pipeline_steps.back(hour, [], NOW)
-    assert (asked_span(wider.query, NOW), left) == (Span(START - 3_600, START + 7_200), [])
+    assert (requested_range(wider.query, NOW), left) == (ShownRange(START - 3_600, START + 7_200), [])
 
 
 def test_no_double_click_leads_into_the_future() -> None:
-    hour = HERE.over(Span(NOW - 3_600, NOW))
-    assert asked_span(pipeline_steps.back(hour, [], NOW)[0].query, NOW).to_s == NOW
+    hour = HERE.over(ShownRange(NOW - 3_600, NOW))
+    assert requested_range(pipeline_steps.back(hour, [], NOW)[0].query, NOW).to_s == NOW
 
 
 def test_the_slowest_path_is_not_named() -> None:
@@ -81,8 +80,8 @@ def test_the_slowest_path_is_not_named() -> None:
 
 
 def series(*windows: dict[str, Any]) -> Series:
-    found = tuple(buckets.of_window(window, Graph(chain())) for window in windows)
-    return Series("chain", Span(START, START + 3_600), 60, found, None)
+    found = tuple(buckets.of_window(window_of(window), chain().graph) for window in windows)
+    return Series("chain", ShownRange(START, START + 3_600), 60, found, None)
 
 
 def test_the_caption_says_what_the_panels_show() -> None:

@@ -8,7 +8,7 @@ import re
 from dashboard.pages.runs.parts import job_part, run_part
 from dashboard.pages.static_html import html_of
 from dashboard.request.links import Address
-from lagloss_server.model.window_result import Interval
+from lagloss_server.model.window import Interval
 from lagloss_server.queries.job_runs import HourRecords, HourRun, JobRuns
 from lagloss_server.rules.runs import stats_of, why_bad
 from tests.support.runs import JOB, NOON_S, failed_run

@@ -10,24 +10,23 @@ from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.traces import TraceContext
-from lagloss_server.model.graph import Graph
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.trace_links import NO_LINKS, TraceLinks
-from tests.support.window_documents import clicks, document
+from tests.support.window_documents import clicks, document, window_of
 
 START_S = 1_795_250_400
 
 
 def read() -> WindowRead:
     window = document(clicks(), START_S, verdict="loss", messages=100, lost={"event-router": (4, 5), "conn-ga": (1, 1)})
-    return WindowRead("clicks", START_S, clicks(), Graph(clicks()), window, (), (), ())
+    return WindowRead("clicks", START_S, clicks(), clicks().graph, window_of(window), (), (), ())
 
 
 def test_what_a_router_loses_stands_at_its_first_out_and_says_so() -> None:
-    presence = Presence(WindowBlocks(Graph(clicks()), START_S, {}, SAMPLE_ALL))
-    points = shown_points(Graph(clicks()), presence)
+    presence = Presence(WindowBlocks(clicks().graph, START_S, {}, SAMPLE_ALL))
+    points = shown_points(clicks().graph, presence)
     assert not any(name.endswith((".filtered", ".dead")) for name in points)
     _, node_loss, loss, share = footers(read(), presence, points)
     assert node_loss[f"c{points.index('event-router.out:conn-ga')}"] == f"4–5{ANY_OUT}"
@@ -36,8 +35,8 @@ def test_what_a_router_loses_stands_at_its_first_out_and_says_so() -> None:
 
 
 def test_an_open_minute_has_counts_and_no_losses() -> None:
-    found = dataclasses.replace(read(), window=document(clicks(), START_S, verdict=None))
-    presence = Presence(WindowBlocks(Graph(clicks()), START_S, {}, SAMPLE_ALL))
+    found = dataclasses.replace(read(), window=window_of(document(clicks(), START_S, verdict=None)))
+    presence = Presence(WindowBlocks(clicks().graph, START_S, {}, SAMPLE_ALL))
     _, node_loss, loss, _ = footers(found, presence, shown_points(found.graph, presence))
     assert (node_loss, loss["missing"]) == ({"message": "Per-Node Loss"}, "–")
 

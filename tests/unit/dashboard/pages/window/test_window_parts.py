@@ -14,10 +14,9 @@ from dashboard.pages.window.matrix import MatrixFilters
 from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
-from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window import rfc3339
 from lagloss_server.trace_links import NO_LINKS
-from tests.support.window_documents import chain, document
+from tests.support.window_documents import chain, document, window_of
 from tests.unit.lagloss_server.queries.test_presence import LATE, presence
 
 START_S = 1_795_250_400
@@ -41,16 +40,16 @@ def cells(table: Any) -> list[str]:
 
 def test_reasons_come_most_frequent_first_and_the_unknown_are_counted() -> None:
     known = {"mid": {"filtered": {"no consent": 25}}, "snk": {"dead": {"x" * 200: 3}}}
-    found = cells(reasons_part(window(reasons_by_node=known)))
+    found = cells(reasons_part(window_of(window(reasons_by_node=known))))
     assert found[:8] == ["mid", "filtered", "no consent", "25", "snk", "dead", f"{'x' * 99}…", "3"]
     assert found[8:] == ["snk", "dead", "not known", "2"]
 
 
 def test_the_talks_table_has_a_column_of_messages_out_of_order_only_if_there_are_some() -> None:
     found = window()
-    plain = talks_table(found, Graph(chain()))
+    plain = talks_table(window_of(found), chain().graph)
     found["checkpoints"][-1]["out_of_order"] = 1_200
-    ordered = talks_table(found, Graph(chain()))
+    ordered = talks_table(window_of(found), chain().graph)
     for table, columns in ((plain, 5), (ordered, 6)):
         heads, *rows = parts_of(table, dmc.TableTr)
         assert {len(row.children) for row in (heads, *rows)} == {columns}
@@ -59,14 +58,14 @@ def test_the_talks_table_has_a_column_of_messages_out_of_order_only_if_there_are
 
 
 def test_where_no_beacon_was_read_the_table_says_why_reasons_are_not_known() -> None:
-    shown = reasons_part(window(reasons_by_node=None))
+    shown = reasons_part(window_of(window(reasons_by_node=None)))
     assert cells(shown)[2::4] == ["not known", "not known"]
     assert "tallies prove" in parts_of(shown, dmc.Text)[-1].children
-    assert reasons_part(document(chain(), START_S)).children == "None was."
+    assert reasons_part(window_of(document(chain(), START_S))).children == "None was."
 
 
 def test_the_matrix_has_a_column_of_what_held_late_messages_only_if_there_are_some() -> None:
-    read = WindowRead("chain", START_S, chain(), Graph(chain()), window(), (), (), ())
+    read = WindowRead("chain", START_S, chain(), chain().graph, window_of(window()), (), (), ())
     found = presence(LATE)
     rows = found.select(only="late")
     grid = matrix_grid("grid", read, found, found.messages(rows), HERE, NO_LINKS)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.schedule import mail as mailing
 from dashboard.reports.schedule.mail import Attachment, MadeReport, ReportPart, compose, message_id
 
@@ -27,7 +27,7 @@ KEPT = ReportPart(
 
 def mail(parts: list[ReportPart], *notes: str, subject: str = "SLA report weekly: 2026-W47 (UTC)") -> EmailMessage:
     """As it arrives."""
-    made = MadeReport("weekly", subject, CalendarSpan(0, 60, "UTC"), tuple(parts), notes)
+    made = MadeReport("weekly", subject, CalendarRange(0, 60, "UTC"), tuple(parts), notes)
     composed = compose(made, SENDER, ["Ada <ada@a.example>", "bob@b.example"], message_id(SENDER, "weekly", 7))
     parsed: Any = message_from_bytes(composed.as_bytes(policy=policy.SMTP), policy=policy.default)
     return parsed

@@ -12,7 +12,7 @@ from alerting.delivery.rendering import as_text, message
 from alerting.delivery.transports import slack
 from alerting.incidents.notification import Notification
 from dashboard.reports import render
-from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.schedule import receivers
 from dashboard.reports.schedule.mail import MadeReport, ReportPart
 from dashboard.reports.schedule.receivers import bodies, combined, problem_of
@@ -29,7 +29,7 @@ PARTS = (
 
 
 def made(*parts: ReportPart, notes: tuple[str, ...] = ()) -> MadeReport:
-    return MadeReport("weekly", "SLA report weekly: 2026-W46 (UTC)", CalendarSpan(0, 60, "UTC"), parts, notes)
+    return MadeReport("weekly", "SLA report weekly: 2026-W46 (UTC)", CalendarRange(0, 60, "UTC"), parts, notes)
 
 
 def as_notification(body: dict[str, object]) -> Notification:

@@ -1,4 +1,4 @@
-"""The span of time that a view is of: the last so much, or from one moment to another."""
+"""The time range that a view shows: the last so much, or from one moment to another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan, BadTime
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.times import parse_time_s
 
 RANGES_S: Final = {
@@ -27,40 +27,34 @@ MAX_SPAN_S: Final = 800 * 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """[from_s, to_s) in epoch s, on whole minutes. `range`: its name among RANGES_S where it ends now, else None."""
+class ShownRange(TimeRange):
+    """A time range on whole minutes. `range`: its name among RANGES_S if it ends now, else None."""
 
-    from_s: int
-    to_s: int
     range: str | None = None
-
-    @property
-    def length_s(self) -> int:
-        return self.to_s - self.from_s
 
     def query(self) -> dict[str, str]:
         """Return how a URL says it: a named range moves on with the clock, two moments stand still."""
         if self.range is not None:
             return {"range": self.range}
-        return {"from": rfc3339(self.from_s), "to": rfc3339(self.to_s)}
+        return self.bounds()
 
-    def pinned(self) -> Span:
+    def pinned(self) -> ShownRange:
         """Return the same time, standing still."""
-        return Span(self.from_s, self.to_s)
+        return ShownRange(self.from_s, self.to_s)
 
 
-def last(name: str, now_s: float) -> Span:
+def last(name: str, now_s: float) -> ShownRange:
     """Return the named range up to and with the minute that is running."""
     to_s = int(now_s) // WINDOW_S * WINDOW_S + WINDOW_S
-    return Span(to_s - RANGES_S[name], to_s, name)
+    return ShownRange(to_s - RANGES_S[name], to_s, name)
 
 
-def asked_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> Span:
-    """Return the span that `range`, or `from` and `to` (now where it is left out), ask for.
+def requested_range(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> ShownRange:
+    """Return the range that `range`, or `from` and `to` (now where it is left out), ask for.
 
     Raises:
         BadTime: a moment cannot be read.
-        BadSpan: they are no span.
+        BadSpan: they are not a range.
     """
     if "from" not in query:
         if "to" in query:
@@ -70,16 +64,16 @@ def asked_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RA
             raise BadSpan(text=name, expected=f"one of {', '.join(RANGES_S)}")
         return last(name, now_s)
     from_s, to_s = parse_time_s(query["from"], now_s), parse_time_s(query.get("to", "now"), now_s)
-    span = Span(int(from_s) // WINDOW_S * WINDOW_S, -(-int(to_s) // WINDOW_S) * WINDOW_S)
+    span = ShownRange(int(from_s) // WINDOW_S * WINDOW_S, -(-int(to_s) // WINDOW_S) * WINDOW_S)
     if not 0 < span.length_s <= MAX_SPAN_S:
         raise BadSpan(text=f"{query['from']} to {query.get('to', 'now')}", expected="a span of 1 minute to 800 days")
     return span
 
 
-def shown_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> Span:
-    """Return the span as `asked_span`, or the default if it cannot be read: a page shows something whatever its URL
+def shown_range(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> ShownRange:
+    """Return the range as `requested_range`, or the default if it is invalid: a page shows something whatever its URL
     says."""
     try:
-        return asked_span(query, now_s, default)
+        return requested_range(query, now_s, default)
     except (BadTime, BadSpan):
         return last(default, now_s)
