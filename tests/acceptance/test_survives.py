@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.pipeline_under_test.test_reference_pipeline import run_pipeline
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import run_pipeline
 
 import pipeline_under_test
 from lagloss.wire.format import WINDOW_S

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from tests.integration.pipeline_under_test.test_exactly_once import is_amid_a_transaction
+from tests.integration.pipeline_under_test.stream.test_exactly_once import is_amid_a_transaction
 
 from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
-from tests.integration.pipeline_under_test.test_reference_pipeline import Finished, read_beacons, run_pipeline
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import Finished, read_beacons, run_pipeline
 
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.pipeline_under_test.test_reference_pipeline import Beacons, Finished, read_beacons, run_pipeline
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import Beacons, Finished, read_beacons, run_pipeline
 
 from lagloss_server.model.definition import parse_definition
 from pipeline_under_test.stream.events.schema import Schema, packaged
