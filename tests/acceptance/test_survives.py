@@ -11,7 +11,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from tests.integration.pipeline_under_test.stream.test_reference_pipeline import run_pipeline
 
 import pipeline_under_test
 from lagloss.wire.format import WINDOW_S
@@ -20,6 +19,7 @@ from lagloss_server.store.store import Store
 from pipeline_under_test.harness.injections import Injections
 from pipeline_under_test.stream.faults import parse
 from tests.integration.aggregator.test_aggregator_process import aggregator
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import run_pipeline
 from tests.support.closers import wait_until
 from tests.support.window_documents import documents
 

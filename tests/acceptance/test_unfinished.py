@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 from sqlalchemy import select
-from tests.integration.pipeline_under_test.stream.test_exactly_once import is_amid_a_transaction
 
 from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
@@ -29,6 +28,7 @@ from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
 from tests.integration.aggregator.test_aggregator_process import aggregator, health
+from tests.integration.pipeline_under_test.stream.test_exactly_once import is_amid_a_transaction
 from tests.support.closers import wait_until
 from tests.support.event_topics import clicks, idle_pipeline, put
 from tests.support.node_process import NodeProcess, at_commit, running

@@ -14,7 +14,6 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
-from tests.integration.pipeline_under_test.stream.test_reference_pipeline import Finished, read_beacons, run_pipeline
 
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
@@ -29,6 +28,7 @@ from pipeline_under_test.stream.nodes.transaction import TransactionalLoop
 from pipeline_under_test.stream.nodes.worker import EventOutlet
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import Finished, read_beacons, run_pipeline
 from tests.support.closers import wait_until
 from tests.support.event_topics import backlog, configure, events_in, idle_pipeline, put
 from tests.support.node_process import at_commit, running

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.pipeline_under_test.stream.test_reference_pipeline import Beacons, Finished, read_beacons, run_pipeline
 
 from lagloss_server.model.definition import parse_definition
 from pipeline_under_test.stream.events.schema import Schema, packaged
@@ -28,6 +27,12 @@ from pipeline_under_test.stream.topology import (
     dead_topic,
     group_of,
     topic_of,
+)
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import (
+    Beacons,
+    Finished,
+    read_beacons,
+    run_pipeline,
 )
 from tests.support.event_topics import events_in
 
