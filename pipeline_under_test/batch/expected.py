@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import ClassVar, Final
 
-from pipeline_under_test.batch.ledger import Fact
+from pipeline_under_test.batch.ledger import Fact, read_ledger
+from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import (
     AGGREGATE,
     DB_IMPORT,
@@ -16,6 +17,7 @@ from pipeline_under_test.batch.topology import (
     INDEX_IMPORT,
     LANDING,
     QUEUE_NODES,
+    files_pipeline,
 )
 from pipeline_under_test.harness.ledger import WINDOW_MS, LedgerEntry
 from pipeline_under_test.harness.truth import TrueWindow, Truth
@@ -86,31 +88,27 @@ class FileFlow:
                 self.aggregated.update(fact["ids"])
 
 
-class TrueBatchWindow(TrueWindow):
-    """A window of the batch pipeline: what waits on one of its ways is known by id."""
+@dataclass(slots=True)
+class BatchWindow(TrueWindow):
+    """One minute of the batch pipeline: what waits on one of its ways is known by id."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.waiting: set[str] = set()
-        self.written: dict[str, Counter[str]] = defaultdict(Counter)
-        """By checkpoint, how often each message came out there."""
+    waiting: set[str] = field(default_factory=set)
+
+    reruns: ClassVar[frozenset[str]] = frozenset({f"{AGGREGATE}.out"})
+    """The hourly job reports a record once for each run over its hour."""
+
+    def _deliveries(self) -> Iterable[str]:
+        return DELIVERIES.intersection(self.written)
 
     def _under_way(self) -> set[str]:
         return self.waiting
 
-    def document(self, window_start_s: int) -> dict[str, Any]:
-        """Return the window as those of the stream, with the duplicates at this pipeline's deliveries."""
-        delivered = [counts for checkpoint, counts in self.written.items() if checkpoint in DELIVERIES]
-        twice = sum(times - 1 for counts in delivered for times in counts.values() if times > 1)
-        return {**super().document(window_start_s), "duplicates": twice}
 
-
-class BatchTruth(Truth):
+class BatchTruth(Truth[BatchWindow]):
     """The ledger summed up, window by window, for one of the two pipelines."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.windows = defaultdict[int, TrueWindow](TrueBatchWindow)
+        super().__init__(BatchWindow)
 
     @classmethod
     def of_records(cls, flow: FileFlow) -> BatchTruth:
@@ -160,18 +158,17 @@ class BatchTruth(Truth):
         else:
             self.add([LedgerEntry(fate.fate, message_id, event_ms, fate.place)])
 
-    def _window(self, event_ms: int) -> TrueBatchWindow:
-        window = self.windows[event_ms // WINDOW_MS * (WINDOW_MS // 1000)]
-        if not isinstance(window, TrueBatchWindow):
-            raise TypeError(f"expected a window of the batch pipeline, found {window!r}")
-        return window
+    def _window(self, event_ms: int) -> BatchWindow:
+        return self.windows[event_ms // WINDOW_MS * (WINDOW_MS // 1000)]
 
-    def written(self) -> Iterator[tuple[int, str, Counter[str]]]:
-        """Return how often messages came out, by window and checkpoint."""
-        for start_s, window in self.windows.items():
-            if isinstance(window, TrueBatchWindow):
-                for checkpoint, counts in window.written.items():
-                    yield start_s, checkpoint, counts
+
+def batch_truths(settings: BatchSettings) -> dict[str, BatchTruth]:
+    """Return what the ledger adds up to, by pipeline: of records, and of files."""
+    flow = FileFlow.of(read_ledger(settings.ledger_dir))
+    return {
+        settings.pipeline: BatchTruth.of_records(flow),
+        files_pipeline(settings.pipeline): BatchTruth.of_files(flow),
+    }
 
 
 def _fate(landed: LandedFile, here: Import, link: str, importer: str, *, is_file: bool = False) -> LedgerEntry | None:

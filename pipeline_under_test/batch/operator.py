@@ -14,8 +14,8 @@ from pipeline_under_test.batch import operations
 from pipeline_under_test.batch.airflow_api import AirflowRun
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import FactLedger
-from pipeline_under_test.batch.runs_verdict import count_waiting, late_hours
 from pipeline_under_test.batch.stack import BatchStack
+from pipeline_under_test.batch.verdict import count_waiting, late_hours
 
 
 @dataclass

@@ -1,20 +1,17 @@
-"""Watches all windows of a pipeline for a loss that the ledger does not know of, as long as the pipeline runs."""
+"""Watches all windows of pipelines for a loss that the ledger does not know of, as long as they run."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import MissingMessage, Store
-from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.harness.measured import ALL_NAMES, CERTAIN, hexed
 from pipeline_under_test.harness.truth import TrueWindow, Truth
-from pipeline_under_test.stream.as_tapped import as_tapped
 
 NAMED: Final = 5
 
@@ -47,33 +44,42 @@ def false_loss(
     return FalseLoss(at_s, window.start_s, reported, len(truth.ids["lost"]), names)
 
 
+Truths = Callable[[], Mapping[str, Truth[Any]]]
+"""Reads the ledger, and returns what it adds up to by now, by pipeline."""
+
+
 class LossWatch:
-    """Looks at the windows whenever it is asked to, and keeps what it found wrong.
+    """Looks at the windows from `begin_s` on whenever it is asked to, and keeps what it found wrong.
 
     The ledger is read after the windows: its lines are on disk before what they record takes effect.
     """
 
-    def __init__(self, store: Store, pipeline: str, ledger_dir: Path, *, taps: bool = False) -> None:
+    def __init__(self, store: Store, pipelines: Sequence[str], truths: Truths, begin_s: int = WINDOW_S) -> None:
         self.found: list[FalseLoss] = []
-        self.windows: dict[int, ListedWindow] = {}
-        self.truth = Truth()
+        self.windows: dict[str, dict[int, ListedWindow]] = {}
+        """As of the last look, by pipeline and start (epoch seconds)."""
         self._store = store
-        self._pipeline = pipeline
-        self._ledger = LedgerReader(ledger_dir)
-        self._see = as_tapped if taps else lambda truth: truth
+        self._pipelines = pipelines
+        self._truths = truths
+        self._begin_s = begin_s
 
-    def look(self) -> None:
-        """Check all windows once."""
-        windows = self._store.windows(self._pipeline, 0, int(time.time()) + 2 * WINDOW_S)
-        self.windows = {window.start_s: window for window in windows}
-        with_loss = {
-            start: (window, self._store.missing(self._pipeline, start, ALL_NAMES))
-            for start, window in self.windows.items()
+    def look(self) -> list[FalseLoss]:
+        """Check all windows once; return what is wrong now."""
+        until_s = int(time.time()) + 2 * WINDOW_S
+        for name in self._pipelines:
+            windows = self._store.windows(name, self._begin_s - WINDOW_S, until_s)
+            self.windows[name] = {window.start_s: window for window in windows}
+        lossy = [
+            (name, window, self._store.missing(name, start_s, ALL_NAMES))
+            for name, windows in self.windows.items()
+            for start_s, window in windows.items()
             if window.state != "open" and (window.lost_min or window.verdict == "loss")
-        }
-        self.truth.add(self._ledger.new_entries())
-        for start, (window, missing) in with_loss.items():
-            truth = self._see(self.truth.windows.get(start, TrueWindow()))
-            wrong = false_loss(window, missing, truth, time.time())
-            if wrong is not None:
-                self.found.append(wrong)
+        ]
+        truths = self._truths() if lossy else {}
+        wrong = []
+        for name, window, missing in lossy:
+            truth = truths[name].windows.get(window.start_s, TrueWindow())
+            found = false_loss(window, missing, truth, time.time())
+            wrong += [found] if found is not None else []
+        self.found += wrong
+        return wrong

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from pipeline_under_test.harness.ledger import WINDOW_MS, Fate, LedgerEntry
-from pipeline_under_test.stream.topology import (
-    EVENT_ROUTER,
-    GLOBAL_RETRIER,
-    VENDORS,
-    place_of_link,
-    place_of_node,
-    place_of_vendor,
-)
 
+W = TypeVar("W", bound="TrueWindow")
 IN: Final[tuple[Fate, ...]] = ("answered", "lost", "filtered", "dead", "routed", "delivered")
 """The fates of events that the pipeline has taken in: answered, or seen at a place although the answer was lost."""
 ENDS: Final[tuple[Fate, ...]] = ("lost", "filtered", "dead")
@@ -30,23 +23,19 @@ class TrueWindow:
 
     ids: dict[Fate, set[str]] = field(default_factory=lambda: defaultdict(set))
     at: dict[tuple[Fate, str], set[str]] = field(default_factory=lambda: defaultdict(set))
-    deliveries: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """By vendor, how often it got each event."""
-    ends: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """By place, how often each event was lost, filtered or set aside there."""
-    retries: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """By place, how often each event was handed to the global retrier there."""
+    times: dict[tuple[Fate, str], Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """How often, of the same."""
+    written: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By checkpoint of deliveries, how often each came out there."""
+
+    reruns: ClassVar[frozenset[str]] = frozenset()
+    """Checkpoints that rightly report a message once for each time that its work is done again."""
 
     def add(self, entry: LedgerEntry) -> None:
         self.ids[entry.fate].add(entry.id)
         if entry.place:
             self.at[entry.fate, entry.place].add(entry.id)
-        if entry.fate == "delivered":
-            self.deliveries[entry.place][entry.id] += 1
-        elif entry.fate in ENDS:
-            self.ends[entry.place][entry.id] += 1
-        elif entry.fate == "retried":
-            self.retries[entry.place][entry.id] += 1
+            self.times[entry.fate, entry.place][entry.id] += 1
 
     @property
     def messages(self) -> set[str]:
@@ -81,8 +70,8 @@ class TrueWindow:
     def outcomes(self) -> dict[str, set[str]]:
         """Return each message once, under its fate.
 
-        `pending` are those that nothing is known of past their first hop, or past the router on the way to one of their
-        vendors: those the pipeline itself has lost, or has not finished with.
+        `pending` are those that nothing is known of past their first hop, or on the way to one of their destinations:
+        those the pipeline itself has lost, or has not finished with.
         """
         ended = {"delivered": self.ids["delivered"], "dead": self.ids["dead"], "filtered": self.ids["filtered"]}
         nowhere = self.messages.difference(self.lost, *ended.values())
@@ -93,14 +82,15 @@ class TrueWindow:
             settled |= found[outcome]
         return found
 
-    def duplicates(self, vendor: str) -> dict[str, int]:
-        """Return how many times too often this vendor got an event."""
-        return {name: times - 1 for name, times in self.deliveries[place_of_vendor(vendor)].items() if times > 1}
+    def duplicates(self, checkpoint: str) -> dict[str, int]:
+        """Return how many times too often each message came out at a checkpoint of deliveries."""
+        counts = self.written.get(checkpoint, Counter())
+        return {name: times - 1 for name, times in counts.items() if times > 1}
 
     def document(self, window_start_s: int) -> dict[str, Any]:
         """Return counts as lagloss gives them, and the names of lost (by place) and pending messages (`unaccounted`).
 
-        `unanswered` counts those that may or may not have come in; `duplicates` what vendors got beyond the first time.
+        `unanswered` counts those that may or may not have come in; `duplicates` what came out beyond the first time.
         """
         outcomes = self.outcomes()
         return {
@@ -110,37 +100,25 @@ class TrueWindow:
             "lost_at": {place: sorted(ids) for place, ids in self.lost_at.items()},
             "corrupted_at": {place: len(ids) for place, ids in self.corrupted_at.items()},
             "duplicated": len(self.ids["duplicated"]),
-            "duplicates": sum(sum(self.duplicates(vendor).values()) for vendor in VENDORS),
+            "duplicates": sum(sum(self.duplicates(checkpoint).values()) for checkpoint in self._deliveries()),
             "unanswered": len(self.unanswered),
             "unaccounted": sorted(outcomes["pending"]),
         }
 
+    def _deliveries(self) -> Iterable[str]:
+        """Return the checkpoints whose duplicates count."""
+        return self.written
+
     def _under_way(self) -> set[str]:
-        """Return those that were sent on to a vendor's connector and have come neither to the vendor nor to an end
-        there.
-
-        What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not say
-        them apart.
-        """
-        found: set[str] = set()
-        for vendor, node in VENDORS.items():
-            here = place_of_node(node)
-            ends: tuple[tuple[Fate, str], ...] = (
-                ("delivered", place_of_vendor(vendor)),
-                ("dead", here),
-                ("filtered", here),
-                ("dead", place_of_node(GLOBAL_RETRIER)),
-            )
-            sent = self.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
-            found |= sent.difference(*(self.at.get(end, set()) for end in ends))
-        return found
+        """Return those that are on the way to a destination, whatever became of them on another."""
+        return set()
 
 
-class Truth:
-    """The ledger summed up, window by window, as it grows."""
+class Truth(Generic[W]):
+    """The ledger summed up, window by window (by start, epoch seconds), as it grows; `window` makes one."""
 
-    def __init__(self) -> None:
-        self.windows: dict[int, TrueWindow] = defaultdict(TrueWindow)
+    def __init__(self, window: Callable[[], W]) -> None:
+        self.windows: dict[int, W] = defaultdict(window)
         self.entries: Counter[Fate] = Counter()
 
     def add(self, entries: Iterable[LedgerEntry]) -> set[int]:

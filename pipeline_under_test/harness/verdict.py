@@ -11,17 +11,13 @@ from typing import Any, Final
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.cli.options import open_store
-from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import NONE_LOST, ListedWindow, rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
-from pipeline_under_test.harness.ledger import LedgerReader
+from lagloss_server.store.store import Store
 from pipeline_under_test.harness.measured import Measured, read_measured, unsure_places
 from pipeline_under_test.harness.truth import OUTCOMES, TrueWindow, Truth
-from pipeline_under_test.stream.as_tapped import truth_as_tapped
-from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import VENDORS
 
 NAMED: Final = 10
 """How many of the messages that a difference is about are named."""
@@ -73,37 +69,29 @@ class Verdict:
         }
 
 
-def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict:
-    """Compare the ledger of the pipeline in this directory with the lagloss that these settings name.
+def verdicts_on(truths: Mapping[str, Truth[Any]], lagloss: LaglossSettings) -> list[Verdict]:
+    """Compare these truths, by pipeline, none of them empty, with the lagloss that these settings name.
 
     Raises:
-        NotEnoughData: neither of them has said anything yet that could be compared.
         LaglossError, KafkaException: a server cannot be reached, or lagloss has no such pipeline.
     """
-    truth = Truth()
-    truth.add(LedgerReader(settings.ledger_dir).new_entries())
-    if not truth.windows:
-        raise NotEnoughData(detail=f"The ledger in {settings.ledger_dir} is empty. Start a load with `pipeline run`.")
-    if settings.taps:
-        truth = truth_as_tapped(truth)
     with open_store(lagloss) as store:
-        definition = store.pipeline(settings.pipeline).definition
-        found = store.windows(settings.pipeline, min(truth.windows), max(truth.windows) + 1)
         log = BeaconLog(lagloss.require_kafka(), BEACONS)
         try:
-            verdict = compared(
-                definition, truth, found, lambda window: read_measured(store, log, settings.pipeline, window)
-            )
+            return [_verdict_on(pipeline, truth, store, log) for pipeline, truth in truths.items()]
         finally:
             log.close()
-    if len(verdict.waiting) == len(truth.windows):
-        raise NotEnoughData(detail=f"No window of {settings.pipeline} is closed yet. Wait until its grace is over.")
-    return verdict
+
+
+def _verdict_on(pipeline: str, truth: Truth[Any], store: Store, log: BeaconLog) -> Verdict:
+    definition = store.pipeline(pipeline).definition
+    windows = store.windows(pipeline, min(truth.windows), max(truth.windows) + 1)
+    return compared(definition, truth, windows, lambda window: read_measured(store, log, pipeline, window))
 
 
 def compared(
     definition: Definition,
-    truth: Truth,
+    truth: Truth[Any],
     windows: Iterable[ListedWindow],
     read: Read,
     now_s: float | None = None,
@@ -161,15 +149,17 @@ def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iter
 def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
     """Return reported duplicate deliveries that did not happen.
 
-    A vendor gets an event twice, too, if its first answer never reached the connector; which then knows, and beacons,
-    only of one. So what lagloss measures must be in the ledger, and not the other way round.
+    A destination gets a message twice, too, if its first answer never reached the node; which then knows, and beacons,
+    only of one. So does one whose node is killed before it has sent the beacon. So what lagloss measures must be in the
+    ledger, and not the other way round.
     """
-    for vendor, node in VENDORS.items():
-        expected = {hash_id(name): times for name, times in truth.duplicates(vendor).items()}
-        found = measured.duplicates.get(f"{node}.out", {})
+    for checkpoint, found in measured.duplicates.items():
+        if checkpoint in truth.reruns:
+            continue
+        expected = {hash_id(name): times for name, times in truth.duplicates(checkpoint).items()}
         more = [id_hash for id_hash, times in found.items() if times > expected.get(id_hash, 0)]
         if more:
-            what = f"duplicates at {node}.out"
+            what = f"duplicates at {checkpoint}"
             yield VerdictDifference(start_s, what, len(expected), len(found), _named(truth, measured, more))
 
 

@@ -12,7 +12,8 @@ from collections import Counter
 from typing import Final
 
 from pipeline_under_test.harness.ledger import Fate
-from pipeline_under_test.harness.truth import ENDS, TrueWindow, Truth
+from pipeline_under_test.harness.truth import ENDS
+from pipeline_under_test.stream.expected import CHECKPOINTS, StreamTruth, StreamWindow
 from pipeline_under_test.stream.topology import (
     COL_SERVICE,
     EVENT_NORM,
@@ -33,21 +34,21 @@ def tapped_place(place: str) -> str:
     return _SENDERS.get(place, place)
 
 
-def truth_as_tapped(truth: Truth) -> Truth:
+def truth_as_tapped(truth: StreamTruth) -> StreamTruth:
     """Return the whole ledger as taps show it."""
-    found = Truth()
+    found = StreamTruth()
     found.entries = truth.entries
     found.windows.update((start, as_tapped(window)) for start, window in truth.windows.items())
     return found
 
 
-def as_tapped(truth: TrueWindow) -> TrueWindow:
+def as_tapped(truth: StreamWindow) -> StreamWindow:
     """Return one window of the ledger as taps show it."""
-    found = TrueWindow()
+    found = StreamWindow()
     for vendor, node in VENDORS.items():
         to, here, none = place_of_vendor(vendor), place_of_node(node), Counter[str]()
-        committed = (truth.deliveries.get(to, none), truth.ends.get(here, none), truth.retries.get(here, none))
-        found.deliveries[to] = sum(committed, none)
+        committed: list[tuple[Fate, str]] = [("delivered", to), *((fate, here) for fate in (*ENDS, "retried"))]
+        found.written[CHECKPOINTS[to]] = sum((truth.times.get(key, none) for key in committed), none)
     unseen = _unseen(truth)
     hidden = _hidden_by_other_routes(truth)
     ended = _ended_at_connectors(truth)
@@ -69,13 +70,13 @@ def as_tapped(truth: TrueWindow) -> TrueWindow:
     return found
 
 
-def _add(found: TrueWindow, fate: Fate, place: str, ids: set[str]) -> None:
+def _add(found: StreamWindow, fate: Fate, place: str, ids: set[str]) -> None:
     if ids:
         found.at[fate, place] |= ids
         found.ids[fate] |= ids
 
 
-def _unseen(truth: TrueWindow) -> set[str]:
+def _unseen(truth: StreamWindow) -> set[str]:
     """Return what never came into the first topic."""
     here = set().union(*(ids for (_, place), ids in truth.at.items() if place in _AT_SOURCE))
     beyond = set().union(*(ids for (_, place), ids in truth.at.items() if place not in _AT_SOURCE))
@@ -83,7 +84,7 @@ def _unseen(truth: TrueWindow) -> set[str]:
     return (here & set().union(*(truth.ids[fate] for fate in gone))) - beyond
 
 
-def _hidden_by_other_routes(truth: TrueWindow) -> dict[str, set[str]]:
+def _hidden_by_other_routes(truth: StreamWindow) -> dict[str, set[str]]:
     """Return by link what is lost there and went another way as well."""
     links = [place_of_link(EVENT_ROUTER, to) for to in NEXT[EVENT_ROUTER]]
     lost = {link: truth.at.get(("lost", link), set()) for link in links}
@@ -91,7 +92,7 @@ def _hidden_by_other_routes(truth: TrueWindow) -> dict[str, set[str]]:
     return {link: lost[link] & set().union(*(sent[other] for other in links if other != link)) for link in links}
 
 
-def _ended_at_connectors(truth: TrueWindow) -> dict[str, set[str]]:
+def _ended_at_connectors(truth: StreamWindow) -> dict[str, set[str]]:
     """Return by connector what it committed without delivering it: lost, filtered or set aside there, or handed to the
     global retrier."""
     places = map(place_of_node, VENDORS.values())

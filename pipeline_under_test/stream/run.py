@@ -18,11 +18,13 @@ from lagloss_server.store.store import Store
 from pipeline_under_test.harness.broker_faults import BrokerFaults
 from pipeline_under_test.harness.loss_watch import LossWatch
 from pipeline_under_test.harness.stack import ScenarioStack
-from pipeline_under_test.harness.verdict import LATEST_S, Verdict, verdict_of
+from pipeline_under_test.harness.verdict import LATEST_S, Verdict
+from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.stream.running.runner import NotStarted, Runner
 from pipeline_under_test.stream.scenario import Scenario
 from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.verdict import followed_truth, verdict_of
 
 LOOK_EVERY_S: Final = 1.0
 COMPARE_EVERY_S: Final = 5.0
@@ -96,7 +98,8 @@ class ScenarioRun:
         )
         self._injections = self._settings.injections()
         self._broker_faults = None if stack.kafka is None else BrokerFaults(self._injections, stack.kafka)
-        self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir, taps=options.taps)
+        self._truths = followed_truth(scenario.name, self._settings.ledger_dir, taps=options.taps)
+        self._watch = LossWatch(self._store, [scenario.name], self._truths)
 
     def load(self) -> None:
         """Run the pipeline under load and break it, from the main thread: processes end with the thread that starts
@@ -153,7 +156,7 @@ class ScenarioRun:
         """Wait until lagloss has settled every window, or its time is over; return how they compare then."""
         options = self._scenario.run
         patience_s = WINDOW_S + (options.grace + options.max_wait) / 1000 + LATEST_S
-        deadline = max(self._watch.truth.windows, default=0) + patience_s
+        deadline = max(self._truth.windows, default=0) + patience_s
         next_comparison = 0.0
         while True:
             self._watch.look()
@@ -170,6 +173,10 @@ class ScenarioRun:
                     return verdict
             time.sleep(LOOK_EVERY_S)
 
+    @property
+    def _truth(self) -> StreamTruth:
+        return self._truths()[self._scenario.name]
+
     def _is_settled(self) -> bool:
-        windows = self._watch.windows
-        return all(start in windows and windows[start].is_settled for start in self._watch.truth.windows)
+        windows = self._watch.windows[self._scenario.name]
+        return all(start in windows and windows[start].is_settled for start in self._truth.windows)

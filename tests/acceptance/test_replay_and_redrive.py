@@ -25,7 +25,7 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.injections import LEAD_S
 from pipeline_under_test.harness.ledger import LedgerReader
-from pipeline_under_test.harness.truth import Truth
+from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.faults import parse as parse_fault
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import DEFINITION
@@ -65,7 +65,7 @@ class World:
 
     def truth(self, start_s: int) -> dict[str, Any]:
         """What the ledger says of the minute."""
-        truth = Truth()
+        truth = StreamTruth()
         truth.add(LedgerReader(self.settings.ledger_dir).new_entries())
         return truth.document(start_s)
 

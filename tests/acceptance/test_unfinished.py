@@ -24,6 +24,7 @@ from pipeline_under_test.harness.loss_watch import LossWatch
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.stream.verdict import followed_truth
 from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
@@ -67,7 +68,7 @@ class World:
     def window(self) -> dict[str, Any]:
         """The events' window as it is now; what it tells of losses is noted."""
         self.watch.look()
-        window = self.watch.windows.get(self.start_s)
+        window = self.watch.windows[self.settings.pipeline].get(self.start_s)
         return {} if window is None else window.document()
 
     def await_(self, true: Any, what: str) -> Any:
@@ -129,7 +130,8 @@ def world(closing: str, kafka_bootstrap: str, vendor: Vendor, tmp_path: Path) ->
     store = Store(closing)
     text = DEFINITION.read_text().replace("name: clicks,", f"name: {settings.pipeline},")
     store.apply(parse_definition(text.replace("grace: 60s", "grace: 1s")))
-    watch = LossWatch(store, settings.pipeline, settings.ledger_dir)
+    truths = followed_truth(settings.pipeline, settings.ledger_dir)
+    watch = LossWatch(store, [settings.pipeline], truths)
     due_s = int(time.time()) // WINDOW_S * WINDOW_S - WINDOW_S
     with Emitter(settings.pipeline, COL_SERVICE, kafka_bootstrap, first=True) as source:
         yield World(settings, store, watch, source, due_s)

@@ -23,9 +23,9 @@ app = typer.Typer()
 def ledger(data_dir: DataDir) -> None:
     """Print what the ledger adds up to, as one JSON document."""
     from pipeline_under_test.harness.ledger import LedgerReader
-    from pipeline_under_test.harness.truth import Truth
+    from pipeline_under_test.stream.expected import StreamTruth
 
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(LedgerReader(data_dir / "ledger").new_entries())
     say({"windows": truth.documents()})
 
@@ -33,8 +33,8 @@ def ledger(data_dir: DataDir) -> None:
 @app.command()
 def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
     """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
-    from pipeline_under_test.harness.verdict import verdict_of
     from pipeline_under_test.stream.tables import show_verdict
+    from pipeline_under_test.stream.verdict import verdict_of
 
     found = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
     if as_json:

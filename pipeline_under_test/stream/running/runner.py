@@ -14,8 +14,8 @@ from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 from pipeline_under_test.harness.broker_faults import BrokerFaults
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.harness.ledger import LedgerReader
-from pipeline_under_test.harness.truth import Truth
 from pipeline_under_test.stream.events.routes import seed_routes
+from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.kafka.positions import GroupWatcher
 from pipeline_under_test.stream.kafka.topics import create_topics
 from pipeline_under_test.stream.nodes.receiver import RECEIVER
@@ -93,7 +93,7 @@ class Runner:
         self._brokers = brokers
         self._load_process: subprocess.Popen[bytes] | None = None
         self._ledger = LedgerReader(settings.ledger_dir)
-        self._truth = Truth()
+        self._truth = StreamTruth()
         self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline)
         self._scaler = Scaler(scaling, ratings, self.groups, self._watcher, settings.data_dir)
         self._next_progress = 0.0

@@ -19,7 +19,7 @@ import pytest
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
 from pipeline_under_test.harness.ledger import LedgerReader
-from pipeline_under_test.harness.truth import Truth
+from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.topology import NEXT, NODES
 from tests.support.pipeline_beacons import Beacons, read_beacons
 
@@ -73,7 +73,7 @@ def run_pipeline(
         finally:
             runner.terminate()
     assert runner.returncode == 0
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(LedgerReader(data_dir / "ledger").new_entries())
     return Finished(progress, truth.documents(), read_beacons(bootstrap, pipeline))
 
@@ -175,7 +175,7 @@ def test_the_past_is_sent_whole_and_its_emitters_have_ended(kafka_bootstrap: str
     words = [sys.executable, "-m", "pipeline_under_test", "history", "--bootstrap", kafka_bootstrap]
     began = time.time()
     subprocess.run([*words, "--data-dir", str(tmp_path), "--pipeline", pipeline, "--rate", "2"], check=True)
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(LedgerReader(tmp_path / "ledger").new_entries())
     windows = truth.documents()
     assert len(windows) == 60

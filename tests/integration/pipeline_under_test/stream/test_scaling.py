@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from lagloss.broker.topics import create_topics
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.harness.policies import Rules
-from pipeline_under_test.harness.truth import Truth
+from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
 from pipeline_under_test.stream.running.runner import Runner
@@ -56,7 +56,7 @@ def test_a_node_that_waits_is_scaled_out_under_a_backlog_and_in_when_it_is_gone(
     assert out["backlog"] > 50
     assert "wait" in out["reason"]
     assert back["wanted"] == 1
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(LedgerReader(settings.ledger_dir).new_entries())
     windows = truth.documents()
     assert sum(window["delivered"] for window in windows) > 0

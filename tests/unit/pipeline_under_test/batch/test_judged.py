@@ -22,9 +22,8 @@ from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.topology import AGGREGATE, IMPORTERS, definitions
-from pipeline_under_test.batch.verdict import verdict_on
 from pipeline_under_test.harness.measured import Measured, as_measured
-from pipeline_under_test.harness.verdict import Verdict
+from pipeline_under_test.harness.verdict import Verdict, compared
 from tests.oracle.evidence import Record
 from tests.oracle.evidence import World as Evidence
 from tests.support.in_memory import close_in_memory
@@ -107,7 +106,7 @@ def judged(world: World, definition: Definition, truth: BatchTruth) -> Verdict:
         found = WindowBlocks(definition.graph, start_s, blocks, SAMPLE_ALL)
         measured[window.window_start] = as_measured(window, found, missing)
     windows = [each.window for each in measured.values()]
-    return verdict_on(definition, truth, windows, lambda window: measured[window.window_start], now_ms / 1000)
+    return compared(definition, truth, windows, lambda window: measured[window.window_start], now_ms / 1000)
 
 
 def test_what_becomes_of_spoiled_lost_late_and_refused_files_is_measured_as_it_was_injected(both: World) -> None:

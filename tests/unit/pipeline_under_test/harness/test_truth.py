@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
-from pipeline_under_test.harness.truth import Truth
+from pipeline_under_test.stream.expected import StreamTruth
 
 MINUTE_MS = 60_000
 LINK, NODE = "link event-norm->event-router", "node conn-ga"
@@ -16,14 +16,14 @@ def facts(*pairs: tuple[Fate, str], place: str = "") -> list[LedgerEntry]:
 
 def outcome_of(*facts: tuple[Fate, str]) -> str:
     """What has become of a message of which the ledger says this besides that it was answered."""
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(LedgerEntry(fate, "m", MINUTE_MS, place) for fate, place in [("answered", ""), *facts])
     (found,) = (outcome for outcome, ids in truth.windows[60].outcomes().items() if ids)
     return found
 
 
 def test_each_message_counts_once_as_the_first_that_fits() -> None:
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(facts(*(("answered", message_id) for message_id in "abcdefg")))
     truth.add(facts(("lost", "a"), ("lost", "b"), place=LINK))
     truth.add(facts(("lost", "b"), place=NODE))
@@ -49,14 +49,14 @@ def test_each_message_counts_once_as_the_first_that_fits() -> None:
 
 
 def test_saying_a_thing_twice_changes_nothing_unless_it_is_a_delivery() -> None:
-    once, twice = Truth(), Truth()
+    once, twice = StreamTruth(), StreamTruth()
     entries = [*facts(("answered", "a"), ("filtered", "a"), ("answered", "b")), *facts(("lost", "b"), place=LINK)]
     once.add(entries)
     twice.add([*entries, *entries])
     assert once.documents() == twice.documents()
     twice.add(facts(("delivered", "c"), ("delivered", "c"), ("delivered", "c"), place="vendor fb"))
-    assert twice.windows[60].duplicates("fb") == {"c": 2}
-    assert twice.windows[60].duplicates("ga") == {}
+    assert twice.windows[60].duplicates("conn-fb.out") == {"c": 2}
+    assert twice.windows[60].duplicates("conn-ga.out") == {}
 
 
 def test_a_message_for_two_vendors_is_pending_until_both_have_it_or_never_will() -> None:
@@ -79,13 +79,13 @@ def test_a_loss_that_is_replayed_is_what_becomes_of_it_now() -> None:
 
 
 def test_an_event_nobody_answered_for_counts_only_if_it_was_seen() -> None:
-    truth = Truth()
+    truth = StreamTruth()
     truth.add(facts(("generated", "a"), ("unanswered", "a"), ("unanswered", "b"), ("delivered", "b")))
     window = truth.document(60)
     assert (window["messages"], window["delivered"], window["unanswered"]) == (1, 1, 1)
 
 
 def test_windows_are_minutes_of_event_time() -> None:
-    truth = Truth()
+    truth = StreamTruth()
     touched = truth.add([LedgerEntry("answered", "a", 119_999), LedgerEntry("answered", "b", 120_000)])
     assert touched == {60, 120}

@@ -17,8 +17,8 @@ from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
 from pipeline_under_test.harness.measured import Measured, as_measured
-from pipeline_under_test.harness.truth import Truth
 from pipeline_under_test.harness.verdict import LATEST_S, Verdict, compared
+from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.topology import DEFINITION
 from tests.support.window_documents import window_of as listed
 
@@ -72,8 +72,8 @@ TRAILS: dict[str, Trail] = {
 WORLDS = st.lists(st.sampled_from(sorted(TRAILS)), min_size=1, max_size=12)
 
 
-def truth_of(kinds: Iterable[str]) -> Truth:
-    found = Truth()
+def truth_of(kinds: Iterable[str]) -> StreamTruth:
+    found = StreamTruth()
     for number, kind in enumerate(kinds):
         facts: list[tuple[Fate, str]] = [("generated", ""), ("answered", ""), *TRAILS[kind][0]]
         found.add(LedgerEntry(fate, f"m{number}", START_S * 1000, place) for fate, place in facts)
@@ -117,7 +117,7 @@ def window_of(trails: list[Trail]) -> dict[str, Any]:
     return found
 
 
-def verdict_on(truth: Truth, measured: Measured | None, now_s: float = LATEST) -> Verdict:
+def verdict_on(truth: StreamTruth, measured: Measured | None, now_s: float = LATEST) -> Verdict:
     windows = [measured.window] if measured is not None else []
     read: Callable[[Any], Any] = lambda _window: measured  # noqa: E731 (it is handed on)
     return compared(CLICKS, truth, windows, read, now_s)
@@ -222,7 +222,7 @@ def test_a_window_that_may_still_change_is_waited_for_until_lagloss_has_had_its_
 
 def test_a_window_that_only_one_of_them_knows_differs() -> None:
     assert list(told(verdict_on(truth_of(["dead"]), None))) == ["state"]
-    assert "messages" in told(verdict_on(Truth(), measured_of(["dead"])))
+    assert "messages" in told(verdict_on(StreamTruth(), measured_of(["dead"])))
 
 
 def test_the_document_adds_up_over_windows() -> None:

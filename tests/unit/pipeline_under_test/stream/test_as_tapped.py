@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
-from pipeline_under_test.harness.truth import TrueWindow, Truth
 from pipeline_under_test.stream.as_tapped import as_tapped, truth_as_tapped
+from pipeline_under_test.stream.expected import StreamTruth, StreamWindow
 from pipeline_under_test.stream.scenario import tapped_definition
 
 MINUTE_MS = 60_000
@@ -14,13 +14,13 @@ TO_GA, TO_FB = "link event-router->conn-ga", "link event-router->conn-fb"
 Fact = tuple[Fate, str]
 
 
-def truth_of(*facts: Fact) -> Truth:
-    found = Truth()
+def truth_of(*facts: Fact) -> StreamTruth:
+    found = StreamTruth()
     found.add(LedgerEntry(fate, "m", MINUTE_MS, place) for fate, place in [("answered", ""), *facts])
     return found
 
 
-def tapped(*facts: Fact) -> TrueWindow:
+def tapped(*facts: Fact) -> StreamWindow:
     return as_tapped(truth_of(*facts).windows[60])
 
 
@@ -62,20 +62,20 @@ def test_a_connector_has_delivered_what_it_committed(fate: Fate) -> None:
 @pytest.mark.parametrize("fate", ["lost", "dead", "filtered"])
 def test_what_a_connector_committed_twice_without_delivering_it_is_delivered_twice(fate: Fate) -> None:
     facts: list[Fact] = [("routed", TO_GA), (fate, "node conn-ga")]
-    assert tapped(*facts).duplicates("ga") == {}
-    assert tapped(*facts, (fate, "node conn-ga")).duplicates("ga") == {"m": 1}
+    assert tapped(*facts).duplicates("conn-ga.out") == {}
+    assert tapped(*facts, (fate, "node conn-ga")).duplicates("conn-ga.out") == {"m": 1}
 
 
 def test_what_a_connector_handed_to_the_retrier_it_has_committed() -> None:
     handed: list[Fact] = [("routed", TO_GA), ("retried", "node conn-ga")]
     assert outcome_of(*handed) == "delivered"
-    assert tapped(*handed).duplicates("ga") == {}
-    assert tapped(*handed, ("delivered", "vendor ga")).duplicates("ga") == {"m": 1}
+    assert tapped(*handed).duplicates("conn-ga.out") == {}
+    assert tapped(*handed, ("delivered", "vendor ga")).duplicates("conn-ga.out") == {"m": 1}
     given_up: list[Fact] = [*handed, ("dead", "node global-retrier")]
     assert outcome_of(*given_up) == "delivered"
-    assert tapped(*given_up).duplicates("ga") == {}
+    assert tapped(*given_up).duplicates("conn-ga.out") == {}
     again = tapped(*given_up, ("delivered", "vendor ga"))
-    assert (again.duplicates("ga"), again.duplicates("fb")) == ({"m": 1}, {})
+    assert (again.duplicates("conn-ga.out"), again.duplicates("conn-fb.out")) == ({"m": 1}, {})
 
 
 def test_what_no_fault_touched_is_the_same_with_taps() -> None:

@@ -15,7 +15,7 @@ from lagloss_server.store.store import MissingMessage
 from lagloss_server.yaml_files import parse_yaml
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
 from pipeline_under_test.harness.loss_watch import FalseLoss, false_loss
-from pipeline_under_test.harness.truth import TrueWindow, Truth
+from pipeline_under_test.stream.expected import StreamTruth, StreamWindow
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.stream.scenario import DIRECTORY, Scenario, load_scenario, shipped_scenarios
@@ -158,8 +158,8 @@ def test_lag_has_to_rise_and_to_fall_again(p95s_s: tuple[int, ...], problem: str
     assert ScenarioOutcome("some", found).max_lag_ms == max(p95s_s) * 1000
 
 
-def true_window(*facts: tuple[Fate, str]) -> TrueWindow:
-    truth = Truth()
+def true_window(*facts: tuple[Fate, str]) -> StreamWindow:
+    truth = StreamTruth()
     truth.add(LedgerEntry(fate, name, START_S * 1000, LINK) for fate, name in facts)
     return truth.windows[START_S]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lagloss_server.rules.runs import DagRun, RunState, TaskTry
-from pipeline_under_test.batch.runs_verdict import TrueRuns, run_differences
+from pipeline_under_test.batch.verdict import TrueRuns, run_differences
 
 HOUR = 1_795_579_200
 TRUTH = TrueRuns(frozenset({HOUR}), frozenset({(HOUR, "publish", 1)}))
