@@ -12,12 +12,12 @@ from confluent_kafka import KafkaException
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE, LaglossError
 from pipeline_under_test.batch import cli as batch
-from pipeline_under_test.stream.commands import faults, judging, past, processes, running
+from pipeline_under_test.stream.commands import judging, past, processes, running
 from pipeline_under_test.stream.events.schema import NotReadable
 from pipeline_under_test.stream.settings import NotThere
 
 app = typer.Typer(name="pipeline", help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
-for group in (running, processes, faults, past, judging):
+for group in (running, processes, past, judging):
     app.add_typer(group.app)
 app.add_typer(batch.app, name="batch")
 

@@ -14,10 +14,7 @@ from lagloss.errors import EXIT_USAGE, LaglossError
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS
-from pipeline_under_test.harness.commands import EXIT_DIFFERS, fail, say
-from pipeline_under_test.harness.signals import on_end
-from pipeline_under_test.harness.stop_flag import StopFlag
-from pipeline_under_test.stream.commands.options import AsJson, duration_s
+from pipeline_under_test.harness.commands import EXIT_DIFFERS, AsJson, StopFlag, duration_s, fail, on_end, say
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 ImporterName = Annotated[str, typer.Argument(help=", ".join(IMPORTERS))]
@@ -86,7 +83,7 @@ def importer(name: ImporterName) -> None:
 def fault(text: Annotated[str, typer.Argument(metavar="FAULT")], for_s: ForSeconds = None) -> None:
     """Inject a fault; see `pipeline_under_test.batch.faults` for how it is written."""
     from pipeline_under_test.batch.faults import injections, parse
-    from pipeline_under_test.stream.faults import BadFault
+    from pipeline_under_test.harness.faults import BadFault
 
     try:
         asked = parse(text)
@@ -108,7 +105,7 @@ def end_faults() -> None:
 def redrive(name: ImporterName) -> None:
     """Move an importer's dead letters back into its queue."""
     from pipeline_under_test.batch.aws import Aws, Infrastructure
-    from pipeline_under_test.batch.operations import redrive as moved
+    from pipeline_under_test.batch.operator import redrive as moved
 
     importer, settings = _checked(name), BatchSettings()
     aws = Aws.connect(settings)
@@ -120,7 +117,7 @@ def redrive(name: ImporterName) -> None:
 def verdict() -> None:
     """Compare the ledger with lagloss's windows, for records and for files: exit 0 if they agree, 1 if not."""
     from pipeline_under_test.batch.aws import Aws, Infrastructure
-    from pipeline_under_test.batch.operations import bury
+    from pipeline_under_test.batch.operator import bury
     from pipeline_under_test.batch.verdict import verdicts_of
 
     settings = BatchSettings()
@@ -150,8 +147,8 @@ def scenario(
 ) -> None:
     """Run scenarios, each on servers of its own; exit 1 if one does not end as it expects."""
     from lagloss_server.ops.up import signals_interrupt
+    from pipeline_under_test.batch.outcome import run_batch_scenarios
     from pipeline_under_test.batch.scenario import batch_scenarios, load_batch_scenario
-    from pipeline_under_test.batch.scenarios import run_batch_scenarios
 
     if every == bool(files):
         fail("expected FILE... or --all", EXIT_USAGE)

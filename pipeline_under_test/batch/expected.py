@@ -19,9 +19,8 @@ from pipeline_under_test.batch.topology import (
     QUEUE_NODES,
     files_pipeline,
 )
-from pipeline_under_test.harness.ledger import WINDOW_MS, LedgerEntry
+from pipeline_under_test.harness.ledger import WINDOW_MS, LedgerEntry, place_of_link, place_of_node
 from pipeline_under_test.harness.truth import TrueWindow, Truth
-from pipeline_under_test.stream.topology import place_of_link, place_of_node
 
 DELIVERIES: Final = frozenset({f"{INDEX_IMPORT}.out", *(f"{node}.out" for node in DONE_NODES.values())})
 """Checkpoints of deliveries that importers report, in the two pipelines."""

@@ -27,7 +27,7 @@ from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import Sink, sink_of
 from pipeline_under_test.batch.topology import DONE_NODES, QUEUE_NODES, files_pipeline
 from pipeline_under_test.harness.beat import Beat
-from pipeline_under_test.harness.stop_flag import StopFlag
+from pipeline_under_test.harness.commands import StopFlag
 
 log = logging.getLogger(__name__)
 

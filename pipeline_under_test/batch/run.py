@@ -21,8 +21,7 @@ from pipeline_under_test.batch.expected import batch_truths
 from pipeline_under_test.batch.faults import injections, parse
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import read_ledger
-from pipeline_under_test.batch.operations import bury
-from pipeline_under_test.batch.operator import Operator
+from pipeline_under_test.batch.operator import Operator, bury
 from pipeline_under_test.batch.scenario import BatchScenario, FlowFault, JobFault, Redrive
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.stack import BatchStack

@@ -13,8 +13,8 @@ from pipeline_under_test.batch.faults import parse
 from pipeline_under_test.batch.hourly.faults import TaskFault
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS, LANDING
-from pipeline_under_test.stream.scenario import DIRECTORY, Bounds
-from pipeline_under_test.stream.topology import place_of_link, place_of_node
+from pipeline_under_test.harness.ledger import place_of_link, place_of_node
+from pipeline_under_test.harness.scenario import DIRECTORY, Bounds
 
 BATCH_FILES: Final = "batch-*.yaml"
 PLACES: Final = (

@@ -25,6 +25,6 @@ def sandbox(brokers: int = 1) -> Iterator[Sandbox]:
     """Start embedded brokers, and end them."""
     with (
         tempfile.TemporaryDirectory(prefix="pipeline-experiment-") as folder,
-        own_brokers(ReferenceSettings(data_dir=Path(folder)), brokers) as (settings, _),
+        own_brokers(Path(folder), ReferenceSettings(data_dir=Path(folder)).injections(), brokers) as (bootstrap, _),
     ):
-        yield Sandbox(settings.bootstrap, Path(folder) / "pipelines")
+        yield Sandbox(bootstrap, Path(folder) / "pipelines")

@@ -6,10 +6,12 @@ import itertools
 import logging
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 from lagloss_server.ops.processes import log_tail, terminate
 from lagloss_server.ops.supervisor import GIVE_UP_STARTING, Service
@@ -261,3 +263,25 @@ def _ended(service: Service, timeout_s: float) -> int:
     if code > 0 or code == -signal.SIGKILL:
         log.error("%s ended with %d; see %s", service.name, code, service.log_path)
     return code
+
+
+class CpuMeter:
+    """How much of a core processes use, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, psutil.Process] = {}
+
+    def shares(self, pids: Iterable[int]) -> dict[int, float]:
+        """Return each pid's share since the last look, without new and ended ones."""
+        before, self._known = self._known, {}
+        found = {}
+        for pid in pids:
+            try:
+                process = before.get(pid) or psutil.Process(pid)
+                share = process.cpu_percent() / 100
+            except psutil.Error:
+                continue
+            self._known[pid] = process
+            if pid in before:
+                found[pid] = share
+        return found

@@ -16,8 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
-from pipeline_under_test.harness.file_tail import FollowedFile
-
 Fate = Literal[
     "generated",  # the load has made it and is about to send it
     "answered",  # col-service said that it has it
@@ -106,3 +104,39 @@ class LedgerReader:
         for path in sorted(self._directory.glob("*.jsonl")):
             for line in self._files.setdefault(path, FollowedFile(path)).new_lines():
                 yield LedgerEntry(**json.loads(line))
+
+
+class FollowedFile:
+    """The lines of a file; each call of `new_lines` continues where the last stopped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read_to = 0
+
+    def new_lines(self) -> list[bytes]:
+        """Return the lines appended since the last call, without their ends; none without a file.
+
+        A last line without an end (its writer is not done, or was killed) waits for it.
+        """
+        try:
+            if self._path.stat().st_size == self._read_to:
+                return []
+        except FileNotFoundError:
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._read_to)
+            *whole, rest = file.read().split(b"\n")
+            self._read_to = file.tell() - len(rest)
+        return whole
+
+
+def place_of_link(sender: str, receiver: str) -> str:
+    return f"link {sender}->{receiver}"
+
+
+def place_of_node(node: str) -> str:
+    return f"node {node}"
+
+
+def place_of_vendor(vendor: str) -> str:
+    return f"vendor {vendor}"

@@ -11,19 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from pipeline_under_test.harness.ledger import Fate
+from pipeline_under_test.harness.ledger import Fate, place_of_link, place_of_node, place_of_vendor
 from pipeline_under_test.harness.truth import ENDS
 from pipeline_under_test.stream.expected import CHECKPOINTS, StreamTruth, StreamWindow
-from pipeline_under_test.stream.topology import (
-    COL_SERVICE,
-    EVENT_NORM,
-    EVENT_ROUTER,
-    NEXT,
-    VENDORS,
-    place_of_link,
-    place_of_node,
-    place_of_vendor,
-)
+from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, NEXT, VENDORS
 
 _AT_SOURCE: Final = frozenset({place_of_node(COL_SERVICE), place_of_link(COL_SERVICE, EVENT_NORM)})
 _SENDERS: Final = {place_of_link(node, to): place_of_node(node) for node, nexts in NEXT.items() for to in nexts}

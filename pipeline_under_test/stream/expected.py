@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline_under_test.harness.ledger import Fate, LedgerEntry
+from pipeline_under_test.harness.ledger import Fate, LedgerEntry, place_of_link, place_of_node, place_of_vendor
 from pipeline_under_test.harness.truth import TrueWindow, Truth
-from pipeline_under_test.stream.topology import (
-    EVENT_ROUTER,
-    GLOBAL_RETRIER,
-    VENDORS,
-    place_of_link,
-    place_of_node,
-    place_of_vendor,
-)
+from pipeline_under_test.stream.topology import EVENT_ROUTER, GLOBAL_RETRIER, VENDORS
 
 CHECKPOINTS: Final = {place_of_vendor(vendor): f"{node}.out" for vendor, node in VENDORS.items()}
 

@@ -40,61 +40,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from lagloss_server.model.place import ends_of, link_name
+from pipeline_under_test.harness.faults import BadFault, Fault, factor_of, seconds_of, share_of
 from pipeline_under_test.stream.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
 
-EventKind = Literal[
-    "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison", "refuse"
-]
-ServerKind = Literal["crash", "stall", "stop", "restart", "skew", "broker-kill", "broker-restart", "receiver", "burst"]
-StoredFileKind = Literal[
-    "lose-notification",
-    "duplicate-notification",
-    "truncate",
-    "corrupt-file",
-    "unknown-schema",
-    "empty",
-    "enlarge",
-    "overwrite",
-    "late",
-]
-"""Faults of one file of the batch pipeline as it is stored, in the order in which they are tried."""
-FileKind = StoredFileKind | Literal["bad-record", "kill-before", "kill-after", "double-write", "fail", "queue-away"]
-"""Faults of the batch pipeline: see `pipeline_under_test.batch.faults`."""
-Kind = EventKind | ServerKind | FileKind
 GROUPS: Final = (*NODES, SHADOW)
 """Whose processes a fault can hit."""
 ALL: Final = "all"
 """Instead of a node, in `restart:all`."""
-_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
-_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
 _STATUS: Final = re.compile(r"[2345]\d\d")
-
-
-class BadFault(ValueError):
-    """A fault that cannot be understood; the message says what was expected and what was found."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """One fault, as its text says."""
-
-    kind: Kind
-    text: str
-    node: str = ""
-    """Where: a node, a vendor (`receiver`, `refuse`), or empty."""
-    share: float = 1.0
-    to: str | None = None
-    """The link's other end."""
-    seconds: float = 0.0
-    """How long, how often, or how far ahead."""
-    number: float = 0.0
-    """A broker's number, or a factor."""
-    answer: str = ""
-    """Answer of the receiver: a status, or `slow`, `timeout`, `reset`, `partial`."""
 
 
 def parse(text: str) -> Fault:
@@ -124,9 +80,9 @@ def _parsed(text: str) -> Fault:
                 raise BadFault(f"expected filter, since {COL_SERVICE} has no dead-letter queue, found dead")
             return Fault("dead", text, _node(node), share_of(share))
         case ["filter" | "duplicate" as kind, node, share]:
-            return Fault("filter" if kind == "filter" else "duplicate", text, _node(node), share_of(share))
+            return Fault(kind, text, _node(node), share_of(share))
         case ["delay" | "wait" | "burn" as kind, node, duration, share]:
-            return Fault(_slow(kind), text, _node(node), share_of(share), seconds=seconds_of(duration))
+            return Fault(kind, text, _node(node), share_of(share), seconds=seconds_of(duration))
         case ["poison", share]:
             return Fault("poison", text, COL_SERVICE, share_of(share))
         case ["refuse", vendor, share]:
@@ -136,7 +92,7 @@ def _parsed(text: str) -> Fault:
         case ["crash", node, duration]:
             return Fault("crash", text, _node(node, GROUPS), seconds=seconds_of(duration))
         case ["stall" | "stop" as kind, node]:
-            return Fault("stall" if kind == "stall" else "stop", text, _node(node, GROUPS))
+            return Fault(kind, text, _node(node, GROUPS))
         case ["restart", node]:
             return Fault("restart", text, _node(node, (*GROUPS, ALL)))
         case ["skew", node, duration] if duration[:1] in ("+", "-"):
@@ -156,10 +112,6 @@ def _parsed(text: str) -> Fault:
         "stop:N, restart:N, skew:N:+DURATION, broker:kill:NUMBER, broker:restart, receiver:VENDOR:ANSWER:SHARE or "
         "burst:FACTOR, found it"
     )
-
-
-def _slow(kind: str) -> Kind:
-    return "delay" if kind == "delay" else "wait" if kind == "wait" else "burn"
 
 
 def _receiver(text: str, vendor: str, answer: str, share: str) -> Fault:
@@ -189,34 +141,3 @@ def _node(name: str, known: Iterable[str] = tuple(NEXT)) -> str:
     if name not in (known := tuple(known)):
         raise BadFault(f"expected one of the nodes {', '.join(known)}, found {name!r}")
     return name
-
-
-def share_of(text: str) -> float:
-    """Return a share above 0 and at most 1. Raises BadFault."""
-    value = _number(text)
-    if not 0 < value <= 1:
-        raise BadFault(f"expected a share above 0 and at most 1, found {text!r}")
-    return value
-
-
-def factor_of(text: str) -> float:
-    """Return a factor above 0 and at most 1000. Raises BadFault."""
-    value = _number(text)
-    if not 0 < value <= 1000:
-        raise BadFault(f"expected a factor above 0 and at most 1000, found {text!r}")
-    return value
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0
-
-
-def seconds_of(text: str) -> float:
-    """Return a duration in seconds. Raises BadFault."""
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise BadFault(f"expected a duration such as 250ms, 2s or 5m, found {text!r}")
-    return float(match[1]) * _UNIT_S[match[2]]

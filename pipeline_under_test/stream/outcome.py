@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeline_under_test.harness.loss_watch import FalseLoss
-from pipeline_under_test.stream.scenario import Bounds, Scenario
+from pipeline_under_test.stream.scenario import Scenario
 
 Verdict = Mapping[str, Any]
 """A verdict's document."""
@@ -61,13 +61,13 @@ def problems_of(
         if loss is None:
             found.append(f"expected nothing lost at {place}, found {lost}")
         elif loss.count is not None:
-            found += _within(f"lost at {place}", loss.count, lost)
+            found += loss.count.problems(f"lost at {place}", lost)
         elif loss.share is not None:
-            found += _within(f"share lost at {place}", loss.share, lost / max(1, injected["messages"]))
-    found += _within("duplicates", expect.duplicates, measured["duplicates"])
-    found += _within("dead", expect.dead, injected["dead"])
-    found += _within("filtered", expect.filtered, injected["filtered"])
-    found += _within("restarts", expect.restarts, restarts)
+            found += loss.share.problems(f"share lost at {place}", lost / max(1, injected["messages"]))
+    found += expect.duplicates.problems("duplicates", measured["duplicates"])
+    found += expect.dead.problems("dead", injected["dead"])
+    found += expect.filtered.problems("filtered", injected["filtered"])
+    found += expect.restarts.problems("restarts", restarts)
     windows = windows_of(verdict)
     missing = set(expect.verdicts) - {window["verdict"] for window in windows}
     if missing:
@@ -95,10 +95,6 @@ def _always(verdict: Verdict, false_losses: Sequence[FalseLoss]) -> list[str]:
             f"{wrong.window_start_s} reported {wrong.reported} lost of {wrong.injected} injected {', '.join(wrong.ids)}"
         )
     return found
-
-
-def _within(what: str, bounds: Bounds, value: float) -> list[str]:
-    return [] if bounds.hold(value) else [f"expected {what}: {bounds}, found {value:g}"]
 
 
 def _lag_problems(scenario: Scenario, p95s_ms: Sequence[float]) -> list[str]:

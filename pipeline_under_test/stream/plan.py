@@ -6,14 +6,13 @@ they bring back what a fault has lost.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pipeline_under_test.harness.injections import Injection
+from pipeline_under_test.harness.faults import Injection, hits
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.events.schema import SchemaReader, packaged
 
@@ -76,12 +75,6 @@ class Faults:
                 if made.holds(event.event_time_ms) and hits(salt, event.id, made.fault.share)
             ]
         )
-
-
-def hits(salt: bytes, message_id: str, share: float) -> bool:
-    """Return True for this share of the ids: with the same salt always the same ones."""
-    digest = hashlib.blake2b(salt + message_id.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") < share * 2**64
 
 
 def _combined(holding: Sequence[Injection]) -> Plan:

@@ -15,7 +15,7 @@ from lagloss.errors import LaglossError
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.store.store import Store
-from pipeline_under_test.harness.broker_faults import BrokerFaults
+from pipeline_under_test.harness.brokers import BrokerFaults
 from pipeline_under_test.harness.loss_watch import LossWatch
 from pipeline_under_test.harness.stack import ScenarioStack
 from pipeline_under_test.harness.verdict import LATEST_S, Verdict

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -12,24 +11,15 @@ from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.taps import Order
 from lagloss_server.model.window import Verdict
-from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.yaml_files import load_yaml, parse_yaml
-from pipeline_under_test.harness.injections import LEAD_S, Injection, Injections
+from pipeline_under_test.harness.faults import LEAD_S, Fault, Injection, Injections
+from pipeline_under_test.harness.ledger import place_of_link, place_of_node
+from pipeline_under_test.harness.scenario import DIRECTORY, Bounds
 from pipeline_under_test.stream.as_tapped import tapped_place
-from pipeline_under_test.stream.faults import Fault, parse
+from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.settings import Retry
-from pipeline_under_test.stream.topology import (
-    DEFINITION,
-    NEXT,
-    PIPELINE,
-    TAPPED_DEFINITION,
-    place_of_link,
-    place_of_node,
-)
+from pipeline_under_test.stream.topology import DEFINITION, NEXT, PIPELINE, TAPPED_DEFINITION
 
-_PACKAGED: Final = Path(__file__).with_name("library")
-DIRECTORY: Final = _PACKAGED if _PACKAGED.is_dir() else PACKAGES / "scenarios"
-"""The scenarios that come with it: in the wheel beside this module, in a checkout at its top."""
 BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
 PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))
 
@@ -71,19 +61,6 @@ class Injected(Strict):
     at: DurationMs
     for_: PositiveMs | None = Field(default=None, alias="for")
     fault: Annotated[Fault, BeforeValidator(lambda text: parse(str(text)))]
-
-
-class Bounds(Strict):
-    """From `min` to `max`, both included."""
-
-    min: float = 0
-    max: float = math.inf
-
-    def hold(self, value: float) -> bool:
-        return self.min <= value <= self.max
-
-    def __str__(self) -> str:
-        return f"{self.min:g} to {self.max:g}" if self.max < math.inf else f"at least {self.min:g}"
 
 
 class LossBounds(Strict):
@@ -181,12 +158,6 @@ def tapped_definition(pipeline: str) -> Definition:
 def shipped_scenarios() -> list[Path]:
     """Return the scenarios of the repository but those of the batch pipeline, which are called `batch-…`."""
     return sorted(path for path in DIRECTORY.glob("*.yaml") if not path.name.startswith("batch-"))
-
-
-def find_scenario(name_or_path: str) -> Path:
-    """Return the path of a scenario: one of the repository's by its name, or any by its path."""
-    named = DIRECTORY / f"{name_or_path}.yaml"
-    return named if named.is_file() else Path(name_or_path)
 
 
 def load_scenario(path: Path) -> Scenario:

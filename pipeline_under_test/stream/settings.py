@@ -7,8 +7,9 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pipeline_under_test.harness.injections import Injections
+from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.ledger import Ledger
+from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.plan import Faults
 from pipeline_under_test.stream.topology import PIPELINE, TIERS_S
 
@@ -40,7 +41,7 @@ class ReferenceSettings(BaseModel):
     at_most_once: bool = False
     """event-norm commits what it reads before it does it: the bad example."""
     shadow: bool = False
-    """A second event-norm runs beside production: see `pipeline_under_test.stream.shadow`."""
+    """A second event-norm runs beside production, on trial: it reads real traffic, and its output is not delivered."""
     taps: bool = False
     """The nodes send no beacons: lagloss reads their topics and commits. What they filter goes to a topic, too."""
     batch: int = Field(100, ge=1)
@@ -66,8 +67,17 @@ class ReferenceSettings(BaseModel):
         """Where each process of a node shows that it lives."""
         return self.data_dir / "beats"
 
+    def shadow_settings(self) -> ReferenceSettings:
+        """Return the settings of the shadow, which is in all but its input a pipeline of its own, PIPELINE-shadow.
+
+        Consumer group, producer, topics, dead-letter queue, ledger, and definition for lagloss (shadow.yaml) are its
+        own. So production is not touched by it, whatever it does; it waits for it neither at the start nor at the end.
+        """
+        own = {"pipeline": f"{self.pipeline}-shadow", "data_dir": self.data_dir / "shadow"}
+        return self.model_copy(update=own)
+
     def injections(self) -> Injections:
-        return Injections(self.data_dir / "faults.jsonl")
+        return Injections(self.data_dir / "faults.jsonl", parse)
 
     def faults_of(self, node: str) -> Faults:
         return Faults(node, self.injections().known, self.seed)

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from lagloss_server.model.place import link_label, node_label
-
 DEFINITION: Final = Path(__file__).with_name("clicks.yaml")
 TAPPED_DEFINITION: Final = Path(__file__).with_name("clicks-tapped.yaml")
 """The same, where lagloss reads topics and commits instead of beacons."""
@@ -41,7 +39,7 @@ CONSUMERS: Final = (*(node for node in NEXT if node != COL_SERVICE), GLOBAL_RETR
 """The nodes that read from Kafka, each from a topic of its own."""
 NODES: Final = (*NEXT, GLOBAL_RETRIER)
 SHADOW: Final = "event-norm-shadow"
-"""The event-norm on trial beside production, where a pipeline runs one: see `pipeline_under_test.stream.shadow`."""
+"""The event-norm on trial beside production, where a pipeline runs one: see `ReferenceSettings.shadow_settings`."""
 SCALED: Final = (COL_SERVICE, *CONSUMERS)
 """The nodes that may be several processes, and can be rated."""
 
@@ -92,15 +90,3 @@ def tiers_group(pipeline: str) -> str:
 def redrive_group(pipeline: str) -> str:
     """Return the consumer group that takes letters out of the dead-letter queue."""
     return f"{dead_topic(pipeline)}.redrive"
-
-
-def place_of_link(sender: str, receiver: str) -> str:
-    return link_label(sender, receiver)
-
-
-def place_of_node(node: str) -> str:
-    return node_label(node)
-
-
-def place_of_vendor(vendor: str) -> str:
-    return f"vendor {vendor}"

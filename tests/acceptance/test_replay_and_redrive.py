@@ -23,7 +23,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
-from pipeline_under_test.harness.injections import LEAD_S
+from pipeline_under_test.harness.faults import LEAD_S
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.faults import parse as parse_fault

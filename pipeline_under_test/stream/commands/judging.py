@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final
 
 import typer
+from rich.table import Column, Table
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
+from lagloss_server import format as fmt
+from lagloss_server.cli.options import out
 from lagloss_server.settings import Settings as LaglossSettings
-from pipeline_under_test.harness.commands import EXIT_DIFFERS, fail, say
-from pipeline_under_test.stream.commands.options import AsJson, DataDir, FaultOption, duration_s
+from pipeline_under_test.harness.commands import EXIT_DIFFERS, AsJson, duration_s, fail, say
+from pipeline_under_test.stream.commands.options import DataDir, FaultOption
 from pipeline_under_test.stream.rating.search import RateTrial
 from pipeline_under_test.stream.settings import NotThere, ReferenceSettings
 from pipeline_under_test.stream.topology import SCALED
@@ -33,7 +37,7 @@ def ledger(data_dir: DataDir) -> None:
 @app.command()
 def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
     """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
-    from pipeline_under_test.stream.tables import show_verdict
+    from pipeline_under_test.stream.commands.judging import show_verdict
     from pipeline_under_test.stream.verdict import verdict_of
 
     found = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
@@ -54,9 +58,9 @@ def scenario(
 ) -> None:
     """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
     from lagloss_server.ops.up import signals_interrupt
+    from pipeline_under_test.stream.commands.judging import show_outcomes
     from pipeline_under_test.stream.run import run_all
     from pipeline_under_test.stream.scenario import load_scenario, shipped_scenarios
-    from pipeline_under_test.stream.tables import show_outcomes
 
     if every == bool(files):
         fail("expected FILE... or --all", EXIT_USAGE)
@@ -89,7 +93,7 @@ def rate(
     from pipeline_under_test.stream.rating.load_test import NodeFailed
     from pipeline_under_test.stream.rating.load_test import rate as rated
     from pipeline_under_test.stream.rating.search import NothingSustained
-    from pipeline_under_test.stream.running.ratings import Ratings
+    from pipeline_under_test.stream.running.scaling import Ratings
 
     if node not in SCALED:
         fail(f"expected one of {', '.join(SCALED)}, found {node!r}", EXIT_USAGE)
@@ -115,3 +119,51 @@ def rate(
 def _say_trial(trial: RateTrial) -> None:
     lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to measure"
     typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them done within {lag}", err=True)
+
+
+MAX_DIFFERENCES: Final = 20
+
+
+def show_verdict(document: Mapping[str, Any]) -> None:
+    """Print window by window what was injected and measured, and what they disagree about."""
+    console = out()
+    right = [Column(title, justify="right") for title in ("messages", "delivered", "dead", "filtered", "pending")]
+    table = Table("window", *right, "lost: injected", "measured", box=None)
+    for row in document["windows"]:
+        injected, measured = row["injected"], row["measured"]
+        counts = [str(injected[what]) for what in ("messages", "delivered", "dead", "filtered", "pending")]
+        found = fmt.count_interval(measured and measured["lost"])
+        table.add_row(row["window_start"], *counts, str(injected["lost"]), found)
+    console.print(table)
+    for difference in document["differences"][:MAX_DIFFERENCES]:
+        injected, measured, ids = difference["injected"], difference["measured"], ", ".join(difference["ids"])
+        at = f"{difference['window_start_s']} {difference['what']}"
+        console.print(f"{at}: injected {injected}, measured {measured}{ids and f'; {ids}'}", markup=False)
+    if len(document["differences"]) > MAX_DIFFERENCES:
+        console.print(f"and {len(document['differences']) - MAX_DIFFERENCES} more; --json has them all")
+    waiting = document["waiting"]
+    if waiting:
+        console.print(f"{len(waiting)} windows are not settled yet: {', '.join(waiting)}")
+    compared = len(document["windows"]) - len(waiting)
+    console.print(f"{compared} windows compared: {'measured = injected' if document['agree'] else 'they differ'}")
+
+
+def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
+    """Print a row for each scenario, and what was not as expected below."""
+    console = out()
+    titles = ("messages", "lost: injected", "measured", "duplicates", "false loss", "max lag")
+    table = Table("scenario", *(Column(title, justify="right") for title in titles), "result", box=None)
+    found = list(documents)
+    for outcome in found:
+        injected, measured = outcome["injected"], outcome["measured"]
+        counts = ("", "", "", "")
+        if injected is not None and measured is not None:
+            lost = (str(injected["lost"]), fmt.count_interval(measured["lost"]))
+            counts = (str(injected["messages"]), *lost, str(measured["duplicates"]))
+        result = "as expected" if outcome["ok"] else f"{len(outcome['problems'])} problems"
+        lag = fmt.duration(outcome["max_lag_ms"])
+        table.add_row(outcome["scenario"], *counts, str(outcome["false_losses"]), lag, result)
+    console.print(table)
+    for outcome in found:
+        for problem in outcome["problems"]:
+            console.print(f"{outcome['scenario']}: {problem}", markup=False)

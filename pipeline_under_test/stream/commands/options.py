@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from lagloss_server.errors import BadTime
-from lagloss_server.fields import parse_duration_ms
 from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.times import parse_time_s
-from pipeline_under_test.stream.faults import BadFault, Fault, parse
-from pipeline_under_test.stream.running.skewed_clock import NoFaketime, library
+from pipeline_under_test.harness.faults import BadFault, Fault
+from pipeline_under_test.stream.faults import parse
+from pipeline_under_test.stream.running.process_faults import NoFaketime, library
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import SHADOW
 
@@ -33,13 +33,6 @@ def require_target(fault: Fault, settings: ReferenceSettings) -> None:
         raise typer.BadParameter(f"expected a pipeline that runs with --shadow, found one without, for {fault.text!r}")
 
 
-def duration_s(text: str) -> float:
-    try:
-        return parse_duration_ms(text) / 1000
-    except ValueError as problem:
-        raise typer.BadParameter(str(problem)) from problem
-
-
 def time_s(text: str) -> float:
     try:
         return parse_time_s(text)
@@ -55,7 +48,6 @@ DataDir = Annotated[
     Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=_default_data_dir, help="its settings, ledger, logs")
 ]
 FaultOption = Annotated[list[Fault], typer.Option(parser=fault_of, metavar="FAULT", help="from the start; see `fault`")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 Port = Annotated[int, typer.Option(help="to listen on; by default any")]
 Fd = Annotated[int | None, typer.Option(help="a listening socket that is inherited, instead of a port")]
 Rate = Annotated[float, typer.Option(min=0, help="events a second")]

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import EXIT_USAGE
-from pipeline_under_test.harness.commands import fail
-from pipeline_under_test.harness.signals import ENDING, on_end
+from pipeline_under_test.harness.commands import ENDING, fail, on_end
 from pipeline_under_test.stream.commands.options import DataDir, Fd, Port, Rate
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS

@@ -1,8 +1,7 @@
-"""Commands that run the whole pipeline, or its brokers."""
+"""Commands that run the whole pipeline, or its brokers, and that break it."""
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,10 @@ import typer
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.settings import Settings as LaglossSettings
-from pipeline_under_test.harness.commands import fail, say
-from pipeline_under_test.harness.injections import LOOK_EVERY_S
+from pipeline_under_test.harness.commands import StopFlag, fail, on_end, say
+from pipeline_under_test.harness.faults import LOOK_EVERY_S, Fault, Injection
 from pipeline_under_test.harness.policies import Policy
-from pipeline_under_test.harness.signals import on_end
-from pipeline_under_test.stream.commands.options import DataDir, FaultOption, Rate, require_target
+from pipeline_under_test.stream.commands.options import DataDir, FaultOption, Rate, fault_of, require_target
 from pipeline_under_test.stream.events.schema import producers_schema
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
 from pipeline_under_test.stream.settings import ReferenceSettings, Retry
@@ -73,7 +71,9 @@ def run(
         require_target(asked, settings)
     producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
-    with own_brokers(settings, brokers) as (settings, faults):
+    with own_brokers(settings.data_dir, settings.injections(), brokers) as (own, faults):
+        if own:
+            settings = settings.model_copy(update={"bootstrap": own})
         try:
             runner = Runner(settings, rate, minutes, settle, Scaling(scale, least, most), faults)
             on_end(runner.stop)
@@ -93,10 +93,57 @@ def brokers(
     """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
     from pipeline_under_test.harness.brokers import own_brokers
 
-    with own_brokers(ReferenceSettings(data_dir=data_dir.absolute()), count) as (settings, faults):
-        ends: list[bool] = []  # an Event has a lock, which the interrupted thread may hold
-        on_end(lambda: ends.append(True))
-        say({"kafka": settings.bootstrap})
-        while not ends:
-            time.sleep(LOOK_EVERY_S)
+    settings = ReferenceSettings(data_dir=data_dir.absolute())
+    with own_brokers(settings.data_dir, settings.injections(), count) as (bootstrap, faults):
+        stop = StopFlag()
+        on_end(stop.set)
+        say({"kafka": bootstrap})
+        while not stop.wait(LOOK_EVERY_S):
             faults.step()
+
+
+@app.command(
+    epilog="Faults: see pipeline_under_test/stream/faults.py or docs/reference-pipeline.md, for instance "
+    "lose:link:event-norm->event-router:0.02 or crash:conn-ga"
+)
+def fault(
+    data_dir: DataDir,
+    fault: Annotated[Fault | None, typer.Argument(parser=fault_of, metavar="FAULT")] = None,
+    seconds: Annotated[float | None, typer.Option("--for", min=0, help="seconds; without it, until --end-all")] = None,
+    wait: Annotated[float, typer.Option("--in", min=0, help="seconds until it begins")] = 1.0,
+    end_all: Annotated[bool, typer.Option("--end-all", help="end all faults that are on")] = False,
+) -> None:
+    """Inject a fault into a running pipeline."""
+    settings = ReferenceSettings.load(data_dir)
+    injections = settings.injections()
+    if end_all == (fault is not None):
+        fail("expected a FAULT or --end-all", EXIT_USAGE)
+    if fault is None:
+        injections.end_all()
+        return
+    require_target(fault, settings)
+    made = injections.add(fault, seconds, wait)
+    say(_asked(made))
+
+
+@app.command()
+def play(
+    data_dir: DataDir,
+    scenario: Annotated[str, typer.Argument(metavar="NAME|FILE", help="one of scenarios/, or a file like them")],
+) -> None:
+    """Inject a scenario's faults, at their times from now on, into a running pipeline."""
+    from pipeline_under_test.harness.scenario import find_scenario
+    from pipeline_under_test.stream.scenario import BROKER_FAULTS, load_scenario
+
+    settings = ReferenceSettings.load(data_dir)
+    found = load_scenario(find_scenario(scenario))
+    for one in found.faults:
+        if one.fault.kind in BROKER_FAULTS:
+            fail(f"expected no fault of brokers, which `pipeline scenario` has, found {one.fault.text}", EXIT_USAGE)
+        require_target(one.fault, settings)
+    faults = [_asked(made) for made in found.inject(settings.injections())]
+    say({"scenario": found.name, "description": found.description, "faults": faults})
+
+
+def _asked(made: Injection) -> dict[str, object]:
+    return {"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms}

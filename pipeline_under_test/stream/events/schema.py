@@ -3,13 +3,14 @@
 A body is ``C3 01``, the 8-byte CRC-64-AVRO fingerprint of the schema it was *written* with, and the Avro body (single-
 object encoding). A reader resolves it to its own schema: fields it does not know are skipped, fields that the writer
 did not know get their defaults. Schemas that a reader has never seen it learns from a compacted topic (see
-`pipeline_under_test.stream.events.schema_topic`), in which each producer puts its own before its first event.
+`pipeline_under_test.stream.events.schema`), in which each producer puts its own before its first event.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import time
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
@@ -19,11 +20,17 @@ import fastavro
 import fastavro.utils
 import fastavro.validation
 
+from pipeline_under_test.stream.events.table_topic import TableTopic
+from pipeline_under_test.stream.topology import schemas_topic
+
 PATH: Final = Path(__file__).parent / "schemas" / "click.avsc"
 _MARK: Final = b"\xc3\x01"
 _HEAD: Final = len(_MARK) + 8
 SAMPLES: Final = 100
 """Number of events made up to try a schema: enough to have each branch of a union."""
+WAIT_S: Final = 5.0
+"""How long a reader waits for a schema that it has not seen: it is written before the first event that needs it."""
+LOOK_EVERY_S: Final = 0.05
 
 Content = Mapping[str, Any]
 """An event's fields, by the schema's names."""
@@ -129,3 +136,33 @@ def producers_schema(path: Path | None) -> Schema:
         problem = f"expected a schema whose events {PATH.name} can read, found {path}: {error.__cause__ or error}"
         raise NotReadable(f"{problem}; add fields, each with a default, and keep the others as they are") from error
     return schema
+
+
+class SchemaTopic:
+    """Finds schemas by fingerprint, and makes one known."""
+
+    def __init__(self, bootstrap: str, pipeline: str) -> None:
+        self._table = TableTopic(bootstrap, schemas_topic(pipeline))
+        self._schemas: dict[bytes, Schema] = {}
+
+    def find(self, fingerprint: bytes) -> Schema | None:
+        """Return the schema with this fingerprint; None if it was not published within WAIT_S."""
+        deadline = time.monotonic() + WAIT_S
+        while fingerprint not in self._schemas:
+            for _, text in self._table.changes():
+                if text is not None:
+                    schema = Schema(text.decode())
+                    self._schemas[schema.fingerprint] = schema
+            if time.monotonic() > deadline:
+                break
+            time.sleep(LOOK_EVERY_S)
+        return self._schemas.get(fingerprint)
+
+    def publish(self, schema: Schema) -> None:
+        """Publish a schema. Call it before the first event that is written with it."""
+        self._table.write(schema.fingerprint.hex(), schema.text.encode())
+
+
+def reader_of(bootstrap: str, pipeline: str) -> SchemaReader:
+    """Read events of this pipeline as the packaged schema has them, whatever schema they were written with."""
+    return SchemaReader(packaged(), SchemaTopic(bootstrap, pipeline).find)

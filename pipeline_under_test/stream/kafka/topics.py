@@ -12,6 +12,7 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.topics import create_missing
 from pipeline_under_test.stream.topology import (
     CONSUMERS,
+    EVENT_ROUTER,
     dead_topic,
     filtered_topic,
     routes_topic,
@@ -36,6 +37,11 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
     """
     create_streams(bootstrap, _streams(pipeline, tiers_s))
     _create(bootstrap, _tables(pipeline), 1, {"cleanup.policy": "compact"})
+
+
+def create_shadow_topics(bootstrap: str, pipeline: str) -> None:
+    """Create the topics that the shadow, of this name, writes to; likewise."""
+    create_streams(bootstrap, [topic_of(pipeline, EVENT_ROUTER), dead_topic(pipeline), filtered_topic(pipeline)])
 
 
 def create_streams(bootstrap: str, topics: Iterable[str]) -> None:

@@ -27,8 +27,7 @@ from typing import Any, Final
 import httpx2
 
 from pipeline_under_test.stream.events.event import Event
-from pipeline_under_test.stream.events.schema import SchemaReader, Unreadable
-from pipeline_under_test.stream.events.schema_topic import reader_of
+from pipeline_under_test.stream.events.schema import SchemaReader, Unreadable, reader_of
 from pipeline_under_test.stream.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.stream.nodes.loop import Loop
 from pipeline_under_test.stream.nodes.worker import OutboundEvent
@@ -219,7 +218,7 @@ class VendorOutlet:
 def connector(node: str, settings: ReferenceSettings) -> tuple[Loop, VendorOutlet]:
     """Return the loop of a delivering node, with the outlet to run it with."""
     name = next(name for name, delivers in VENDORS.items() if delivers == node)
-    reader = reader_of(settings)
+    reader = reader_of(settings.bootstrap, settings.pipeline)
     loop = Loop(node, settings, Deliverer(reader))
     vendor = Vendor(f"{settings.receiver_url}/v1/{name}/events", reader)
     return loop, VendorOutlet(settings, loop, vendor)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipeline_under_test.harness.ledger import LedgerEntry
+from pipeline_under_test.harness.ledger import LedgerEntry, place_of_link, place_of_node
 from pipeline_under_test.stream.events.event import Event
 from pipeline_under_test.stream.plan import INJECTED, Plan
-from pipeline_under_test.stream.topology import NEXT, place_of_link, place_of_node
+from pipeline_under_test.stream.topology import NEXT
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Final
 
 from pipeline_under_test.stream.events.routes import RoutesTopic
-from pipeline_under_test.stream.events.schema_topic import reader_of
+from pipeline_under_test.stream.events.schema import reader_of
 from pipeline_under_test.stream.nodes.connector import connector
 from pipeline_under_test.stream.nodes.loop import AtMostOnceLoop, Loop
 from pipeline_under_test.stream.nodes.relays import Normaliser, Router, TopicOutlet
@@ -15,7 +15,6 @@ from pipeline_under_test.stream.nodes.retrier import retrier
 from pipeline_under_test.stream.nodes.transaction import TransactionalLoop
 from pipeline_under_test.stream.nodes.worker import EventOutlet, Worker
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.shadow import shadow_of
 from pipeline_under_test.stream.topology import (
     CONN_FB,
     CONN_GA,
@@ -29,13 +28,15 @@ from pipeline_under_test.stream.topology import (
 
 
 def _event_norm(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
-    worker = _worker(settings)(EVENT_NORM, settings, Normaliser(reader_of(settings)))
+    worker = _worker(settings)(EVENT_NORM, settings, Normaliser(reader_of(settings.bootstrap, settings.pipeline)))
     return worker, TopicOutlet(settings.pipeline, worker)
 
 
 def _shadow(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
-    shadow, source = shadow_of(settings), topic_of(settings.pipeline, EVENT_NORM)
-    worker = _worker(settings)(EVENT_NORM, shadow, Normaliser(reader_of(settings)), source=source)
+    shadow, source = settings.shadow_settings(), topic_of(settings.pipeline, EVENT_NORM)
+    worker = _worker(settings)(
+        EVENT_NORM, shadow, Normaliser(reader_of(settings.bootstrap, settings.pipeline)), source=source
+    )
     return worker, TopicOutlet(shadow.pipeline, worker)
 
 
@@ -47,7 +48,12 @@ def _worker(settings: ReferenceSettings) -> type[Loop] | type[TransactionalLoop]
 
 def _event_router(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
     routes = RoutesTopic(settings.bootstrap, routes_topic(settings.pipeline))
-    loop = Loop(EVENT_ROUTER, settings, Router(reader_of(settings), routes.routes), refresh=routes.step)
+    loop = Loop(
+        EVENT_ROUTER,
+        settings,
+        Router(reader_of(settings.bootstrap, settings.pipeline), routes.routes),
+        refresh=routes.step,
+    )
     return loop, TopicOutlet(settings.pipeline, loop)
 
 

@@ -22,12 +22,12 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-from pipeline_under_test.harness.ledger import LedgerEntry
+from pipeline_under_test.harness.faults import Fault
+from pipeline_under_test.harness.ledger import LedgerEntry, place_of_vendor
 from pipeline_under_test.stream.events.event import Event
-from pipeline_under_test.stream.faults import Fault
 from pipeline_under_test.stream.nodes.serving import beating
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import VENDORS, place_of_vendor
+from pipeline_under_test.stream.topology import VENDORS
 
 RECEIVER: Final = "receiver"
 FOREVER_S: Final = 60.0

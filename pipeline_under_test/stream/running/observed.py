@@ -6,15 +6,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final, Protocol
 
-import psutil
 from confluent_kafka import KafkaException
 
 from lagloss.kafka.commits import Partition
+from pipeline_under_test.harness.group import CpuMeter
 from pipeline_under_test.harness.policies import GroupObservation
 from pipeline_under_test.stream.kafka.positions import Position
 from pipeline_under_test.stream.topology import COL_SERVICE, NEXT
@@ -115,25 +115,3 @@ def lag_of(partition: Partition, committed: int, ends: Sequence[tuple[float, Map
             break
         known_since = at_s
     return now - known_since
-
-
-class CpuMeter:
-    """How much of a core processes use, from one look to the next."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, psutil.Process] = {}
-
-    def shares(self, pids: Iterable[int]) -> dict[int, float]:
-        """Return each pid's share since the last look, without new and ended ones."""
-        before, self._known = self._known, {}
-        found = {}
-        for pid in pids:
-            try:
-                process = before.get(pid) or psutil.Process(pid)
-                share = process.cpu_percent() / 100
-            except psutil.Error:
-                continue
-            self._known[pid] = process
-            if pid in before:
-                found[pid] = share
-        return found

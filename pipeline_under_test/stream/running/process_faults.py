@@ -6,16 +6,48 @@ import logging
 import signal
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
+from pipeline_under_test.harness.faults import Injection, Injections
 from pipeline_under_test.harness.group import Group
-from pipeline_under_test.harness.injections import Injection, Injections
-from pipeline_under_test.stream.faults import ALL, Kind
-from pipeline_under_test.stream.running.skewed_clock import NoFaketime, environment
+from pipeline_under_test.stream.faults import ALL
+
+PLACES: Final = ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib")
+NAME: Final = "libfaketimeMT.so.1"
+
+
+class NoFaketime(RuntimeError):
+    """libfaketime is not on this machine; the message says how to get it."""
+
+
+def library() -> Path:
+    """Return the path of libfaketime.
+
+    Raises:
+        NoFaketime: if it is nowhere.
+    """
+    for place in PLACES:
+        found = sorted(Path(place).glob(f"**/{NAME}"))
+        if found:
+            return found[0]
+    raise NoFaketime("expected libfaketime, found none; on Debian: apt-get install faketime")
+
+
+def environment(ahead_s: float) -> dict[str, str]:
+    """Return the variables under which a process finds its clock this many seconds ahead (behind, if negative).
+    Monotonic time, by which timeouts are measured, is unaffected."""
+    return {
+        "LD_PRELOAD": str(library()),
+        "FAKETIME": f"{ahead_s:+g}s",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_RESET": "1",
+    }
+
 
 log = logging.getLogger(__name__)
 
-KINDS: Final[frozenset[Kind]] = frozenset({"crash", "stall", "stop", "restart", "skew"})
+KINDS: Final = frozenset({"crash", "stall", "stop", "restart", "skew"})
 
 
 class ProcessFaults:

@@ -11,19 +11,18 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from lagloss_server.ops.processes import log_tail, python, spawn, terminate
-from pipeline_under_test.harness.broker_faults import BrokerFaults
+from pipeline_under_test.harness.brokers import BrokerFaults
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.stream.events.routes import seed_routes
 from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.kafka.positions import GroupWatcher
-from pipeline_under_test.stream.kafka.topics import create_topics
+from pipeline_under_test.stream.kafka.topics import create_shadow_topics, create_topics
 from pipeline_under_test.stream.nodes.receiver import RECEIVER
 from pipeline_under_test.stream.nodes.serving import listening_socket, url_of
 from pipeline_under_test.stream.running.process_faults import ProcessFaults
 from pipeline_under_test.stream.running.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.shadow import create_shadow_topics, shadow_of
 from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS, SHADOW
 from pipeline_under_test.stream.traffic.load import LOAD
 
@@ -109,7 +108,7 @@ class Runner:
 
     def _shadow_group(self) -> Group:
         group = self._group(SHADOW, ("node", SHADOW), 1, 1)
-        group.beats_dir = shadow_of(self._settings).beats_dir
+        group.beats_dir = self._settings.shadow_settings().beats_dir
         return group
 
     def stop(self) -> None:
@@ -145,7 +144,7 @@ class Runner:
         settings = self._settings
         create_topics(settings.bootstrap, settings.pipeline, settings.tiers_s)
         if settings.shadow:
-            create_shadow_topics(settings)
+            create_shadow_topics(settings.bootstrap, settings.shadow_settings().pipeline)
         seed_routes(settings.bootstrap, settings.pipeline)
         deadline = time.monotonic() + START_TIMEOUT_S
         self._tend()

@@ -10,16 +10,45 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from pydantic import AwareDatetime, BaseModel, ConfigDict, RootModel
+
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.harness.policies import GroupObservation, Policy, Rules, Wish, wish
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
 from pipeline_under_test.stream.running.observed import Observer, ProcessGroup, Watcher
-from pipeline_under_test.stream.running.ratings import Rating, Ratings
 from pipeline_under_test.stream.topology import CONSUMERS, SCALED
 
 log = logging.getLogger(__name__)
 
-FILE: Final = "scaling.jsonl"
+RATINGS_FILE: Final = "ratings.json"
+DECISIONS_FILE: Final = "scaling.jsonl"
+
+
+class Rating(BaseModel):
+    """Found `at`: one process took `events_per_s` with 95 % of them done within `lag_target_s`."""
+
+    model_config = ConfigDict(frozen=True)
+
+    events_per_s: float
+    lag_target_s: float
+    at: AwareDatetime
+
+
+class Ratings(RootModel[dict[str, Rating]]):
+    """The ratings of a pipeline's nodes, by node."""
+
+    @classmethod
+    def load(cls, data_dir: Path) -> Ratings:
+        """Return the ratings in this directory; none if nothing was rated yet."""
+        path = data_dir / RATINGS_FILE
+        return cls.model_validate_json(path.read_text()) if path.exists() else cls({})
+
+    def save(self, data_dir: Path) -> None:
+        """Write the file that `load` reads."""
+        data_dir.mkdir(parents=True, exist_ok=True)
+        fresh = data_dir / f"{RATINGS_FILE}.new"
+        fresh.write_text(self.model_dump_json(indent=1))
+        fresh.replace(data_dir / RATINGS_FILE)
 
 
 class NotRated(RuntimeError):
@@ -79,7 +108,7 @@ class Scaler:
             self._rules[node] = replace(self._rules[node], rating=rating.events_per_s)
         self._changed_at_s = dict.fromkeys(self._groups, time.monotonic())
         self._decided_by: dict[str, GroupObservation] = {}
-        self._path = data_dir / FILE
+        self._path = data_dir / DECISIONS_FILE
         self._observer = Observer(watcher)
 
     def start(self) -> None:

@@ -17,20 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.sdk.emitter import Emitter
-from pipeline_under_test.harness.ledger import Fate, LedgerEntry
+from pipeline_under_test.harness.ledger import Fate, LedgerEntry, place_of_link, place_of_node, place_of_vendor
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.topology import (
-    COL_SERVICE,
-    CONN_FB,
-    CONN_GA,
-    EVENT_NORM,
-    EVENT_ROUTER,
-    NEXT,
-    VENDORS,
-    place_of_link,
-    place_of_node,
-    place_of_vendor,
-)
+from pipeline_under_test.stream.topology import COL_SERVICE, CONN_FB, CONN_GA, EVENT_NORM, EVENT_ROUTER, NEXT, VENDORS
 
 HISTORY: Final = "history"
 WINDOW_S: Final = 60

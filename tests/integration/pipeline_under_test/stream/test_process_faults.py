@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_under_test.cli import app
-from pipeline_under_test.harness import injections as injections_of_faults
+from pipeline_under_test.harness import faults as injections_of_faults
+from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.group import Group
-from pipeline_under_test.harness.injections import Injections
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.running import skewed_clock
+from pipeline_under_test.stream.running import process_faults as skewed_clock
 from pipeline_under_test.stream.running.process_faults import ProcessFaults
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONN_GA
@@ -38,7 +38,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 @pytest.fixture
 def injections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Injections:
     monkeypatch.setattr(injections_of_faults, "LOOK_EVERY_S", 0)
-    return Injections(tmp_path / "faults.jsonl")
+    return Injections(tmp_path / "faults.jsonl", parse)
 
 
 @pytest.fixture

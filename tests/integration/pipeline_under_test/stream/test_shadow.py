@@ -14,10 +14,8 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.definition import parse_definition
-from pipeline_under_test.stream.events.schema import Schema, packaged
-from pipeline_under_test.stream.events.schema_topic import reader_of
+from pipeline_under_test.stream.events.schema import Schema, packaged, reader_of
 from pipeline_under_test.stream.settings import ReferenceSettings
-from pipeline_under_test.stream.shadow import shadow_of
 from pipeline_under_test.stream.topology import (
     DEFINITION,
     EVENT_NORM,
@@ -69,7 +67,7 @@ def deployed(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> 
     options = ["--shadow", "--schema", str(ahead), "--rate", "50", "--minutes", "0.5", "--settle", "0"]
     ended = run_pipeline(kafka_bootstrap, data_dir, options, kill_shadow, pipeline)
     settings = ReferenceSettings.load(data_dir)
-    shadow = read_beacons(kafka_bootstrap, shadow_of(settings).pipeline)
+    shadow = read_beacons(kafka_bootstrap, settings.shadow_settings().pipeline)
     return Deployed(settings, ended, shadow, Schema(ahead.read_text()), len(killed))
 
 
@@ -94,13 +92,13 @@ def test_a_shadow_works_on_the_same_events_and_tells_of_them_under_a_name_of_its
     assert shadow.ids["event-norm.in"] <= production.ids["event-norm.in"]
     assert shadow.ids["event-norm.in"] <= shadow.exits(EVENT_NORM)
     assert set(shadow.counts) <= {f"event-norm.{place}" for place in ("in", "out", "filtered", "dead")}
-    delivers = topic_of(shadow_of(deployed.settings).pipeline, EVENT_ROUTER)
+    delivers = topic_of(deployed.settings.shadow_settings().pipeline, EVENT_ROUTER)
     assert events_in(deployed.settings.bootstrap, delivers)
 
 
 def test_the_shadow_s_definition_names_what_the_shadow_is() -> None:
     definition = parse_definition(DEFINITION.with_name("shadow.yaml").read_text())
-    shadow = shadow_of(ReferenceSettings(data_dir=Path("data")))
+    shadow = ReferenceSettings(data_dir=Path("data")).shadow_settings()
     assert definition.name == shadow.pipeline
     assert [(node.name, node.group) for node in definition.spec.nodes] == [
         (EVENT_NORM, group_of(shadow.pipeline, EVENT_NORM))

@@ -148,7 +148,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("pipeline_under_test.harness.injections.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0.0)
     made = World(tmp_path)
     yield made
     made.close()

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_under_test.batch.faults import NodeFaults, parse
-from pipeline_under_test.harness.injections import Injections
-from pipeline_under_test.stream.faults import BadFault
+from pipeline_under_test.harness.faults import BadFault, Injections
 
 TEXTS = (
     "lose:notification:0.1",

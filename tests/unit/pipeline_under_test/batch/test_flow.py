@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_under_test.batch.operations import dead_files
+from pipeline_under_test.batch.operator import dead_files
 from pipeline_under_test.batch.topology import DB_IMPORT
 from tests.unit.pipeline_under_test.batch.conftest import INFRASTRUCTURE, World
 

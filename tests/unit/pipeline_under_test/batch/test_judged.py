@@ -71,7 +71,7 @@ class TimedOutlet(MemoryOutlet):
 @pytest.fixture
 def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Both importers."""
-    monkeypatch.setattr("pipeline_under_test.harness.injections.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0.0)
     made = World(tmp_path, IMPORTERS, TimedOutlet(), notified_within_s=1, visibility_s=1)
     yield made
     made.close()

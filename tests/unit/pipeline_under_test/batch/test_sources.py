@@ -13,7 +13,7 @@ from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
 from pipeline_under_test.batch.landing import Landing
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sources import LoadSource, Position, scored, source_of
-from pipeline_under_test.harness.stop_flag import StopFlag
+from pipeline_under_test.harness.commands import StopFlag
 from pipeline_under_test.stream.events.event import Event
 from tests.unit.pipeline_under_test.batch.conftest import World
 

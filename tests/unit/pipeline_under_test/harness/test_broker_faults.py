@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from pipeline_under_test.harness import broker_faults
-from pipeline_under_test.harness.broker_faults import BrokerFaults
-from pipeline_under_test.harness.injections import Injections
+from pipeline_under_test.harness import brokers as broker_faults
+from pipeline_under_test.harness.brokers import BrokerFaults
+from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.stream.faults import parse
 
 
@@ -49,8 +49,8 @@ def kafka() -> NoBrokers:
 
 @pytest.fixture
 def injections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Injections:
-    monkeypatch.setattr("pipeline_under_test.harness.injections.LOOK_EVERY_S", 0)
-    return Injections(tmp_path / "faults.jsonl")
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0)
+    return Injections(tmp_path / "faults.jsonl", parse)
 
 
 def test_a_killed_broker_stays_down_until_its_fault_ends(kafka: NoBrokers, injections: Injections) -> None:

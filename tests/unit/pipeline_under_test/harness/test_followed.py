@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_under_test.harness.file_tail import FollowedFile
+from pipeline_under_test.harness.ledger import FollowedFile
 
 PIECES = st.lists(st.text("a\r\n ü", max_size=6).map(str.encode) | st.binary(max_size=3), max_size=12)
 """What is appended between two looks: often less than a line, or less than a character."""

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_under_test.harness.injections import Injection, Injections
+from pipeline_under_test.harness.faults import BadFault, Injection, Injections
 from pipeline_under_test.stream.events.event import Event
-from pipeline_under_test.stream.faults import BadFault, parse
+from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.plan import NO_FAULT, Faults, Plan
 
 EVENTS = [Event(f"e-{number:06d}", 1_700_000_000_000, b"") for number in range(20_000)]
@@ -140,18 +140,18 @@ def test_a_fault_holds_for_event_times_from_its_start_to_before_its_end() -> Non
 
 
 def test_whoever_reads_the_file_hears_of_faults_as_they_come_and_end(tmp_path: Path) -> None:
-    writing, reading = Injections(tmp_path / "faults.jsonl"), Injections(tmp_path / "faults.jsonl")
+    writing, reading = Injections(tmp_path / "faults.jsonl", parse), Injections(tmp_path / "faults.jsonl", parse)
     assert reading.known() == ()
     began_ms = time.time() * 1000
     made = writing.add(parse("poison:0.5"), for_s=60, in_s=2)
     assert made.until_ms - made.from_ms == 60_000
     assert began_ms + 2_000 - 1 <= made.from_ms <= time.time() * 1000 + 2_000
-    again = Injections(tmp_path / "faults.jsonl")
+    again = Injections(tmp_path / "faults.jsonl", parse)
     assert again.known() == (made,)
     assert again.holding("poison", made.from_ms) == [made]
     assert again.holding("crash", made.from_ms) == []
     writing.end_all()
-    ended = Injections(tmp_path / "faults.jsonl").known()
+    ended = Injections(tmp_path / "faults.jsonl", parse).known()
     assert [injection.holds(made.from_ms) for injection in ended] == [False]
 
 
@@ -159,6 +159,6 @@ def test_a_line_that_is_not_whole_yet_is_read_when_it_is(tmp_path: Path) -> None
     path = tmp_path / "faults.jsonl"
     line = b'{"fault": "poison:0.5", "from_ms": 1, "until_ms": 2}\n'
     path.write_bytes(line + line[:20])
-    assert len(Injections(path).known()) == 1
+    assert len(Injections(path, parse).known()) == 1
     path.write_bytes(line + line)
-    assert len(Injections(path).known()) == 2
+    assert len(Injections(path, parse).known()) == 2

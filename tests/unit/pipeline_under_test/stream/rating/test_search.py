@@ -17,7 +17,7 @@ from pipeline_under_test.stream.rating.search import (
     highest_sustained,
 )
 from pipeline_under_test.stream.rating.traffic import Done, WaitingRequest
-from pipeline_under_test.stream.running.ratings import Ratings
+from pipeline_under_test.stream.running.scaling import Ratings
 
 TARGET_S = 2.0
 

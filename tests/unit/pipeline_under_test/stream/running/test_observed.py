@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pipeline_under_test.harness.group import CpuMeter
 from pipeline_under_test.stream.running import observed
-from pipeline_under_test.stream.running.observed import CpuMeter, Observer, ProcessGroup
+from pipeline_under_test.stream.running.observed import Observer, ProcessGroup
 from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM
 from tests.fakes.queues import Queues
 

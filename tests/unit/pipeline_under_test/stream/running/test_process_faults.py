@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.group import Group
-from pipeline_under_test.harness.injections import Injections
-from pipeline_under_test.stream.commands.faults import app
+from pipeline_under_test.stream.commands.running import app
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.running.process_faults import ProcessFaults
 from pipeline_under_test.stream.settings import ReferenceSettings
@@ -30,7 +30,7 @@ class NoProcesses(Group):
 
 @pytest.fixture
 def injections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Injections:
-    monkeypatch.setattr("pipeline_under_test.harness.injections.LOOK_EVERY_S", 0)
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0)
     return ReferenceSettings(data_dir=tmp_path).injections()
 
 

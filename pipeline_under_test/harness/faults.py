@@ -1,27 +1,54 @@
-"""The faults of a running pipeline: a plain file that grows, which every process reads.
+"""Faults on purpose: what they are, and when they hold, in a file that grows and which every process reads.
 
-A line is ``{"fault": TEXT, "from_ms": …, "until_ms": …}``, or ``{"end_ms": …}``, which ends at that time all that were
-begun before. For faults of single events these are *event* times: an event that is processed again meets the same fate,
-however much later that is. For faults of processes and servers they are times of the wall clock.
+How they are written is each pipeline's own. A line of the file is ``{"fault": TEXT, "from_ms": …, "until_ms": …}``, or
+``{"end_ms": …}``, which ends at that time all that were begun before. For faults of single events these are *event*
+times: an event that is processed again meets the same fate, however much later that is. For faults of processes and
+servers they are times of the wall clock.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from pipeline_under_test.harness.file_tail import FollowedFile
-from pipeline_under_test.stream.faults import Fault, Kind, parse
+from pipeline_under_test.harness.ledger import FollowedFile
 
 LEAD_S: Final = 1.0
 """A fault begins so long after it is asked for: every process has seen it by then."""
 LOOK_EVERY_S: Final = 0.2
 FOREVER_MS: Final = 1 << 53
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0}
+
+
+class BadFault(ValueError):
+    """A fault that cannot be understood; the message says what was expected and what was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, as its text says."""
+
+    kind: str
+    text: str
+    node: str = ""
+    """Where: a node, a vendor (`receiver`, `refuse`), or empty."""
+    share: float = 1.0
+    to: str | None = None
+    """The link's other end."""
+    seconds: float = 0.0
+    """How long, how often, or how far ahead."""
+    number: float = 0.0
+    """A broker's number, or a factor."""
+    answer: str = ""
+    """Answer of the receiver: a status, or `slow`, `timeout`, `reset`, `partial`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +66,7 @@ class Injection:
 class Injections:
     """The faults in a file, as it grows; `parse` reads their texts."""
 
-    def __init__(self, path: Path, parse: Callable[[str], Fault] = parse) -> None:
+    def __init__(self, path: Path, parse: Callable[[str], Fault]) -> None:
         self.path: Final = path
         self._parse = parse
         self._file = FollowedFile(path)
@@ -55,7 +82,7 @@ class Injections:
             self._read_on()
         return self._known
 
-    def holding(self, kind: Kind, now_ms: float) -> list[Injection]:
+    def holding(self, kind: str, now_ms: float) -> list[Injection]:
         """Return the faults of a kind that hold now."""
         return [injection for injection in self.known() if injection.fault.kind == kind and injection.holds(now_ms)]
 
@@ -104,3 +131,40 @@ class Injections:
             else:
                 known = [replace(made, until_ms=min(made.until_ms, entry["end_ms"])) for made in known]
         self._known = tuple(known)
+
+
+def hits(salt: bytes, message_id: str, share: float) -> bool:
+    """Return True for this share of the ids: with the same salt always the same ones."""
+    digest = hashlib.blake2b(salt + message_id.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+def share_of(text: str) -> float:
+    """Return a share above 0 and at most 1. Raises BadFault."""
+    value = _number(text)
+    if not 0 < value <= 1:
+        raise BadFault(f"expected a share above 0 and at most 1, found {text!r}")
+    return value
+
+
+def factor_of(text: str) -> float:
+    """Return a factor above 0 and at most 1000. Raises BadFault."""
+    value = _number(text)
+    if not 0 < value <= 1000:
+        raise BadFault(f"expected a factor above 0 and at most 1000, found {text!r}")
+    return value
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def seconds_of(text: str) -> float:
+    """Return a duration in seconds. Raises BadFault."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadFault(f"expected a duration such as 250ms, 2s or 5m, found {text!r}")
+    return float(match[1]) * _UNIT_S[match[2]]
