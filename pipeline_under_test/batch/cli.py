@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from lagloss.errors import EXIT_USAGE, LaglossError
+from lagloss.errors import EXIT_USAGE
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS
@@ -158,13 +156,3 @@ def scenario(
     say(outcomes)
     if not all(outcome["ok"] for outcome in outcomes):
         raise typer.Exit(EXIT_DIFFERS)
-
-
-def main() -> None:
-    """Run a command, and exit with its code."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        app()
-    except LaglossError as problem:
-        typer.echo(str(problem), err=True)
-        sys.exit(problem.exit_code)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Final, NoReturn
 
 import typer
+from confluent_kafka import KafkaException
 
+from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE, LaglossError
 from lagloss_server.fields import parse_duration_ms
 
 EXIT_DIFFERS: Final = 1
@@ -25,6 +30,30 @@ AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdou
 def say(document: object) -> None:
     """Print a document as one line, at once."""
     print(json.dumps(document, separators=(",", ":")), flush=True)  # noqa: T201 (it is the output)
+
+
+@contextmanager
+def reported(*problems: type[Exception]) -> Iterator[None]:
+    """Print errors that a user can do something about as one sentence, and exit with their code: these with that of
+    wrong usage."""
+    try:
+        yield
+    except problems as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(EXIT_USAGE)
+    except LaglossError as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(problem.exit_code)
+    except KafkaException as problem:
+        typer.echo(f"Kafka: {problem}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+
+
+def run_app(app: typer.Typer, *problems: type[Exception]) -> None:
+    """Run a command, and exit with its code."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with reported(*problems):
+        app()
 
 
 def fail(why: str, code: int) -> NoReturn:

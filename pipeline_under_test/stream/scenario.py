@@ -15,10 +15,10 @@ from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.harness.faults import LEAD_S, Fault, Injection, Injections
 from pipeline_under_test.harness.ledger import place_of_link, place_of_node
 from pipeline_under_test.harness.scenario import DIRECTORY, Bounds
-from pipeline_under_test.stream.as_tapped import tapped_place
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.settings import Retry
 from pipeline_under_test.stream.topology import DEFINITION, NEXT, PIPELINE, TAPPED_DEFINITION
+from pipeline_under_test.stream.truth import tapped_place
 
 BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
 PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))

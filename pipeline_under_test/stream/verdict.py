@@ -9,9 +9,8 @@ from lagloss_server.errors import NotEnoughData
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.harness.verdict import Verdict, verdicts_on
-from pipeline_under_test.stream.as_tapped import truth_as_tapped
-from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.truth import StreamTruth, truth_as_tapped
 
 
 def followed_truth(pipeline: str, ledger_dir: Path, *, taps: bool = False) -> Callable[[], dict[str, StreamTruth]]:

@@ -25,10 +25,10 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.faults import LEAD_S
 from pipeline_under_test.harness.ledger import LedgerReader
-from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.faults import parse as parse_fault
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import DEFINITION
+from pipeline_under_test.stream.truth import StreamTruth
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.closers import wait_until
 from tests.support.window_documents import documents

@@ -27,7 +27,7 @@ app = typer.Typer()
 def ledger(data_dir: DataDir) -> None:
     """Print what the ledger adds up to, as one JSON document."""
     from pipeline_under_test.harness.ledger import LedgerReader
-    from pipeline_under_test.stream.expected import StreamTruth
+    from pipeline_under_test.stream.truth import StreamTruth
 
     truth = StreamTruth()
     truth.add(LedgerReader(data_dir / "ledger").new_entries())

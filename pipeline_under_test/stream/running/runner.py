@@ -15,7 +15,6 @@ from pipeline_under_test.harness.brokers import BrokerFaults
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.stream.events.routes import seed_routes
-from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.kafka.positions import GroupWatcher
 from pipeline_under_test.stream.kafka.topics import create_shadow_topics, create_topics
 from pipeline_under_test.stream.nodes.receiver import RECEIVER
@@ -25,6 +24,7 @@ from pipeline_under_test.stream.running.scaling import NO_SCALING, Scaler, Scali
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS, SHADOW
 from pipeline_under_test.stream.traffic.load import LOAD
+from pipeline_under_test.stream.truth import StreamTruth
 
 log = logging.getLogger(__name__)
 

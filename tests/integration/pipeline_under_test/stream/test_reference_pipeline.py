@@ -19,8 +19,8 @@ import pytest
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
 from pipeline_under_test.harness.ledger import LedgerReader
-from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.topology import NEXT, NODES
+from pipeline_under_test.stream.truth import StreamTruth
 from tests.support.pipeline_beacons import Beacons, read_beacons
 
 FAULTS = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
-from pipeline_under_test.stream.expected import StreamTruth
+from pipeline_under_test.stream.truth import StreamTruth
 
 MINUTE_MS = 60_000
 LINK, NODE = "link event-norm->event-router", "node conn-ga"

@@ -18,8 +18,8 @@ from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
 from pipeline_under_test.harness.measured import Measured, as_measured
 from pipeline_under_test.harness.verdict import LATEST_S, Verdict, compared
-from pipeline_under_test.stream.expected import StreamTruth
 from pipeline_under_test.stream.topology import DEFINITION
+from pipeline_under_test.stream.truth import StreamTruth
 from tests.support.window_documents import window_of as listed
 
 START_S = 1_795_250_400

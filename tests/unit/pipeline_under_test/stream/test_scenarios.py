@@ -16,10 +16,10 @@ from lagloss_server.yaml_files import parse_yaml
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
 from pipeline_under_test.harness.loss_watch import FalseLoss, false_loss
 from pipeline_under_test.harness.scenario import DIRECTORY
-from pipeline_under_test.stream.expected import StreamTruth, StreamWindow
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.stream.scenario import Scenario, load_scenario, shipped_scenarios
+from pipeline_under_test.stream.truth import StreamTruth, StreamWindow
 from tests.support.window_documents import window_of
 
 START_S = 1_795_250_400

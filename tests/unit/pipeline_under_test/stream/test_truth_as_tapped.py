@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
-from pipeline_under_test.stream.as_tapped import as_tapped, truth_as_tapped
-from pipeline_under_test.stream.expected import StreamTruth, StreamWindow
 from pipeline_under_test.stream.scenario import tapped_definition
+from pipeline_under_test.stream.truth import StreamTruth, StreamWindow, as_tapped, truth_as_tapped
 
 MINUTE_MS = 60_000
 TO_GA, TO_FB = "link event-router->conn-ga", "link event-router->conn-fb"
