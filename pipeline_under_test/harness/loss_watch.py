@@ -76,10 +76,10 @@ class LossWatch:
             if window.state != "open" and (window.lost_min or window.verdict == "loss")
         ]
         truths = self._truths() if lossy else {}
-        wrong = []
+        wrong: list[FalseLoss] = []
         for name, window, missing in lossy:
             truth = truths[name].windows.get(window.start_s, TrueWindow())
-            found = false_loss(window, missing, truth, time.time())
-            wrong += [found] if found is not None else []
+            if (loss := false_loss(window, missing, truth, time.time())) is not None:
+                wrong.append(loss)
         self.found += wrong
         return wrong

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
+
+from pydantic import AfterValidator
 
 from lagloss_server.fields import Strict
 from lagloss_server.ops.child_environment import PACKAGES
@@ -12,6 +15,17 @@ from lagloss_server.ops.child_environment import PACKAGES
 _PACKAGED: Final = Path(__file__).with_name("library")
 DIRECTORY: Final = _PACKAGED if _PACKAGED.is_dir() else PACKAGES / "scenarios"
 """The scenarios that come with it: in the wheel beside this module, in a checkout at its top."""
+
+
+def one_of(names: Collection[str], what: str = "") -> AfterValidator:
+    """Return a validator of a text that has to be one of these names."""
+
+    def check(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"expected one of {what}{', '.join(names)}, found {text!r}")
+        return text
+
+    return AfterValidator(check)
 
 
 def find_scenario(name_or_path: str) -> Path:

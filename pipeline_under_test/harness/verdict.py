@@ -153,14 +153,14 @@ def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) 
     only of one. So does one whose node is killed before it has sent the beacon. So what lagloss measures must be in the
     ledger, and not the other way round.
     """
-    for checkpoint, found in measured.duplicates.items():
+    for checkpoint, reported in measured.duplicates.items():
         if checkpoint in truth.reruns:
             continue
         expected = {hash_id(name): times for name, times in truth.duplicates(checkpoint).items()}
-        more = [id_hash for id_hash, times in found.items() if times > expected.get(id_hash, 0)]
+        more = [id_hash for id_hash, times in reported.items() if times > expected.get(id_hash, 0)]
         if more:
             what = f"duplicates at {checkpoint}"
-            yield VerdictDifference(start_s, what, len(expected), len(found), _named(truth, measured, more))
+            yield VerdictDifference(start_s, what, len(expected), len(reported), _named(truth, measured, more))
 
 
 def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
@@ -14,7 +14,7 @@ from lagloss_server.model.window import Verdict
 from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.harness.faults import LEAD_S, Fault, Injection, Injections
 from pipeline_under_test.harness.ledger import place_of_link, place_of_node
-from pipeline_under_test.harness.scenario import DIRECTORY, Bounds
+from pipeline_under_test.harness.scenario import DIRECTORY, Bounds, one_of
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.settings import Retry
 from pipeline_under_test.stream.topology import DEFINITION, NEXT, PIPELINE, TAPPED_DEFINITION
@@ -22,12 +22,6 @@ from pipeline_under_test.stream.truth import tapped_place
 
 BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
 PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))
-
-
-def _place(text: str) -> str:
-    if text not in PLACES:
-        raise ValueError(f"expected one of the places {', '.join(PLACES)}, found {text!r}")
-    return text
 
 
 class ScenarioLoad(Strict):
@@ -87,7 +81,7 @@ class Expectations(Strict):
     """Expectation, besides that of every scenario: ledger and windows agree, no window is ever wrong
     about a loss, and nothing is pending at the end."""
 
-    lost: dict[Annotated[str, AfterValidator(_place)], LossBounds] = Field(default_factory=dict)
+    lost: dict[Annotated[str, one_of(PLACES, "the places ")], LossBounds] = Field(default_factory=dict)
     """By place; nothing is lost anywhere else."""
     verdicts: tuple[Verdict, ...] = ("ok",)
     """Those that must occur."""
