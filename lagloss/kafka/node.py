@@ -193,7 +193,7 @@ class KafkaNode:
     def take(self, message: Message, taken: Taken) -> InFlightMessage | None:
         """Put the message in flight and send its `in`; return None if a `missing` function has dealt with it."""
         place = place_of(message)
-        earlier = self.in_flight(message)  # unfinished, and read again: after a seek, or after two rebalances
+        earlier = self._unfinished(place)  # it is read again: after a seek, or after two rebalances
 
         def finished() -> None:
             taken.done()
@@ -236,7 +236,9 @@ class KafkaNode:
 
     def in_flight(self, message: Message) -> InFlightMessage | None:
         """Return this message's state in flight; None if it is finished."""
-        place = place_of(message)
+        return self._unfinished(place_of(message))
+
+    def _unfinished(self, place: RecordPosition) -> InFlightMessage | None:
         return self._in_flight.get(place) or self._released.get(place, (0, None))[1]
 
     def identity_of(self, message: Message) -> Identity | None:

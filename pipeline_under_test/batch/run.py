@@ -17,7 +17,6 @@ from lagloss_server.errors import NotEnoughData
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.queries.job_runs import JobRuns, read_job_runs
 from lagloss_server.store.store import Store
-from pipeline_under_test.batch.expected import batch_truths
 from pipeline_under_test.batch.faults import injections, parse
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import read_ledger
@@ -26,6 +25,7 @@ from pipeline_under_test.batch.scenario import BatchScenario, FlowFault, JobFaul
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.stack import BatchStack
 from pipeline_under_test.batch.topology import files_pipeline
+from pipeline_under_test.batch.truth import batch_truths
 from pipeline_under_test.batch.verdict import TrueRuns, count_waiting, published_hours, run_differences, verdicts_of
 from pipeline_under_test.harness.loss_watch import FalseLoss, LossWatch
 from pipeline_under_test.harness.verdict import LATEST_S, Verdict

@@ -10,11 +10,11 @@ from sqlalchemy import Connection, func, select
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.rules.runs import DagRun
 from lagloss_server.settings import Settings as LaglossSettings
-from pipeline_under_test.batch.expected import batch_truths
 from pipeline_under_test.batch.hourly.faults import TASKS
 from pipeline_under_test.batch.ledger import Fact
 from pipeline_under_test.batch.schema import COUNTED, EVENT, PUBLICATION
 from pipeline_under_test.batch.settings import BatchSettings
+from pipeline_under_test.batch.truth import batch_truths
 from pipeline_under_test.harness.verdict import Verdict, verdicts_on
 
 

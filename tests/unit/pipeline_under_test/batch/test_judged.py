@@ -19,9 +19,9 @@ from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
-from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.topology import AGGREGATE, IMPORTERS, definitions
+from pipeline_under_test.batch.truth import BatchTruth, FileFlow
 from pipeline_under_test.harness.measured import Measured, as_measured
 from pipeline_under_test.harness.verdict import Verdict, compared
 from tests.oracle.evidence import Record
