@@ -16,7 +16,8 @@ Unit = Literal["s", "ms", "us", "ns"]
 NOT_A_TIME: Final = (
     "expected a time: s, ms, µs or ns since 1970, or RFC 3339 with an offset from UTC, such as 2026-11-21T08:40:00Z"
 )
-_PER_MS: Final[dict[Unit, float]] = {"s": 1e-3, "ms": 1, "us": 1e3, "ns": 1e6}
+_PER_MS: Final[dict[Unit, int]] = {"us": 1_000, "ns": 1_000_000}
+"""Integers: ns of today do not fit a float, and an integer divided by one is rounded only once."""
 _MIN_TIME_MS: Final = -62_135_596_800_000
 """The beginning of the year 1."""
 _INTEGERS: Final = 1 << 63

@@ -161,7 +161,7 @@ def read_picked(connection: Connection, pipeline: str, window_start_s: int) -> P
 def _counts(row: Row[Any]) -> dict[str, int]:
     """Return the counts of a closed window. One that is lost or pending is not on time either, and not late."""
     late = max(0, row.on_time_of - row.on_time - row.lost_max - row.pending)
-    return {"lost": row.lost_max, "pending": row.pending, "dead": row.document["dead"], "late": late}
+    return {"lost": row.lost_max, "pending": row.pending, "dead": row.document.dead, "late": late}
 
 
 def of_kind(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from sqlalchemy import Connection, Engine, Table, text
 
@@ -12,33 +13,46 @@ from lagloss_server.store.schema import core as tables
 DAY_S = 86_400
 
 
+_ATTACHED: Final = text(
+    "SELECT relname FROM pg_class WHERE relname = ANY(:names) AND relispartition AND pg_table_is_visible(oid)"
+)
+_ONE_CREATOR: Final = text("SELECT pg_advisory_xact_lock(hashtextextended('lagloss-days', 0))")
+"""Held to the transaction's end, for the second of two creators of a day would fail on its name."""
+
+
 def day_label(day: int) -> str:
     """Return how the name of a day's partition ends; `day` counts from the epoch."""
     return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
 
 
 def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
-    """Make the day partitions that rows of these windows go to. A new one locks its table to the transaction's end; see
-    `make_days_ahead`."""
-    for day in sorted({start // DAY_S for start in window_starts_s}):
-        for table in tables.PARTITIONED:
-            _make_day(connection, table, day)
+    """Create the day partitions that rows of these windows (epoch s) go to. A new one locks its table against creators
+    of others, to the transaction's end; readers and writers of rows go on."""
+    days = {start // DAY_S for start in window_starts_s}
+    names = {f"{table.name}_{day_label(day)}": (table, day) for table in tables.PARTITIONED for day in sorted(days)}
+    if _missing(connection, names):
+        connection.execute(_ONE_CREATOR)
+        for name in _missing(connection, names):
+            _create_day(connection, *names[name])
 
 
 def make_days_ahead(engine: Engine, now_s: float) -> None:
-    """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
-    by transactions that hold other locks, which a reader of several tables could meet in a deadlock."""
-    for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
-        for table in tables.PARTITIONED:
-            with engine.begin() as connection:
-                _make_day(connection, table, day)
+    """Create the partitions of today and tomorrow: at midnight no transaction that writes rows has to."""
+    with engine.begin() as connection:
+        ensure_days(connection, [int(now_s), int(now_s) + DAY_S])
 
 
-def _make_day(connection: Connection, table: Table, day: int) -> None:
+def _missing(connection: Connection, names: Iterable[str]) -> list[str]:
+    required = set(names)
+    return sorted(required - set(connection.execute(_ATTACHED, {"names": [*required]}).scalars()))
+
+
+def _create_day(connection: Connection, table: Table, day: int) -> None:
+    name, first_s = f"{table.name}_{day_label(day)}", day * DAY_S
     stored = f" WITH ({table.info['days_with']})" if table.info else ""
-    connection.execute(
-        text(
-            f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
-            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S}){stored}"
-        )
-    )
+    bounds = f"FOR VALUES FROM ({first_s}) TO ({first_s + DAY_S})"
+    # CREATE TABLE … PARTITION OF would lock the table against its readers: one that has read another table and a writer
+    # that has created that one's day would wait for each other.
+    like = f'"{table.name}" INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING STORAGE INCLUDING COMPRESSION'
+    connection.execute(text(f'CREATE TABLE IF NOT EXISTS "{name}" (LIKE {like}){stored}'))
+    connection.execute(text(f'ALTER TABLE "{table.name}" ATTACH PARTITION "{name}" {bounds}'))

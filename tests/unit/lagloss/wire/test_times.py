@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from lagloss.identity import Carrier, Identities, from_json
 from lagloss.wire.times import Unit, read_time
@@ -52,6 +53,11 @@ BERLIN = ZoneInfo("Europe/Berlin")
 )
 def test_a_time_is_read_in_each_of_its_forms(value: Any, ms: float) -> None:
     assert read_time(value) == pytest.approx(ms, rel=0, abs=1e-3)
+
+
+@given(st.integers(0, 4_102_444_800_000), st.sampled_from([("us", 1_000), ("ns", 1_000_000)]))
+def test_whole_ms_stay_whole_in_finer_units(ms: int, unit: tuple[Unit, int]) -> None:
+    assert read_time(ms * unit[1], unit[0]) == read_time(f"{ms * unit[1]}", unit[0]) == ms
 
 
 @pytest.mark.parametrize(
