@@ -17,8 +17,8 @@ from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import Sandbox, sandbox
 from pipeline_under_test.harness.policies import HIGH_CPU, Policy
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.running.runner import Runner
-from pipeline_under_test.stream.running.scaling import Scaling
+from pipeline_under_test.stream.processes.runner import Runner
+from pipeline_under_test.stream.processes.scaling import Scaling
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import EVENT_NORM
 

@@ -20,7 +20,7 @@ from pipeline_under_test.harness.loss_watch import LossWatch
 from pipeline_under_test.harness.stack import ScenarioStack
 from pipeline_under_test.harness.verdict import LATEST_S, Verdict
 from pipeline_under_test.stream.outcome import ScenarioOutcome, problems_of
-from pipeline_under_test.stream.running.runner import NotStarted, Runner
+from pipeline_under_test.stream.processes.runner import NotStarted, Runner
 from pipeline_under_test.stream.scenario import Scenario
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.truth import StreamTruth

@@ -90,10 +90,10 @@ def rate(
     as_json: AsJson = False,
 ) -> None:
     """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` goes by it."""
+    from pipeline_under_test.stream.processes.scaling import Ratings
     from pipeline_under_test.stream.rating.load_test import NodeFailed
     from pipeline_under_test.stream.rating.load_test import rate as rated
     from pipeline_under_test.stream.rating.search import NothingSustained
-    from pipeline_under_test.stream.running.scaling import Ratings
 
     if node not in SCALED:
         fail(f"expected one of {', '.join(SCALED)}, found {node!r}", EXIT_USAGE)

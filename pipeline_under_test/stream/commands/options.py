@@ -12,7 +12,7 @@ from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.times import parse_time_s
 from pipeline_under_test.harness.faults import BadFault, Fault
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.running.process_faults import NoFaketime, library
+from pipeline_under_test.stream.processes.process_faults import NoFaketime, library
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import SHADOW
 

@@ -48,8 +48,8 @@ def run(
 ) -> None:
     """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
     from pipeline_under_test.harness.brokers import own_brokers
-    from pipeline_under_test.stream.running.runner import NotStarted, Runner
-    from pipeline_under_test.stream.running.scaling import NotRated, Scaling
+    from pipeline_under_test.stream.processes.runner import NotStarted, Runner
+    from pipeline_under_test.stream.processes.scaling import NotRated, Scaling
 
     if bootstrap and brokers:
         fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)

@@ -20,9 +20,9 @@ from pipeline_under_test.stream.events.routes import seed_routes
 from pipeline_under_test.stream.kafka.positions import GroupWatcher
 from pipeline_under_test.stream.kafka.topics import create_topics, delete_topics
 from pipeline_under_test.stream.nodes.receiver import RECEIVER
+from pipeline_under_test.stream.processes.scaling import Rating
 from pipeline_under_test.stream.rating.search import RateTrial, highest_sustained
 from pipeline_under_test.stream.rating.traffic import Done, HttpTraffic, TopicTraffic, Traffic
-from pipeline_under_test.stream.running.scaling import Rating
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, CONNECTORS
 

@@ -15,8 +15,8 @@ from pipeline_under_test.harness import faults as injections_of_faults
 from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.running import process_faults as skewed_clock
-from pipeline_under_test.stream.running.process_faults import ProcessFaults
+from pipeline_under_test.stream.processes import process_faults as skewed_clock
+from pipeline_under_test.stream.processes.process_faults import ProcessFaults
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONN_GA
 from tests.support.closers import wait_until

@@ -17,8 +17,8 @@ from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.harness.policies import Rules
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
-from pipeline_under_test.stream.running.runner import Runner
-from pipeline_under_test.stream.running.scaling import NotRated, Scaling
+from pipeline_under_test.stream.processes.runner import Runner
+from pipeline_under_test.stream.processes.scaling import NotRated, Scaling
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import EVENT_NORM, SCALED
 from pipeline_under_test.stream.truth import StreamTruth

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_under_test.harness.policies import POLICIES, GroupObservation, Policy, Rules, Wish, arrivals_per_s, wish
-from pipeline_under_test.stream.running.observed import lag_of
+from pipeline_under_test.stream.processes.observed import lag_of
 
 RULES = Rules(least=1, most=3, rating=100)
 LONG_AGO = -1000.0

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipeline_under_test.stream.processes.scaling import Ratings
 from pipeline_under_test.stream.rating.search import (
     LOWEST_RATE,
     TOLERANCE,
@@ -17,7 +18,6 @@ from pipeline_under_test.stream.rating.search import (
     highest_sustained,
 )
 from pipeline_under_test.stream.rating.traffic import Done, WaitingRequest
-from pipeline_under_test.stream.running.scaling import Ratings
 
 TARGET_S = 2.0
 

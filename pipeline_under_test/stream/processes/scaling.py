@@ -15,7 +15,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, RootModel
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.harness.policies import GroupObservation, Policy, Rules, Wish, wish
 from pipeline_under_test.stream.kafka.topics import PARTITIONS
-from pipeline_under_test.stream.running.observed import Observer, ProcessGroup, Watcher
+from pipeline_under_test.stream.processes.observed import Observer, ProcessGroup, Watcher
 from pipeline_under_test.stream.topology import CONSUMERS, SCALED
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.stream.commands.running import app
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.running.process_faults import ProcessFaults
+from pipeline_under_test.stream.processes.process_faults import ProcessFaults
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONN_GA, SHADOW
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.harness.policies import Policy, Rules
-from pipeline_under_test.stream.running.scaling import Ratings, Scaler, Scaling
+from pipeline_under_test.stream.processes.scaling import Ratings, Scaler, Scaling
 from pipeline_under_test.stream.topology import CONN_GA, EVENT_NORM, EVENT_ROUTER, SCALED
 from tests.fakes.queues import Queues
 

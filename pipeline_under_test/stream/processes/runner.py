@@ -19,8 +19,8 @@ from pipeline_under_test.stream.kafka.positions import GroupWatcher
 from pipeline_under_test.stream.kafka.topics import create_shadow_topics, create_topics
 from pipeline_under_test.stream.nodes.receiver import RECEIVER
 from pipeline_under_test.stream.nodes.serving import listening_socket, url_of
-from pipeline_under_test.stream.running.process_faults import ProcessFaults
-from pipeline_under_test.stream.running.scaling import NO_SCALING, Scaler, Scaling
+from pipeline_under_test.stream.processes.process_faults import ProcessFaults
+from pipeline_under_test.stream.processes.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import COL_SERVICE, CONSUMERS, SHADOW
 from pipeline_under_test.stream.traffic.load import LOAD

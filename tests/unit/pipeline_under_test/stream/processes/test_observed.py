@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipeline_under_test.harness.group import CpuMeter
-from pipeline_under_test.stream.running import observed
-from pipeline_under_test.stream.running.observed import Observer, ProcessGroup
+from pipeline_under_test.stream.processes import observed
+from pipeline_under_test.stream.processes.observed import Observer, ProcessGroup
 from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM
 from tests.fakes.queues import Queues
 
