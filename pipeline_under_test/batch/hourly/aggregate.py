@@ -29,6 +29,10 @@ from pipeline_under_test.batch.schema import COUNTED, EVENT, SCORE_DRAFT, create
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import AGGREGATE
 
+MASTER: Final = "local[2]"
+DRIVER_MEMORY: Final = "512m"
+EXACT: Final = "decimal(30,6)"
+"""Values are summed so: sums of floats depend on the order, and a rerun is to give the same."""
 LANE: Final = "event"
 """Named, so that it stands still between runs: what has been imported since waits for the next one, and is not lost."""
 
@@ -54,10 +58,6 @@ class ImportedLane:
         return [Progress(self.checkpoint, LANE, self.until_ms)]
 
 
-MASTER: Final = "local[2]"
-DRIVER_MEMORY: Final = "512m"
-EXACT: Final = "decimal(30,6)"
-"""Values are summed so: sums of floats depend on the order, and a rerun is to give the same."""
 FLUSH_S: Final = 10.0
 
 

@@ -21,6 +21,8 @@ from pipeline_under_test.stream.settings import NotThere, ReferenceSettings
 from pipeline_under_test.stream.topology import SCALED
 
 app = typer.Typer()
+MAX_DIFFERENCES: Final = 20
+"""Shown; --json has them all."""
 
 
 @app.command()
@@ -119,9 +121,6 @@ def rate(
 def _say_trial(trial: RateTrial) -> None:
     lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to measure"
     typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them done within {lag}", err=True)
-
-
-MAX_DIFFERENCES: Final = 20
 
 
 def show_verdict(document: Mapping[str, Any]) -> None:

@@ -13,8 +13,12 @@ from pipeline_under_test.harness.faults import Injection, Injections
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.stream.faults import ALL
 
-PLACES: Final = ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib")
-NAME: Final = "libfaketimeMT.so.1"
+log = logging.getLogger(__name__)
+
+KINDS: Final = frozenset({"crash", "stall", "stop", "restart", "skew"})
+LIBRARIES: Final = ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib")
+FAKETIME: Final = "libfaketimeMT.so.1"
+"""A wrong clock for a process, preloaded."""
 
 
 class NoFaketime(RuntimeError):
@@ -27,10 +31,10 @@ def library() -> Path:
     Raises:
         NoFaketime: if it is nowhere.
     """
-    for place in PLACES:
-        found = sorted(Path(place).glob(f"**/{NAME}"))
-        if found:
-            return found[0]
+    for folder in LIBRARIES:
+        paths = sorted(Path(folder).glob(f"**/{FAKETIME}"))
+        if paths:
+            return paths[0]
     raise NoFaketime("expected libfaketime, found none; on Debian: apt-get install faketime")
 
 
@@ -43,11 +47,6 @@ def environment(ahead_s: float) -> dict[str, str]:
         "DONT_FAKE_MONOTONIC": "1",
         "FAKETIME_DONT_RESET": "1",
     }
-
-
-log = logging.getLogger(__name__)
-
-KINDS: Final = frozenset({"crash", "stall", "stop", "restart", "skew"})
 
 
 class ProcessFaults:
