@@ -110,7 +110,7 @@ def test_events_of_a_newer_producer_pass_older_nodes_and_are_all_delivered(deplo
     came_in = events_in(deployed.settings.bootstrap, topic_of(deployed.settings.pipeline, EVENT_NORM))
     assert {event.body[2:10] for event in came_in} == {deployed.ahead.fingerprint}
     assert deployed.ended.total("delivered") > 0
-    older = reader_of(deployed.settings)
+    older = reader_of(deployed.settings.bootstrap, deployed.settings.pipeline)
     for letter in events_in(deployed.settings.bootstrap, dead_topic(deployed.settings.pipeline)):
         assert older.decode(letter.body)["url"].startswith("https://["), "dead for another reason than its URL"
 
@@ -118,6 +118,6 @@ def test_events_of_a_newer_producer_pass_older_nodes_and_are_all_delivered(deplo
 @pytest.mark.slow
 def test_a_reader_that_has_never_seen_the_newer_schema_finds_it_in_its_topic(deployed: Deployed) -> None:
     came_in = events_in(deployed.settings.bootstrap, topic_of(deployed.settings.pipeline, EVENT_NORM))
-    content = reader_of(deployed.settings).decode(came_in[0].body)
+    content = reader_of(deployed.settings.bootstrap, deployed.settings.pipeline).decode(came_in[0].body)
     assert "campaign" not in content
     assert content["url"].startswith("https://")
