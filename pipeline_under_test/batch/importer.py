@@ -25,9 +25,9 @@ from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import Sink, sink_of
-from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import DONE_NODES, QUEUE_NODES, files_pipeline
-from pipeline_under_test.nodes.beat import Beat
+from pipeline_under_test.harness.beat import Beat
+from pipeline_under_test.harness.commands import StopFlag
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.instances import read_endpoints
 from lagloss_server.store.store import Store
-from pipeline_under_test.scenarios.stack import ScenarioStack
+from pipeline_under_test.harness.stack import ScenarioStack
 from tests.support.kafka_log import wait_for
 from tests.support.tap_histories import STAMPS
 from tests.support.tapped_pipelines import SETTLED_S, Tapped

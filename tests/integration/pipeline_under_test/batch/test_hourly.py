@@ -25,12 +25,12 @@ from pipeline_under_test.batch.airflow_api import AirflowApi
 from pipeline_under_test.batch.events import ScoreEvent
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import read_ledger
-from pipeline_under_test.batch.runs_verdict import TrueRuns, late_hours
 from pipeline_under_test.batch.schema import PUBLICATION, SCORE, create_tables, open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import EventTable
 from pipeline_under_test.batch.stack import DAG_FILE, MODULE, step_command
 from pipeline_under_test.batch.topology import DAG, definitions
+from pipeline_under_test.batch.verdict import TrueRuns, late_hours
 from tests.conftest import new_folder
 from tests.integration.conftest import Collector
 from tests.support.closers import wait_until
