@@ -33,7 +33,6 @@ from lagloss.errors import KafkaRefuses
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import OffsetRange
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops import doctor
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
