@@ -11,11 +11,11 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline_under_test.cli import app
-from pipeline_under_test.harness import faults as injections_of_faults
+from pipeline_under_test.harness import faults
 from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.group import Group
 from pipeline_under_test.stream.faults import parse
-from pipeline_under_test.stream.processes import process_faults as skewed_clock
+from pipeline_under_test.stream.processes import process_faults
 from pipeline_under_test.stream.processes.process_faults import ProcessFaults
 from pipeline_under_test.stream.settings import ReferenceSettings
 from pipeline_under_test.stream.topology import CONN_GA
@@ -37,7 +37,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 @pytest.fixture
 def injections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Injections:
-    monkeypatch.setattr(injections_of_faults, "LOOK_EVERY_S", 0)
+    monkeypatch.setattr(faults, "LOOK_EVERY_S", 0)
     return Injections(tmp_path / "faults.jsonl", parse)
 
 
@@ -91,7 +91,7 @@ def test_a_process_that_is_stalled_for_longer_is_replaced_by_one_that_is_not(
 
 @pytest.fixture
 def no_faketime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skewed_clock, "PLACES", (str(tmp_path),))
+    monkeypatch.setattr(process_faults, "LIBRARIES", (str(tmp_path),))
 
 
 @pytest.mark.usefixtures("no_faketime")
