@@ -199,7 +199,7 @@ class KafkaNode:
             taken.done()
             if self._in_flight.get(place) is handling:
                 self._in_flight.pop(place, None)
-            else:
+            elif self._released.get(place, (0, None))[1] is handling:
                 self._released.pop(place, None)
 
         handling = InFlightMessage(self.emitter, None, is_redelivered=True, finished=finished)
