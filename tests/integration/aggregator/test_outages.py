@@ -268,7 +268,7 @@ def test_topics_that_are_created_anew_while_it_works_are_noticed_at_once(
         before.flush()
         before.close()
         wait_until(lambda: len(before.closed(store)) == 3, 120, "for the windows of the first topics")
-        documents = before.closed(store)
+        first = before.closed(store)
         for future in admin.delete_topics([BEACONS, REPORTS], operation_timeout=30).values():
             future.result(30)
         wait_until(lambda: not {BEACONS, REPORTS} & set(admin.list_topics(timeout=10).topics), 30, "for their end")
@@ -289,7 +289,7 @@ def test_topics_that_are_created_anew_while_it_works_are_noticed_at_once(
         changing = {"state", "revision", "closed_at"}
         kept = documents(store.windows(before.name, before.start_s, before.start_s + 180))
         assert [{name: one[name] for name in one.keys() - changing} for one in kept] == [
-            {name: one[name] for name in one.keys() - changing} for one in documents
+            {name: one[name] for name in one.keys() - changing} for one in first
         ]
         assert process.poll() is None
         assert "topic recreated" in (tmp_path / "aggregator.log").read_text()
