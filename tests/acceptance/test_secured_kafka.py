@@ -19,7 +19,6 @@ import httpx2
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from lagloss_server.model.window_result import rfc3339
 from pyspark.sql import SparkSession
 
 from aggregator.consumer_lag.lag import ConsumerLags
@@ -33,6 +32,7 @@ from lagloss.errors import KafkaRefuses
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import OffsetRange
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window import rfc3339
 from lagloss_server.ops import doctor
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
