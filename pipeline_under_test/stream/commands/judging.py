@@ -39,7 +39,6 @@ def ledger(data_dir: DataDir) -> None:
 @app.command()
 def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
     """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
-    from pipeline_under_test.stream.commands.judging import show_verdict
     from pipeline_under_test.stream.verdict import verdict_of
 
     found = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
@@ -60,7 +59,6 @@ def scenario(
 ) -> None:
     """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
     from lagloss_server.ops.up import signals_interrupt
-    from pipeline_under_test.stream.commands.judging import show_outcomes
     from pipeline_under_test.stream.run import run_all
     from pipeline_under_test.stream.scenario import load_scenario, shipped_scenarios
 
