@@ -44,6 +44,7 @@ from pipeline_under_test.harness.faults import (
     Injections,
     factor_of,
     hits,
+    naming_the_text,
     seconds_of,
     share_of,
 )
@@ -65,19 +66,13 @@ _EXPECTED: Final = (
 )
 
 
+@naming_the_text
 def parse(text: str) -> Fault:
     """Return the fault that `text` names.
 
     Raises:
         BadFault: for anything that is not in the tables above.
     """
-    try:
-        return _parsed(text)
-    except BadFault as problem:
-        raise BadFault(f"{problem} in {text!r}") from None
-
-
-def _parsed(text: str) -> Fault:
     match text.split(":"):
         case ["lose" | "duplicate" as what, "notification", share]:
             return Fault(_OF_NOTIFICATIONS[what], text, LANDING, share_of(share))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +11,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from lagloss_server.instances import default_data_dir
 from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.topology import HOUR_S, PIPELINE
+from pipeline_under_test.harness.data_folder import DataFolder
+from pipeline_under_test.harness.ledger import new_ledger_path
 
 ENV_PREFIX = "SCORES_"
 SchemaVersion = Annotated[int, Field(ge=1, le=2)]
@@ -22,7 +22,7 @@ def _data_dir() -> Path:
     return default_data_dir() / PIPELINE
 
 
-class BatchSettings(BaseSettings):
+class BatchSettings(BaseSettings, DataFolder):
     """Where the services are, and how the processes go about their work."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
@@ -50,23 +50,6 @@ class BatchSettings(BaseSettings):
     reader_version: SchemaVersion = Field(2, description="version that they are read as")
 
     @property
-    def ledger_dir(self) -> Path:
-        return self.data_dir / "ledger"
-
-    @property
-    def log_dir(self) -> Path:
-        return self.data_dir / "logs"
-
-    @property
-    def beats_dir(self) -> Path:
-        """Where each importer shows that it lives."""
-        return self.data_dir / "beats"
-
-    @property
-    def faults_path(self) -> Path:
-        return self.data_dir / "faults.jsonl"
-
-    @property
     def variables(self) -> dict[str, str]:
         """The settings as variables of another process."""
         found = self.model_dump(mode="json", exclude_none=True)
@@ -74,4 +57,4 @@ class BatchSettings(BaseSettings):
 
     def ledger_of(self, process: str) -> FactLedger:
         """Return a ledger file of this process's own."""
-        return FactLedger(self.ledger_dir / f"{process}-{time.time_ns()}-{os.getpid()}.jsonl")
+        return FactLedger(new_ledger_path(self.ledger_dir, process))

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Final
 
@@ -131,6 +132,19 @@ class Injections:
             else:
                 known = [replace(made, until_ms=min(made.until_ms, entry["end_ms"])) for made in known]
         self._known = tuple(known)
+
+
+def naming_the_text(parse: Callable[[str], Fault]) -> Callable[[str], Fault]:
+    """Decorate a parser of faults: its BadFault ends with the text that was found."""
+
+    @wraps(parse)
+    def parse_or_name(text: str) -> Fault:
+        try:
+            return parse(text)
+        except BadFault as problem:
+            raise BadFault(f"{problem} in {text!r}") from None
+
+    return parse_or_name
 
 
 def hits(salt: bytes, message_id: str, share: float) -> bool:

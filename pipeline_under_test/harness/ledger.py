@@ -71,11 +71,16 @@ class DurableFile:
         self.close()
 
 
+def new_ledger_path(directory: Path, name: str) -> Path:
+    """Return the path of a ledger file of this process's own: `DIRECTORY/NAME-STARTED-PID.jsonl`."""
+    return directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl"
+
+
 class Ledger(DurableFile):
-    """The ledger file of this process: `DIRECTORY/NAME-STARTED-PID.jsonl`."""
+    """The ledger file of this process."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        super().__init__(directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl")
+        super().__init__(new_ledger_path(directory, name))
 
     def write(self, entries: Iterable[LedgerEntry]) -> None:
         """Append these facts, and return once they are on disk."""

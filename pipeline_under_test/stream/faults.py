@@ -43,7 +43,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from lagloss_server.model.place import ends_of, link_name
-from pipeline_under_test.harness.faults import BadFault, Fault, factor_of, seconds_of, share_of
+from pipeline_under_test.harness.faults import BadFault, Fault, factor_of, naming_the_text, seconds_of, share_of
 from pipeline_under_test.stream.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
 
 GROUPS: Final = (*NODES, SHADOW)
@@ -53,19 +53,13 @@ ALL: Final = "all"
 _STATUS: Final = re.compile(r"[2345]\d\d")
 
 
+@naming_the_text
 def parse(text: str) -> Fault:
     """Return the fault that `text` names.
 
     Raises:
         BadFault: for anything that is not in the tables above, and for nodes and links that the pipeline has not.
     """
-    try:
-        return _parsed(text)
-    except BadFault as problem:
-        raise BadFault(f"{problem} in {text!r}") from None
-
-
-def _parsed(text: str) -> Fault:
     match text.split(":"):
         case ["lose", "link", link, share]:
             sender, receiver = _link(link)

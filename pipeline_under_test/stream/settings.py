@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from pipeline_under_test.harness.data_folder import DataFolder
 from pipeline_under_test.harness.faults import Injections
 from pipeline_under_test.harness.ledger import Ledger
 from pipeline_under_test.stream.faults import parse
@@ -23,12 +24,11 @@ class NotThere(RuntimeError):
     """The directory has no pipeline; the message says what to do."""
 
 
-class ReferenceSettings(BaseModel):
+class ReferenceSettings(DataFolder):
     """Where Kafka is, what the pipeline is called (topics and groups begin with it), and how its nodes go about it."""
 
     model_config = ConfigDict(frozen=True)
 
-    data_dir: Path
     bootstrap: str = ""
     pipeline: str = PIPELINE
     seed: int = 0
@@ -54,19 +54,6 @@ class ReferenceSettings(BaseModel):
     schema_path: Path | None = None
     """The schema that col-service writes events with, if not the packaged one."""
 
-    @property
-    def ledger_dir(self) -> Path:
-        return self.data_dir / "ledger"
-
-    @property
-    def log_dir(self) -> Path:
-        return self.data_dir / "logs"
-
-    @property
-    def beats_dir(self) -> Path:
-        """Where each process of a node shows that it lives."""
-        return self.data_dir / "beats"
-
     def shadow_settings(self) -> ReferenceSettings:
         """Return the settings of the shadow, which is in all but its input a pipeline of its own, PIPELINE-shadow.
 
@@ -77,7 +64,7 @@ class ReferenceSettings(BaseModel):
         return self.model_copy(update=own)
 
     def injections(self) -> Injections:
-        return Injections(self.data_dir / "faults.jsonl", parse)
+        return Injections(self.faults_path, parse)
 
     def faults_of(self, node: str) -> Faults:
         return Faults(node, self.injections().known, self.seed)
