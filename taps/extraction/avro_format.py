@@ -26,7 +26,8 @@ MAX_EMPTY: Final = 100_000
 """Values of a record that have no bytes, nulls mostly: such items could else go on for hours."""
 MAX_LISTED_DEPTH: Final = 5
 """Of paths that are listed: a recursive type has no end."""
-_SINGLE_OBJECT: Final = b"\xc3\x01"
+SINGLE_OBJECT: Final = b"\xc3\x01"
+"""Opens a record in single-object encoding; the fingerprint of its schema follows."""
 _SCHEMA_KEYS: Final = frozenset({"type", "fields", "items", "values"})
 """Where a schema holds others."""
 _ROOT: Final = "__lagloss_root__"
@@ -97,7 +98,7 @@ class AvroReader:
         self._work = _Work()
         with _refusing_odd_schemas():
             canonical = fastavro.schema.to_parsing_canonical_form(_parsed(schema, references or {})[0])
-            self.header = _SINGLE_OBJECT + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+            self.header = SINGLE_OBJECT + bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
             self._schema, named = _parsed(schema, references or {}, within=_ROOT)
             _Bounds(named, self._work).put_into(self._schema)
 

@@ -10,7 +10,7 @@ import numpy as np
 from lagloss.errors import UsageError
 from lagloss_server.model.expressions import Path
 from lagloss_server.net.schema_registry import RegisteredSchema
-from taps.extraction.avro_format import AvroReader, BadAvroSchema
+from taps.extraction.avro_format import SINGLE_OBJECT, AvroReader, BadAvroSchema
 from taps.extraction.columns import I8, ByteColumn, PartColumn
 from taps.extraction.json_format import JsonReader
 from taps.extraction.protobuf_format import ProtobufReader
@@ -22,7 +22,6 @@ from taps.extraction.values import ABSENT, UnreadablePart
 WIRE_HEADER: Final = 5
 """Bytes of Confluent's wire format before a record: a zero, and the schema's id."""
 SINGLE_OBJECT_HEADER: Final = 10
-_SINGLE_OBJECT_MARK: Final = b"\xc3\x01"
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _JSON_SPACE: Final = b" \n\r\t"
 _JSON_OPENINGS: Final = frozenset({b"{", b"[", b'"'})
@@ -122,7 +121,7 @@ class FormatReader:
             return self._unreadable("not_json") if parts is None else parts
         if _is_wired(record):
             return self._read_registered(record, None)
-        if record.startswith(_SINGLE_OBJECT_MARK) and len(record) >= SINGLE_OBJECT_HEADER:
+        if record.startswith(SINGLE_OBJECT) and len(record) >= SINGLE_OBJECT_HEADER:
             return self._unreadable("unknown_schema")
         return [UnreadablePart("not_json") if path else record for path in self._paths]
 
