@@ -8,6 +8,8 @@ from dataclasses import asdict
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from msgspec import to_builtins
+
 from lagloss_server.errors import NotebookMissing
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.settings import Settings
@@ -81,7 +83,7 @@ def windows_frame(windows: Iterable[ListedWindow], of: Of = "windows") -> DataFr
 
 def _parts(window: ListedWindow, of: Of) -> Iterator[dict[str, Any]]:
     """Yield the rows of a list in a window; those of checkpoints with their staleness."""
-    for part in window.document()[of]:
+    for part in to_builtins(getattr(window, of)):
         stale_ms = {"staleness_ms": window.staleness_ms.get(part["name"])} if of == "checkpoints" else {}
         yield {**part, **stale_ms}
 
