@@ -276,7 +276,7 @@ class Store:
             ).all()
             closed = [closed_window(row) for row in reversed(rows)]
             opened = self._open_windows(connection, pipeline, from_s, to_s)
-        windows = sorted(closed + opened, key=lambda window: window.start_s)
+        windows = sorted(closed + opened, key=lambda window: window.window_start)
         return windows[-limit:] if limit else windows
 
     def closed_windows(self, pipeline: str, starts_s: Collection[int]) -> list[ListedWindow]:
