@@ -1,7 +1,8 @@
 """A past for the first look: an hour of beacons with event times gone by, sent through the SDK like any others.
 
 The traffic has the shape of a day, and two incidents: vendor fb answers slowly for eight minutes, and for three minutes
-some of what event-router sends to conn-ga does not arrive. What is lost is in the ledger, as it is for live traffic.
+some of what event-router sends to conn-ga does not arrive: at least one message a minute, however low the rate. What
+is lost is in the ledger, as it is for live traffic.
 """
 
 from __future__ import annotations
@@ -111,13 +112,16 @@ def make_minute(number: int, start_s: int, rate: float, prefix: str, random: np.
     only = (1 - BOTH_SHARE) / 2
     to = {CONN_GA: going & (vendor >= only), CONN_FB: going & (vendor < 1 - only)}
     share = LOSS_SHARE if number in LOSSY_MINUTES else 0.0
+    lost = to[CONN_GA] & (random.random(count) < share)
+    if share and not lost.any():
+        lost[np.flatnonzero(to[CONN_GA])[:1]] = True
     return SyntheticMinute(
         ids=[f"{prefix}-{number:02d}-{index:06d}" for index in range(count)],
         event_times_ms=start_s * 1000 + offsets_ms,
         filtered=filtered,
         dead=dead,
         to=to,
-        lost_to_ga=to[CONN_GA] & (random.random(count) < share),
+        lost_to_ga=lost,
     )
 
 

@@ -54,12 +54,19 @@ def create(admin: AdminClient, topic: str, partitions: int) -> None:
     admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
 
 
+NOT_READY = (
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,  # the controller has named a leader that does not know of it yet
+)
+
+
 def newest(reader: TopicReader) -> SharedLook | None:
-    """The newest look, None where there is none."""
+    """Return the newest look, None while the topic does not exist or its leaders are not ready."""
     try:
         return reader.newest()
     except KafkaException as error:
-        if error.args[0].code() not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE):
+        if error.args[0].code() not in NOT_READY:
             raise
         return None
 
@@ -128,7 +135,11 @@ def test_a_topic_that_is_not_there_stops_no_other_and_is_seen_once_it_is(
     found = look_of(readers[3])
     assert list(found.look.logs) == [0]
     admin.create_partitions([NewPartitions(readers[3].topic, 3)])[readers[3].topic].result(30)
-    wait_for(lambda: len(readers[4].newest().look.logs) == 3, timeout_s=20, what="partitions that were added")
+    wait_for(
+        lambda: (found := newest(readers[4])) is not None and len(found.look.logs) == 3,
+        timeout_s=20,
+        what="partitions that were added",
+    )
     admin.delete_topics([readers[3].topic])[readers[3].topic].result(30)
     wait_for(lambda: newest(readers[3]) is None, timeout_s=20, what="the deletion")
     assert newest(readers[0])
