@@ -38,7 +38,7 @@ PRELUDE = (
 )
 SERVED = f"""
 import asyncio, subprocess, time
-from lagloss_server import ending
+from lagloss_server.base import ending
 from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 child = subprocess.Popen(['sleep', '600'])
