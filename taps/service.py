@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -93,7 +90,7 @@ class TapService:
 
     def _look_after_taps(self, stop: threading.Event) -> None:
         store = Store(self._database_url, statement_timeout=STATEMENT_TIMEOUT)
-        taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+        taps = TapStore(store.engine, self._database_url)
         definitions = DefinitionFeed(store, lambda before, versions, _unreadable: taps_after(before, versions))
         pause_s = LOOK_S
         is_checked, is_changed = False, True
@@ -128,6 +125,7 @@ class TapService:
                 stop.wait(pause_s)
         finally:
             self._end()
+            taps.close()
             store.close()
 
     def _has_ended(self) -> bool:
