@@ -35,16 +35,16 @@ from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.net import server_watch
 from lagloss_server.ops.disk import LOW_SHARE, free_share
 from lagloss_server.ops.spark_session import check_session, spark_answers
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest, revisions
 from lagloss_server.store.ownership import AGGREGATOR, Lease, OwnerSession
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import some_of
-from lagloss_server.turns import Turns, WatchedLoop
 
 log = structlog.get_logger()
 

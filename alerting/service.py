@@ -18,13 +18,13 @@ from alerting.leader_election import AWAY, Leadership, leading, pause_s
 from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
 from lagloss.errors import LaglossError
+from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.incidents.actions import holding_silences
 from lagloss_server.net.server_watch import postgresql, watching
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.unreadable import UnreadableRows
-from lagloss_server.turns import Turns, WatchedLoop
 
 STOP_S: Final = 12.0
 """Time that a sending under way has to end when the alerter stops. After that its claim expires, and the next alerter

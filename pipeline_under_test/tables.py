@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rich.table import Column, Table
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.cli.options import out
 
 MAX_DIFFERENCES: Final = 20

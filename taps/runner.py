@@ -18,7 +18,7 @@ from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
-from lagloss_server.errors import RegistryUnreachable
+from lagloss_server.base.errors import RegistryUnreachable
 from lagloss_server.model.taps import TAP_LABEL
 from taps.cluster_topics import TURN_S, SharedLook
 from taps.commit_log import CommitReader

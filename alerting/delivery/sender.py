@@ -13,8 +13,8 @@ from alerting.delivery.transports.base import Transport
 from alerting.incidents.outbox import GROUP_AT_MOST, ClaimedMessages, Outbox
 from alerting.leader_election import AWAY, pause_s
 from alerting.metrics import AlertingMetrics
+from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
-from lagloss_server.turns import WatchedLoop
 
 CLAIM_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, func, select, text, true
 
 from dashboard.queries.reports_topic import Ends
+from lagloss_server.base.times import moment
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.rollup import period_of
@@ -19,7 +20,6 @@ from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import names_not_deleted
 from lagloss_server.store.unreadable import UnreadableRow
-from lagloss_server.times import moment
 
 STUCK_AFTER_S: Final = 60.0
 """Reports wait for a second before they are followed; emitters that live send one each 10 s at least."""

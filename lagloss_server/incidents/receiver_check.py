@@ -10,7 +10,8 @@ from uuid import uuid4
 
 from sqlalchemy import Row, func, insert, select, update
 
-from lagloss_server.errors import NoAlerter, UnknownReceiver
+from lagloss_server.base.errors import NoAlerter, UnknownReceiver
+from lagloss_server.base.times import moment
 from lagloss_server.incidents.actions import notify
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.model.window import rfc3339
@@ -19,7 +20,6 @@ from lagloss_server.store.ownership import ALERTING, read_holder
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
-from lagloss_server.times import moment
 
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2

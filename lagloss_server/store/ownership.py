@@ -39,7 +39,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import OperationalError
 
-from lagloss_server.database_url import connection_options
+from lagloss_server.base.database_url import connection_options
 from lagloss_server.store.schema.core import Base, table_of
 from lagloss_server.store.schema.ownership import LeaseRow
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import typer
 
 from lagloss.errors import EXIT_USAGE, LaglossError
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import IMPORTERS

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sqlalchemy import Engine
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.ops.supervisor import Say
 from pipeline_under_test.batch import operations
 from pipeline_under_test.batch.airflow_api import AirflowRun

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import hash_id
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.settings import Settings as LaglossSettings
 from lagloss_server.cli.options import open_store
-from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.store.store import Store
 from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger

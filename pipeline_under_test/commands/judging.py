@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
 from pipeline_under_test.commands.options import AsJson, DataDir, FaultOption, duration_s
 from pipeline_under_test.rating.search import RateTrial

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from lagloss_server.errors import BadTime
-from lagloss_server.fields import parse_duration_ms
-from lagloss_server.settings import Settings as LaglossSettings
-from lagloss_server.times import parse_time_s
+from lagloss_server.base.errors import BadTime
+from lagloss_server.base.fields import parse_duration_ms
+from lagloss_server.base.settings import Settings as LaglossSettings
+from lagloss_server.base.times import parse_time_s
 from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.running.skewed_clock import NoFaketime, library
 from pipeline_under_test.settings import ReferenceSettings

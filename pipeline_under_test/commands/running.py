@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, FaultOption, Rate, require_target
 from pipeline_under_test.commands.signals import on_end

@@ -8,12 +8,12 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.base.yaml_files import load_yaml, parse_yaml
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.taps import Order
 from lagloss_server.model.window import Verdict
 from lagloss_server.ops.child_environment import PACKAGES
-from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.faults import Fault, Injection, Injections, parse
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.settings import Retry

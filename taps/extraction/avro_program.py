@@ -14,8 +14,8 @@ from typing import Any, Final
 import fastavro
 import numpy as np
 
-from lagloss_server.compiled import U8
 from lagloss_server.model.expressions import Path
+from lagloss_server.packing.compiled import U8
 from taps.extraction import kinds
 from taps.extraction.columns import I64
 from taps.extraction.trie import PathNode

@@ -11,8 +11,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import U8, Int, compiled_bare
-from lagloss_server.varints import avro_long
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
+from lagloss_server.packing.varints import avro_long
 from taps.extraction import avro_program as program
 from taps.extraction import kinds
 from taps.extraction.avro_program import AvroProgram

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import U8
+from lagloss_server.packing.compiled import U8
 from taps.extraction import kinds
 
 I8 = npt.NDArray[np.int8]

@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.errors import UsageError
-from lagloss_server.compiled import U8, Int, compiled_bare
 from lagloss_server.model.expressions import Path
 from lagloss_server.net.schema_registry import RegisteredSchema
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
 from taps.extraction import kinds
 from taps.extraction.avro_program import AvroProgram, BadAvroSchema
 from taps.extraction.avro_walk import find_in_avro

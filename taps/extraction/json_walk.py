@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from lagloss_server.compiled import U8, Int, compiled_bare
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
 from taps.extraction import kinds
 from taps.extraction.columns import I64, ByteColumn, PartTable
 from taps.extraction.text import character_end, mark_end, space_end

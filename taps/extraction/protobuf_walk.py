@@ -14,9 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import U8, Int, compiled_bare
 from lagloss_server.model.expressions import Path
-from lagloss_server.varints import varint
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
+from lagloss_server.packing.varints import varint
 from taps.extraction import kinds
 from taps.extraction.columns import I64, ByteColumn, PartTable
 from taps.extraction.text import is_utf8

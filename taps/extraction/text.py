@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lagloss_server.compiled import U8, Int, compiled_bare
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
 
 
 @compiled_bare

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from lagloss_server.compiled import U8
 from lagloss_server.model.expressions import Path
+from lagloss_server.packing.compiled import U8
 from taps.extraction.columns import I64
 
 

@@ -19,7 +19,7 @@ from dashboard.queries.incident_filters import PAGE_SIZE
 from dashboard.request import links
 from dashboard.request.current_user import Person
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.actions import Silence
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Engine, and_, select, text
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss_server.store.ownership import Claims
 from lagloss_server.store.schema.core import table_of
