@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, Integer, func, literal_column, select
@@ -21,6 +22,7 @@ from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window import Window
 from lagloss_server.rules.rollup import COUNTS_BYTES, counted_window, whole_counts
+from lagloss_server.store.results import unpack
 from lagloss_server.store.schema.core import RollupRow, WindowRow, table_of
 
 KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
@@ -117,7 +119,10 @@ def read_shares(
     )
     found: dict[str, dict[int, float]] = {name: {} for name in shares}
     for start, packed_counts in connection.execute(asked):
-        counted = counted_window(packed_counts) if is_placed else whole_counts(packed_counts)
+        read = partial(counted_window if is_placed else whole_counts, packed_counts)
+        counted = unpack("rollup", pipeline, f"hour/{start}", read)
+        if counted is None:
+            continue
         for name, (what, of) in shares.items():
             value = share_in(counted, what, of)
             if value is not None:

@@ -32,6 +32,7 @@ from lagloss_server.queries.budgets import Spending, read_spending
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
+from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRow, UnreadableRows
@@ -312,7 +313,8 @@ def _read_lags(store: Store, pipelines: Sequence[StoredPipeline], newest: Mappin
         here = tables.at_places(window.pipeline, window.window_start, places)
         with store.engine.connect() as connection:
             rows = connection.execute(select(window.pipeline, window.document).where(*here))
-            found |= {row.pipeline: row.document.e2e_lag_ms for row in rows}
+            results = (unpack_window(name, newest[name].window_start, document) for name, document in rows)
+            found |= {result.pipeline: result.e2e_lag_ms for result in results if result is not None}
     return found
 
 
