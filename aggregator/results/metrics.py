@@ -111,7 +111,7 @@ def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], flo
     for objective, budget in result.budgets.items():
         left = None if budget is None else budget.left
         for bound in ("min", "max"):
-            yield (objective, bound), None if left is None else left[bound]
+            yield (objective, bound), None if left is None else getattr(left, bound)
 
 
 def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:

@@ -69,4 +69,4 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
 
 def _percent(point: BurnPoint, which: int, side: str) -> Any:
     left = point.left[which]
-    return None if left is None else 100 * left[side]
+    return None if left is None else 100 * getattr(left, side)

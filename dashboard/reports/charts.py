@@ -37,8 +37,8 @@ def burn_down(report: Report) -> str:
     for which, one in enumerate(report.whole.attainments):
         runs = _runs(points, which)
         for run in runs:
-            high = [(x(at), y(left["max"])) for at, left in run]
-            low = [(x(at), y(left["min"])) for at, left in reversed(run)]
+            high = [(x(at), y(left.max)) for at, left in run]
+            low = [(x(at), y(left.min)) for at, left in reversed(run)]
             drawn.append(f'<polygon points="{_path([*high, *low])}" fill="{_HUES[which]}" fill-opacity="0.15"/>')
             line = f'stroke="{_HUES[which]}" stroke-width="2"{_DASHES[which]}'
             drawn.append(f'<polyline points="{_path(high)}" fill="none" {line}/>')

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request import links
@@ -66,7 +66,7 @@ class Figures(TimeRange):
             "messages": self.total.messages,
             "lost": structs.asdict(self.total.lost),
             "pending": self.total.pending,
-            "loss_ratio": self.total.loss_ratio,
+            "loss_ratio": structs.asdict(self.total.loss_ratio),
             "on_time": self.total.on_time,
             "on_time_of": self.total.on_time_of,
             "on_time_share": self.total.on_time_share,
@@ -199,7 +199,7 @@ class Report:
     def burn_down_floor(self) -> float:
         """The share at the bottom of a chart of the burn-down: a budget that is overspent by more than itself leaves
         the chart there; the number is in the table."""
-        shares = (left["min"] for point in self.burn_down for left in point.left if left is not None)
+        shares = (left.min for point in self.burn_down for left in point.left if left is not None)
         return max(-1.0, min([0.0, *shares]))
 
     def document(self, base_url: str = "") -> Document:
@@ -260,11 +260,11 @@ class Report:
             },
             "days": [linked(day) for day in self.days],
             "burn_down": [
-                {"at": rfc3339(point.at_s), "left": dict(zip(objectives, point.left, strict=True))}
+                {"at": rfc3339(point.at_s), "left": dict(zip(objectives, to_builtins(point.left), strict=True))}
                 for point in self.burn_down
             ],
             "worst_hours": [
-                {**linked(hour.figures), "budget_spent": dict(zip(objectives, hour.spent, strict=True))}
+                {**linked(hour.figures), "budget_spent": dict(zip(objectives, to_builtins(hour.spent), strict=True))}
                 for hour in self.worst_hours
             ],
             "quality": [row.document() for row in self.quality],

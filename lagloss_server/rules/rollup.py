@@ -19,6 +19,7 @@ from lagloss_server.model.window import (
     DestinationCounts,
     Interval,
     Lags,
+    LossRatio,
     Percentiles,
     ReasonCounts,
     ReasonRow,
@@ -283,11 +284,9 @@ class Rollup:
         return Interval(self.lost_min, self.lost_max)
 
     @property
-    def loss_ratio(self) -> dict[str, float | None]:
+    def loss_ratio(self) -> LossRatio:
         """Loss ratio of the period; None without messages."""
-        if not self.messages:
-            return {"min": None, "max": None}
-        return {"min": self.lost_min / self.messages, "max": self.lost_max / self.messages}
+        return loss_ratio(self.lost, self.messages)
 
     @property
     def on_time_share(self) -> float | None:
@@ -301,7 +300,7 @@ class Rollup:
             "proofs": dict(self.proofs),
             **{name: getattr(self, name) for name in _DOCUMENT_COUNTS},
             "lost": structs.asdict(self.lost),
-            "loss_ratio": self.loss_ratio,
+            "loss_ratio": structs.asdict(self.loss_ratio),
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": structs.asdict(Lags.of(self.e2e_lags)),
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
