@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import out
+from lagloss_server.model.window import Interval
 
 MAX_DIFFERENCES: Final = 20
 
@@ -21,7 +22,7 @@ def show_verdict(document: Mapping[str, Any]) -> None:
     for row in document["windows"]:
         injected, measured = row["injected"], row["measured"]
         counts = [str(injected[what]) for what in ("messages", "delivered", "dead", "filtered", "pending")]
-        found = fmt.count_interval(measured and measured["lost"])
+        found = fmt.count_interval(measured and Interval(**measured["lost"]))
         table.add_row(row["window_start"], *counts, str(injected["lost"]), found)
     console.print(table)
     for difference in document["differences"][:MAX_DIFFERENCES]:
@@ -47,7 +48,7 @@ def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
         injected, measured = outcome["injected"], outcome["measured"]
         counts = ("", "", "", "")
         if injected is not None and measured is not None:
-            lost = (str(injected["lost"]), fmt.count_interval(measured["lost"]))
+            lost = (str(injected["lost"]), fmt.count_interval(Interval(**measured["lost"])))
             counts = (str(injected["messages"]), *lost, str(measured["duplicates"]))
         result = "as expected" if outcome["ok"] else f"{len(outcome['problems'])} problems"
         lag = fmt.duration(outcome["max_lag_ms"])
