@@ -49,18 +49,32 @@ experiments: setup ## measure what safe answers, round trips, retries, kills and
 		$(BIN)/python -m pipeline_under_test.experiments $$name --out docs/images/$$name.svg; done
 
 # Hundreds of processes are started: without files of compiled code each would compile all of it anew.
-test unit: export PYTHONDONTWRITEBYTECODE :=
+test unit histories: export PYTHONDONTWRITEBYTECODE :=
 # File by file, those with the longest tests (acceptance, integration) first: neither process has a long one left alone.
-PROCESSES := --numprocesses 3 --dist loadfile --no-loadscope-reorder
+WORKERS ?= 3
+PROCESSES := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow") $(PROCESSES)
 
+# By default these tests draw a fraction of this.
+MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_REPORT_HISTORIES=300 \
+	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000
+RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
+	alerting/test_glance.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
+	collector/test_any_body.py)
+
+.PHONY: histories
+histories: setup ## run the tests of random histories and records with many more seeds than `make test` (about half an hour)
+	@$(MANY) $(BIN)/python -m pytest $(PROCESSES) $(RANDOM_TESTS)
+
 .PHONY: test-tools
-test-tools: $(VENV)/.project ## install the programs outside Python that some tests need (as root, or by sudo)
+test-tools: $(VENV)/.project ## install what some tests need: programs outside Python (as root, or by sudo), LocalStack and Airflow
 	@$(PYTHON) tests/programs.py
 	@$(BIN)/python -m tests.support.kafka_connect
+	@$(BIN)/python -m lagloss_server.ops.embedded.localstack
+	@$(BIN)/python -m pipeline_under_test.batch.airflow
 
 .PHONY: unit
 unit: $(VENV)/.development ## run the tests that need no server (a minute or two)

@@ -98,7 +98,7 @@ def _compare(spark: SparkSession, bootstrap: str, topic: str, extraction: Extrac
         print(f"  bare Spark read:   {RECORDS / theirs:10,.0f} records/s, {statistics.median(bare_cpu):.1f} s of CPU")
         print(
             f"  tap by Spark:      {RECORDS / ours:10,.0f} records/s, {statistics.median(tapped_cpu):.1f} s of CPU:"
-            f" {theirs / ours:.0%} of the bare read (asked for: 50 %)"
+            f" {theirs / ours:.0%} of the bare read"
         )
         print(f"  tap by one process:{RECORDS / alone:10,.0f} records/s, {alone_cpu:.1f} s of CPU, blocks not sent")
     finally:

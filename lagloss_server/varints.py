@@ -1,4 +1,4 @@
-"""Integers of variable length in compiled loops, as Protobuf and Avro write them."""
+"""Integers of variable length in compiled loops, as Avro writes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lagloss_server.compiled import U8, Int, compiled_bare
 
 
 @compiled_bare
-def varint(data: U8, at: Int, end: Int) -> tuple[np.uint64, Int]:
+def _varint(data: U8, at: Int, end: Int) -> tuple[np.uint64, Int]:
     """Return a varint's 64 bits and its end; an end of -1 where it does not fit or has more bits."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < 70:
@@ -25,6 +25,6 @@ def varint(data: U8, at: Int, end: Int) -> tuple[np.uint64, Int]:
 
 @compiled_bare
 def avro_long(data: U8, at: Int, end: Int) -> tuple[Int, Int]:
-    """Return a long of Avro, which is a varint in zigzag, and its end; an end of -1 likewise."""
-    bits, at = varint(data, at, end)
+    """Return a long of Avro, which is a varint in zigzag, and its end; an end of -1 as above."""
+    bits, at = _varint(data, at, end)
     return np.int64(bits >> np.uint64(1)) ^ -np.int64(bits & np.uint64(1)), at

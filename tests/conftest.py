@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import httpx2
 import hypothesis
@@ -21,6 +22,7 @@ from pyspark.sql import SparkSession
 from aggregator.kernel.session import start_session
 from lagloss.broker.topics import create_topics
 from lagloss_server.ops import jars as lagloss_jars
+from lagloss_server.ops.embedded import postgres as embedded_postgres
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -135,10 +137,15 @@ def localstack(server_dir: Path) -> Iterator[EmbeddedLocalStack]:
 
 @pytest.fixture(scope="session")
 def postgres(server_dir: Path) -> Iterator[EmbeddedPostgres]:
-    """The session's PostgreSQL, with a migrated database to copy from."""
-    with EmbeddedPostgres(server_dir / "postgres") as server:
+    """The session's PostgreSQL, with a migrated database to copy from. It would not survive a power cut: to drop a
+    database, as hundreds of tests do, writes a checkpoint, which would sync the files of all tables."""
+    with patch.dict(embedded_postgres._SETTINGS, fsync="off"):
+        server = EmbeddedPostgres(server_dir / "postgres").start()
+    try:
         migrate(server.create_database(TEMPLATE))
         yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture

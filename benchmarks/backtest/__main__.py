@@ -14,8 +14,8 @@ from benchmarks.backtest.score import Backtested, backtest, is_page
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.model.definition import Definition, as_document, load_definition
-from pipeline_under_test.scenarios.scenario import Scenario, load_scenario, shipped_scenarios
-from pipeline_under_test.topology import DEFINITION
+from pipeline_under_test.stream.scenario import Scenario, load_scenario, shipped_scenarios
+from pipeline_under_test.stream.topology import DEFINITION
 
 FIRST_S: Final = 1_794_960_000 // DAY_S * DAY_S
 DAYS: Final = 30

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from lagloss_server.model.place import ends_of
-from pipeline_under_test.faults.grammar import Fault, parse
+from pipeline_under_test.harness.faults import Fault
+from pipeline_under_test.stream.faults import parse
 
 CRASHED_S: Final = 3.0
 """A killed process is replaced after so long."""

@@ -27,7 +27,15 @@ from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import horizon, is_unsettled, judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts, merge_patterns
-from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, EVENT_ROUTER, GLOBAL_RETRIER, NODES, VENDORS
+from pipeline_under_test.stream.topology import (
+    CONN_FB,
+    CONN_GA,
+    EVENT_NORM,
+    EVENT_ROUTER,
+    GLOBAL_RETRIER,
+    NODES,
+    VENDORS,
+)
 
 COL: Final = NODES[0]
 MALFORMED, UNREADABLE, ROBOTS = 0.002, 0.002, 0.02

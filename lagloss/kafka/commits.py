@@ -65,6 +65,12 @@ class OffsetTracker:
             self._waiting.pop(partition, None)
             self._compact_at.pop(partition, None)
 
+    def rewind(self, partition: Partition, offset: int) -> None:
+        """Forget what was taken in from this offset on, which is read again."""
+        waiting = self._waiting.get(partition)
+        while waiting and waiting[-1].offset >= offset:
+            waiting.pop()
+
     def advance(self) -> dict[Partition, int]:
         """Return the offset to commit (the next to read) of each partition that has advanced since the last call."""
         moved = {}
@@ -123,6 +129,14 @@ class Commits:
         for _, offsets in self._unconfirmed:
             for partition in gone:
                 offsets.pop(partition, None)
+
+    def rewind(self, place: TopicPartition) -> None:
+        """Commit nothing past this offset until it is read again; what was committed stays so until then."""
+        partition = place.topic, place.partition
+        self._tracker.rewind(partition, place.offset)
+        for _, offsets in self._unconfirmed:
+            if offsets.get(partition, 0) > place.offset:
+                del offsets[partition]
 
     def commit_confirmed(self) -> None:
         """Commit offsets that have become safe; never waits.

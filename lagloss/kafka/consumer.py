@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits
 from lagloss.kafka.in_flight import HANDLER, InFlightMessage, handling_now, set_current
@@ -85,13 +85,15 @@ class NodeConsumer(Consumer):
     def _take(self, messages: Sequence[Message]) -> list[Message]:
         kept, handlings = [], []
         for message in messages:
-            handling = None
-            if message.error() is None:
+            handling, error = None, message.error()
+            if error is None:
                 handling = self._node.take(message, self._commits.taken(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                self._commits.at_end(message)  # markers of transactions take up offsets that no record has
             self._lanes.taken(message)
             if handling is not None:
                 handlings.append(handling)
-            if handling is not None or message.error() is not None:
+            if handling is not None or error is not None:
                 kept.append(message)
         if not self._explicit_done:
             self._polled = handlings
@@ -164,6 +166,13 @@ class NodeConsumer(Consumer):
         if not self._is_closed:
             self._end_polled_unless_raising()
             self._commits.settle()
+
+    def seek(self, partition: TopicPartition) -> None:
+        """Seek as confluent_kafka does. What is read again is taken in again: nothing past this offset is committed
+        before, and a message that was not finished stays in flight until then.
+        """
+        super().seek(partition)
+        self._commits.rewind(partition)
 
     # -- partitions -----------------------------------------------------------------------------------------------
 

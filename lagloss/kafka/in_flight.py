@@ -116,6 +116,18 @@ class InFlightMessage:
             was_over, self._is_over = self._is_over, True
         self._close(0 if was_over else 1)
 
+    def abandon(self) -> None:
+        """Report it as in flight no longer, unfinished as it is: another consumer has it by now, or this one again."""
+        with self._lock:
+            was_open, self._open = self._open > 0, 0
+        if was_open and self._work is not None:
+            self._work.done()
+
+    @property
+    def is_work(self) -> bool:
+        """Whether the emitter reports it as in flight."""
+        return self._work is not None and self._open > 0
+
     def _close(self, count: int) -> None:
         with self._lock:
             before = self._open

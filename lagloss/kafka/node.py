@@ -30,6 +30,8 @@ from lagloss.sdk.emitter import Emitter
 __all__ = ["KafkaNode", "NodeConsumer", "NodeProducer", "carrier_of"]
 
 CLOSE_S: Final = 10.0
+HANDOVER_S: Final = 30.0
+"""By then a partition's new owner has taken in what its last one had in flight, or the group has no owner for it."""
 
 RecordPosition = tuple[Partition, int]
 """A record's partition and offset."""
@@ -89,6 +91,8 @@ class KafkaNode:
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
         self._in_flight: dict[RecordPosition, InFlightMessage] = {}
+        self._released: dict[RecordPosition, tuple[float, InFlightMessage]] = {}
+        """Messages of partitions that are another consumer's, and until when they stay in flight here if unfinished."""
 
     @property
     def skipped(self) -> int:
@@ -189,22 +193,28 @@ class KafkaNode:
     def take(self, message: Message, taken: Taken) -> InFlightMessage | None:
         """Put the message in flight and send its `in`; return None if a `missing` function has dealt with it."""
         place = place_of(message)
+        earlier = self._unfinished(place)  # it is read again: after a seek, or after two rebalances
 
         def finished() -> None:
             taken.done()
             if self._in_flight.get(place) is handling:
                 self._in_flight.pop(place, None)
+            elif self._released.get(place, (0, None))[1] is handling:
+                self._released.pop(place, None)
 
         handling = InFlightMessage(self.emitter, None, is_redelivered=True, finished=finished)
         self._in_flight[place] = handling
-        if not self.identities.is_handed_over:
-            handling.identity = self.identities.of(carrier_of(message))
-            handling.received(self.key_of(message), **self.payload_of(message.value()))
-            return handling
-        with handling_now(handling):  # the function's outputs are this message's
+        is_handed_over = self.identities.is_handed_over
+        if is_handed_over:
+            with handling_now(handling):  # the function's outputs are this message's
+                handling.identity = self.identities.of(carrier_of(message))
+        else:
             handling.identity = self.identities.of(carrier_of(message))
         handling.received(self.key_of(message), **self.payload_of(message.value()))
-        if handling.identity is None:
+        if earlier is not None:
+            self._released.pop(place, None)
+            earlier.abandon()
+        if is_handed_over and handling.identity is None:
             handling.end_handling()
             return None
         return handling
@@ -225,8 +235,11 @@ class KafkaNode:
         return f"{record.topic()}/".encode() + (key.encode() if isinstance(key, str) else key)
 
     def in_flight(self, message: Message) -> InFlightMessage | None:
-        """Return this message's state in flight; None if it is finished, or another consumer's."""
-        return self._in_flight.get(place_of(message))
+        """Return this message's state in flight; None if it is finished."""
+        return self._unfinished(place_of(message))
+
+    def _unfinished(self, place: RecordPosition) -> InFlightMessage | None:
+        return self._in_flight.get(place) or self._released.get(place, (0, None))[1]
 
     def identity_of(self, message: Message) -> Identity | None:
         """Return the identity under which this message was taken in, or else the one that it carries."""
@@ -234,19 +247,31 @@ class KafkaNode:
         return handling.identity if handling is not None else self.identities.find(carrier_of(message))
 
     def release_partitions(self, partitions: Iterable[Partition]) -> None:
-        """Give up messages of these partitions, which are another consumer's to finish."""
-        gone = set(partitions)
+        """Give up messages of these partitions, which are another consumer's to finish.
+
+        Until they are finished here, too, they stay in flight for HANDOVER_S: ended at once, they would be in, not out,
+        and in flight nowhere until the other consumer has taken them in, and so lost for certain.
+        """
+        gone, until_s = set(partitions), time.monotonic() + HANDOVER_S
         for place, handling in list(self._in_flight.items()):
             if place[0] in gone:
                 self._in_flight.pop(place, None)
-                handling.discard_failed()
+                self._released[place] = (until_s, handling)
 
     def has_work(self) -> bool:
         """Return True while a message is in flight."""
         return bool(self._in_flight)
 
+    def _has_unfinished(self) -> bool:
+        released = [handling for _, handling in list(self._released.values())]
+        return any(handling.is_work for handling in (*self._in_flight.values(), *released))
+
     def poll_producers(self) -> None:
-        """Call the delivery reports that have arrived."""
+        """Call the delivery reports that have arrived, and end what another consumer has taken in by now."""
+        for place, (until_s, handling) in list(self._released.items()) if self._released else ():
+            if until_s <= time.monotonic():
+                self._released.pop(place, None)
+                handling.abandon()
         for producer in self._producers:
             producer.poll(0)
 
@@ -262,13 +287,16 @@ class KafkaNode:
         """Close everything in the right order: wait for records in flight, commit finished messages, close the emitter,
         then the consumers. Idempotent.
 
+        A message that is not finished is another process's to do again: the emitter then ends without reporting that
+        nothing is in flight, so that the message is late and not lost.
+
         Returns:
             False if the broker did not acknowledge the emitter's last report.
         """
         self.flush_producers(timeout_s)
         for consumer in self._consumers:
             consumer.settle()
-        ended = self.emitter.close()
+        ended = self.emitter.close(finished=not self._has_unfinished())
         for consumer in self._consumers:
             consumer.close()
         for producer in self._producers:

@@ -55,6 +55,10 @@ class DeletionFront:
     per_s: float
 
 
+ROUNDING: Final = 1e-9
+"""Offsets: far more than floats err by, far less than one."""
+
+
 @dataclass(frozen=True, slots=True)
 class LossAhead:
     """In `in_s` seconds, at the present velocity, the first message that the group has not read can be deleted;
@@ -111,7 +115,8 @@ def _meeting(front: DeletionFront, lag: int, commits_per_s: float) -> LossAhead 
     taken_in = front.arrives_s / slower_s
     if taken_in >= lag:
         return None
-    return LossAhead(taken_in / commits_per_s, ceil(lag - taken_in))
+    # Without the allowance, rounding counts one more where both meet exactly at an offset.
+    return LossAhead(taken_in / commits_per_s, max(1, ceil(lag - taken_in - ROUNDING)))
 
 
 def deleted_unread(before: OffsetReading | None, now: OffsetReading) -> int:

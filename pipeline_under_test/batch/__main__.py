@@ -1,6 +1,7 @@
-"""`python -m pipeline_under_test.batch`."""
+"""`python -m pipeline_under_test.batch`: the same as `pipeline batch`."""
 
-from pipeline_under_test.batch.cli import main
+from pipeline_under_test.batch.cli import app
+from pipeline_under_test.harness.commands import run_app
 
 if __name__ == "__main__":
-    main()
+    run_app(app)

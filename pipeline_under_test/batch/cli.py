@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
 
 import typer
 
-from lagloss.errors import EXIT_USAGE, LaglossError
+from lagloss.errors import EXIT_USAGE
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
-from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import IMPORTERS
-from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
-from pipeline_under_test.commands.options import AsJson, duration_s
-from pipeline_under_test.commands.signals import on_end
+from pipeline_under_test.harness.commands import EXIT_DIFFERS, AsJson, StopFlag, duration_s, fail, on_end, say
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 ImporterName = Annotated[str, typer.Argument(help=", ".join(IMPORTERS))]
@@ -86,7 +81,7 @@ def importer(name: ImporterName) -> None:
 def fault(text: Annotated[str, typer.Argument(metavar="FAULT")], for_s: ForSeconds = None) -> None:
     """Inject a fault; see `pipeline_under_test.batch.faults` for how it is written."""
     from pipeline_under_test.batch.faults import injections, parse
-    from pipeline_under_test.faults import BadFault
+    from pipeline_under_test.harness.faults import BadFault
 
     try:
         asked = parse(text)
@@ -108,7 +103,7 @@ def end_faults() -> None:
 def redrive(name: ImporterName) -> None:
     """Move an importer's dead letters back into its queue."""
     from pipeline_under_test.batch.aws import Aws, Infrastructure
-    from pipeline_under_test.batch.operations import redrive as moved
+    from pipeline_under_test.batch.operator import redrive as moved
 
     importer, settings = _checked(name), BatchSettings()
     aws = Aws.connect(settings)
@@ -120,7 +115,7 @@ def redrive(name: ImporterName) -> None:
 def verdict() -> None:
     """Compare the ledger with lagloss's windows, for records and for files: exit 0 if they agree, 1 if not."""
     from pipeline_under_test.batch.aws import Aws, Infrastructure
-    from pipeline_under_test.batch.operations import bury
+    from pipeline_under_test.batch.operator import bury
     from pipeline_under_test.batch.verdict import verdicts_of
 
     settings = BatchSettings()
@@ -150,8 +145,8 @@ def scenario(
 ) -> None:
     """Run scenarios, each on servers of its own; exit 1 if one does not end as it expects."""
     from lagloss_server.ops.up import signals_interrupt
+    from pipeline_under_test.batch.outcome import run_batch_scenarios
     from pipeline_under_test.batch.scenario import batch_scenarios, load_batch_scenario
-    from pipeline_under_test.batch.scenarios import run_batch_scenarios
 
     if every == bool(files):
         fail("expected FILE... or --all", EXIT_USAGE)
@@ -161,13 +156,3 @@ def scenario(
     say(outcomes)
     if not all(outcome["ok"] for outcome in outcomes):
         raise typer.Exit(EXIT_DIFFERS)
-
-
-def main() -> None:
-    """Run a command, and exit with its code."""
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        app()
-    except LaglossError as problem:
-        typer.echo(str(problem), err=True)
-        sys.exit(problem.exit_code)

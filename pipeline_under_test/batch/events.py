@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from pipeline_under_test.traffic.load import EventMaker, Mix
+from pipeline_under_test.stream.traffic.load import EventMaker, Mix
 
 USERS: Final = 1000
 _PLAIN: Final = Mix(robots=0, unreadable=0, malformed=0)

@@ -38,11 +38,17 @@ from typing import Final
 
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS, LANDING
-from pipeline_under_test.faults import BadFault, Fault, Injections
-from pipeline_under_test.faults.grammar import FileKind, Kind, factor_of, seconds_of, share_of
-from pipeline_under_test.faults.plan import hits
+from pipeline_under_test.harness.faults import (
+    BadFault,
+    Fault,
+    Injections,
+    factor_of,
+    hits,
+    seconds_of,
+    share_of,
+)
 
-_OF_FILES: Final[dict[str, FileKind]] = {
+_OF_FILES: Final[dict[str, str]] = {
     "truncate": "truncate",
     "corrupt": "corrupt-file",
     "schema": "unknown-schema",
@@ -50,8 +56,8 @@ _OF_FILES: Final[dict[str, FileKind]] = {
     "overwrite": "overwrite",
     "bad": "bad-record",
 }
-_OF_NOTIFICATIONS: Final[dict[str, FileKind]] = {"lose": "lose-notification", "duplicate": "duplicate-notification"}
-_KILLS: Final[dict[str, FileKind]] = {"before": "kill-before", "after": "kill-after"}
+_OF_NOTIFICATIONS: Final[dict[str, str]] = {"lose": "lose-notification", "duplicate": "duplicate-notification"}
+_KILLS: Final[dict[str, str]] = {"before": "kill-before", "after": "kill-after"}
 _EXPECTED: Final = (
     "expected lose|duplicate:notification:SHARE, truncate|corrupt|schema|empty|overwrite|bad:SHARE, "
     "enlarge:FACTOR:SHARE, late:DURATION:SHARE, kill:N:before|after:SHARE, double-write|fail:N:SHARE, "
@@ -113,7 +119,7 @@ class NodeFaults:
         self._injections = injections
         self._seed = seed
 
-    def hit(self, word: str, *kinds: Kind, at_ms: float | None = None) -> Fault | None:
+    def hit(self, word: str, *kinds: str, at_ms: float | None = None) -> Fault | None:
         """Return the first fault of these kinds that holds at `at_ms` (by default now) and hits a key or an id."""
         at_ms = time.time() * 1000 if at_ms is None else at_ms
         for made in self._injections.known():

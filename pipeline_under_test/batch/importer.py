@@ -25,9 +25,9 @@ from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sinks import Sink, sink_of
-from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import DONE_NODES, QUEUE_NODES, files_pipeline
-from pipeline_under_test.nodes.beat import Beat
+from pipeline_under_test.harness.beat import Beat
+from pipeline_under_test.harness.commands import StopFlag
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +35,8 @@ AGAIN_S: Final = 1.0
 """Pause after a poll that failed."""
 SLACK_S: Final = 3.0
 """How much longer than the visibility timeout a process stands still for a double write."""
+SETTLE_S: Final = 60.0
+"""Wait for a busy broker before a kill: beacons that it takes along would be losses that no fault has injected."""
 
 
 class SinkRefused(RuntimeError):
@@ -172,7 +174,7 @@ class Importer:
         could not say."""
         for _ in range(2):
             for emitter in self._node.emitters:
-                emitter.flush()
+                emitter.flush(SETTLE_S)
             self.queue.settle()
 
     def _resist(self, file: QueuedFile) -> None:

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, Final, get_args
+from typing import Any, Final
 from urllib.parse import quote_plus
 
 from botocore.exceptions import BotoCoreError, ClientError
@@ -22,7 +22,6 @@ from pipeline_under_test.batch.faults import NodeFaults, injections
 from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sources import EventSource, Position, source_of
-from pipeline_under_test.batch.stop_flag import StopFlag
 from pipeline_under_test.batch.topology import (
     IMPORTERS,
     LANDING,
@@ -31,15 +30,26 @@ from pipeline_under_test.batch.topology import (
     files_pipeline,
     hour_of,
 )
-from pipeline_under_test.faults import Fault
-from pipeline_under_test.faults.grammar import StoredFileKind
+from pipeline_under_test.harness.commands import StopFlag
+from pipeline_under_test.harness.faults import Fault
 
 log = logging.getLogger(__name__)
 
 TICK_S: Final = 0.1
 AGAIN_S: Final = 1.0
 """Pause before a file that S3 did not take is stored again."""
-FAULTS: Final[tuple[StoredFileKind, ...]] = get_args(StoredFileKind)
+FAULTS: Final = (
+    "lose-notification",
+    "duplicate-notification",
+    "truncate",
+    "corrupt-file",
+    "unknown-schema",
+    "empty",
+    "enlarge",
+    "overwrite",
+    "late",
+)
+"""Faults of one file as it is stored, in the order in which they are tried."""
 
 
 def landing_node(settings: BatchSettings, **options: Any) -> FileNode:

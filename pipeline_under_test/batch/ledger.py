@@ -29,8 +29,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline_under_test.file_tail import FollowedFile
-from pipeline_under_test.ledger import DurableFile
+from pipeline_under_test.harness.ledger import DurableFile, FollowedFile
 
 Kind = Literal[
     "landing", "landed", "fault", "received", "writing", "failed", "buried", "redriven", "expected", "aggregated"

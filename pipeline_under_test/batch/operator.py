@@ -4,18 +4,76 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Final
 
+from botocore.exceptions import ClientError
 from sqlalchemy import Engine
 
+from lagloss.files import BadNotification, objects_in
 from lagloss_server import format as fmt
 from lagloss_server.ops.supervisor import Say
-from pipeline_under_test.batch import operations
 from pipeline_under_test.batch.airflow_api import AirflowRun
+from pipeline_under_test.batch.aws import Aws, Infrastructure
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import FactLedger
-from pipeline_under_test.batch.runs_verdict import count_waiting, late_hours
 from pipeline_under_test.batch.stack import BatchStack
+from pipeline_under_test.batch.verdict import count_waiting, late_hours
+
+HIDDEN_S: Final = 2
+"""Visibility timeout of dead letters that are looked at: a look finds each once."""
+PATIENCE_S: Final = 15.0
+"""How long dead letters that others look at are waited for: they are invisible meanwhile."""
+LOOK_EVERY_S: Final = 0.5
+
+
+def dead_files(aws: Aws, queue_url: str) -> list[str]:
+    """Return the ids of the files in a dead-letter queue; they stay there, invisible for a moment."""
+    found: dict[str, list[str]] = {}
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        answer = aws.sqs.receive_message(QueueUrl=queue_url, MaxNumberOfMessages=10, VisibilityTimeout=HIDDEN_S)
+        messages = answer.get("Messages", ())
+        found |= {message["MessageId"]: _names(message["Body"]) for message in messages}
+        if len(found) >= sum(aws.counts(queue_url)) or time.monotonic() > deadline:
+            return list(dict.fromkeys(name for names in found.values() for name in names))
+        if not messages:
+            time.sleep(LOOK_EVERY_S)
+
+
+def _names(body: str) -> list[str]:
+    try:
+        return [stored.message_id for stored in objects_in(body)]
+    except BadNotification:
+        return []
+
+
+def bury(aws: Aws, infrastructure: Infrastructure, ledger: FactLedger) -> int:
+    """Write the files in the dead-letter queues to the ledger; return their number."""
+    number = 0
+    for importer, url in infrastructure.dead.items():
+        for name in dead_files(aws, url):
+            ledger.write("buried", node=importer, file=name)
+            number += 1
+    return number
+
+
+def redrive(aws: Aws, infrastructure: Infrastructure, importer: str, ledger: FactLedger) -> None:
+    """Move an importer's dead letters back into its queue, by the queue's own move task.
+
+    A task moves what is visible when it runs: another task moves those that were looked at meanwhile.
+    """
+    ledger.write("redriven", node=importer)
+    url, deadline = infrastructure.dead[importer], time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        visible, in_flight = aws.counts(url)
+        if visible == in_flight == 0:
+            return
+        if visible > 0:
+            with suppress(ClientError):  # the task before is still at work
+                aws.sqs.start_message_move_task(SourceArn=aws.arn(url))
+        time.sleep(LOOK_EVERY_S)
 
 
 @dataclass
@@ -40,7 +98,7 @@ class Operator:
 
     def redrive(self, importer: str) -> None:
         self.say(f"redrive of the dead letters of {importer}")
-        operations.redrive(self.stack.aws, self.stack.infrastructure, importer, self.ledger)
+        redrive(self.stack.aws, self.stack.infrastructure, importer, self.ledger)
 
     def backfill(self, hours: Sequence[int]) -> None:
         self.say(f"back-fill of {fmt.counted(len(hours), 'hour')}")

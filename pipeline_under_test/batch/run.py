@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import httpx2
@@ -19,16 +20,15 @@ from lagloss_server.store.store import Store
 from pipeline_under_test.batch.faults import injections, parse
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of
 from pipeline_under_test.batch.ledger import read_ledger
-from pipeline_under_test.batch.loss_watch import BatchLossWatch
-from pipeline_under_test.batch.operations import bury
-from pipeline_under_test.batch.operator import Operator
-from pipeline_under_test.batch.runs_verdict import TrueRuns, count_waiting, published_hours, run_differences
+from pipeline_under_test.batch.operator import Operator, bury
 from pipeline_under_test.batch.scenario import BatchScenario, FlowFault, JobFault, Redrive
 from pipeline_under_test.batch.schema import open_database
 from pipeline_under_test.batch.stack import BatchStack
-from pipeline_under_test.batch.verdict import verdicts_of
-from pipeline_under_test.scenarios.loss_watch import FalseLoss
-from pipeline_under_test.truth.verdict import LATEST_S, Verdict
+from pipeline_under_test.batch.topology import files_pipeline
+from pipeline_under_test.batch.truth import batch_truths
+from pipeline_under_test.batch.verdict import TrueRuns, count_waiting, published_hours, run_differences, verdicts_of
+from pipeline_under_test.harness.loss_watch import FalseLoss, LossWatch
+from pipeline_under_test.harness.verdict import LATEST_S, Verdict
 
 TICK_S: Final = 1.0
 TAIL_S: Final = 3.0
@@ -78,7 +78,9 @@ class BatchRun:
         self._store = Store(stack.lagloss.require_database())
         self._engine = open_database(stack.settings.database_url)
         self._begin_s = stack.start_s
-        self._watch = BatchLossWatch(self._store, stack.settings, self._begin_s)
+        settings = stack.settings
+        pipelines = (settings.pipeline, files_pipeline(settings.pipeline))
+        self._watch = LossWatch(self._store, pipelines, partial(batch_truths, settings), self._begin_s)
         self._next_look = 0.0
         redrives = (each for each in scenario.faults if isinstance(each, Redrive))
         self._redrives = sorted(redrives, key=lambda each: each.at)

@@ -20,9 +20,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from pipeline_under_test.batch.aws import Aws, Infrastructure
 from pipeline_under_test.batch.settings import BatchSettings
-from pipeline_under_test.running.group import HUNG_S, STOP_TIMEOUT_S, Group
-from pipeline_under_test.running.observed import CpuMeter
-from pipeline_under_test.running.policies import GroupObservation, Rules, Wish, cpu
+from pipeline_under_test.harness.group import HUNG_S, STOP_TIMEOUT_S, CpuMeter, Group
+from pipeline_under_test.harness.policies import GroupObservation, Rules, Wish, cpu
 
 QueuePolicy = Literal["queue", "cpu"]
 EVERY_S: Final = 1.0

@@ -13,26 +13,14 @@ from pipeline_under_test.batch.faults import parse
 from pipeline_under_test.batch.hourly.faults import TaskFault
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS, LANDING
-from pipeline_under_test.scenarios.scenario import DIRECTORY, Bounds
-from pipeline_under_test.topology import place_of_link, place_of_node
+from pipeline_under_test.harness.ledger import place_of_link, place_of_node
+from pipeline_under_test.harness.scenario import DIRECTORY, Bounds, one_of
 
 BATCH_FILES: Final = "batch-*.yaml"
 PLACES: Final = (
     *(place_of_link(LANDING, importer) for importer in IMPORTERS),
     *(place_of_node(importer) for importer in IMPORTERS),
 )
-
-
-def _importer(name: str) -> str:
-    if name not in IMPORTERS:
-        raise ValueError(f"expected one of {', '.join(IMPORTERS)}, found {name!r}")
-    return name
-
-
-def _place(text: str) -> str:
-    if text not in PLACES:
-        raise ValueError(f"expected one of the places {', '.join(PLACES)}, found {text!r}")
-    return text
 
 
 def _of_pipeline(text: str) -> str:
@@ -84,7 +72,7 @@ class Redrive(Strict):
     """The dead letters of an importer are moved back into its queue."""
 
     at: DurationMs
-    redrive: Annotated[str, AfterValidator(_importer)]
+    redrive: Annotated[str, one_of(IMPORTERS)]
 
 
 def _kind_of(given: Any) -> str:
@@ -103,7 +91,7 @@ class BatchExpectations(Strict):
     """Expectation, besides that of every scenario: ledger and lagloss agree on records, files and task runs, no window
     is ever wrong about a loss, all hours are published, and nothing waits at the end. Counts are of records."""
 
-    lost: dict[Annotated[str, AfterValidator(_place)], Bounds] = Field(default_factory=dict)
+    lost: dict[Annotated[str, one_of(PLACES, "the places ")], Bounds] = Field(default_factory=dict)
     """By place; nothing is lost anywhere else."""
     dead: Bounds = Bounds()
     duplicates: Bounds = Bounds()

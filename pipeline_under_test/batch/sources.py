@@ -14,12 +14,10 @@ from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.events import USERS, ScoreEvent, ScoreMaker, of_click
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import LANDING
-from pipeline_under_test.events.event import Event, NoIdentity
-from pipeline_under_test.events.schema import SchemaReader, Unreadable
-from pipeline_under_test.kafka.consumer import consumer_for
-from pipeline_under_test.schema_topic import reader_of
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import topic_of
+from pipeline_under_test.stream.events.event import Event, NoIdentity
+from pipeline_under_test.stream.events.schema import SchemaReader, Unreadable, reader_of
+from pipeline_under_test.stream.kafka.clients import consumer_for
+from pipeline_under_test.stream.topology import topic_of
 
 log = logging.getLogger(__name__)
 
@@ -118,6 +116,6 @@ def source_of(settings: BatchSettings, maker: ScoreMaker) -> EventSource:
     if not settings.stream_node:
         return LoadSource(maker, settings.rate)
     bootstrap = LaglossSettings.load().require_kafka()
-    stream = ReferenceSettings(data_dir=settings.data_dir, bootstrap=bootstrap, pipeline=settings.stream_pipeline)
+    pipeline = settings.stream_pipeline
     consumer = consumer_for(bootstrap, f"{settings.pipeline}.{LANDING}", LANDING)
-    return TopicSource(consumer, topic_of(stream.pipeline, settings.stream_node), reader_of(stream))
+    return TopicSource(consumer, topic_of(pipeline, settings.stream_node), reader_of(bootstrap, pipeline))

@@ -1,29 +1,21 @@
-"""The verdict on the batch pipeline: its ledger beside lagloss's windows, record by record and file by file."""
+"""The verdict on the batch pipeline: its ledger beside lagloss's windows and beside the runs that lagloss knows."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 
-from lagloss.broker.topics import BEACONS
-from lagloss.wire.format import hash_id
-from lagloss_server.cli.options import open_store
+from sqlalchemy import Connection, func, select
+
 from lagloss_server.errors import NotEnoughData
-from lagloss_server.model.definition import Definition
-from lagloss_server.model.window import ListedWindow
-from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.rules.runs import DagRun
 from lagloss_server.settings import Settings as LaglossSettings
-from lagloss_server.store.store import Store
-from pipeline_under_test.batch.expected import BatchTruth, FileFlow
-from pipeline_under_test.batch.ledger import read_ledger
+from pipeline_under_test.batch.hourly.faults import TASKS
+from pipeline_under_test.batch.ledger import Fact
+from pipeline_under_test.batch.schema import COUNTED, EVENT, PUBLICATION
 from pipeline_under_test.batch.settings import BatchSettings
-from pipeline_under_test.batch.topology import AGGREGATE, files_pipeline
-from pipeline_under_test.truth.lagloss_results import Measured, read_measured
-from pipeline_under_test.truth.verdict import NAMED, Read, Verdict, VerdictDifference, compared
-
-RERUN: frozenset[str] = frozenset({f"{AGGREGATE}.out"})
-"""Checkpoints at which the hourly job reports a record once for each run over its hour."""
+from pipeline_under_test.batch.truth import batch_truths
+from pipeline_under_test.harness.verdict import Verdict, verdicts_on
 
 
 def verdicts_of(settings: BatchSettings, lagloss: LaglossSettings) -> list[Verdict]:
@@ -33,58 +25,65 @@ def verdicts_of(settings: BatchSettings, lagloss: LaglossSettings) -> list[Verdi
         NotEnoughData: the ledger is empty.
         LaglossError, KafkaException: a server cannot be reached, or lagloss has no such pipeline.
     """
-    flow = FileFlow.of(read_ledger(settings.ledger_dir))
-    if not flow.files:
+    truths = batch_truths(settings)
+    if not all(truth.windows for truth in truths.values()):
         raise NotEnoughData(detail=f"The ledger in {settings.ledger_dir} is empty. Start the process `landing`.")
-    truths = {
-        settings.pipeline: BatchTruth.of_records(flow),
-        files_pipeline(settings.pipeline): BatchTruth.of_files(flow),
+    return verdicts_on(truths, lagloss)
+
+
+FailedTry = tuple[int, str, int]
+"""Hour (epoch s), task, number."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrueRuns:
+    """Hours that are to be processed, and the tries of tasks that were made to fail."""
+
+    hours: frozenset[int]
+    failed: frozenset[FailedTry]
+
+    @classmethod
+    def of(cls, facts: Iterable[Fact]) -> TrueRuns:
+        hours, failed = set(), set()
+        for fact in facts:
+            if fact["kind"] == "expected":
+                hours.add(fact["hour"])
+            elif fact["kind"] == "fault" and fact.get("node") in TASKS:
+                failed.add((fact["hour"], fact["node"], fact["number"]))
+        return cls(frozenset(hours), frozenset(failed))
+
+
+def run_differences(truth: TrueRuns, runs: Iterable[DagRun], published: Mapping[int, int]) -> Iterator[str]:
+    """Yield where lagloss's runs are not those of the ledger, and hours whose publication (events by hour) is not
+    there."""
+    by_hour = {run.from_s: run for run in runs}
+    for hour in sorted(truth.hours):
+        run = by_hour.get(hour)
+        if run is None or run.state != "success":
+            yield f"expected a successful run of hour {hour}, found {run.state if run else 'none'}"
+        if hour not in published:
+            yield f"expected hour {hour} to be published"
+    measured = {
+        (run.from_s, each.task, each.number) for run in by_hour.values() for each in run.tries if each.state == "failed"
     }
-    with open_store(lagloss) as store:
-        log = BeaconLog(lagloss.require_kafka(), BEACONS)
-        try:
-            return [_verdict_on(pipeline, truth, store, log) for pipeline, truth in truths.items()]
-        finally:
-            log.close()
+    for hour, task, number in sorted(truth.failed ^ measured):
+        where = "the ledger" if (hour, task, number) in truth.failed else "lagloss"
+        yield f"try {number} of {task} of hour {hour} failed only in {where}"
 
 
-def _verdict_on(pipeline: str, truth: BatchTruth, store: Store, log: BeaconLog) -> Verdict:
-    definition = store.pipeline(pipeline).definition
-    windows = store.windows(pipeline, min(truth.windows), max(truth.windows) + 1)
-    return verdict_on(definition, truth, windows, lambda window: read_measured(store, log, pipeline, window))
+def published_hours(connection: Connection) -> dict[int, int]:
+    """Return the events in each publication."""
+    return {row.hour: row.events for row in connection.execute(select(PUBLICATION.c.hour, PUBLICATION.c.events))}
 
 
-def verdict_on(
-    definition: Definition,
-    truth: BatchTruth,
-    windows: Iterable[ListedWindow],
-    read: Read,
-    now_s: float | None = None,
-) -> Verdict:
-    """Compare all windows of one pipeline; see `pipeline_under_test.truth.verdict.compared`."""
-    found: dict[int, Measured] = {}
-
-    def keeping(window: ListedWindow) -> Measured:
-        return found.setdefault(window.start_s, read(window))
-
-    verdict = compared(definition, truth, windows, keeping, now_s)
-    return replace(verdict, differences=(*verdict.differences, *_duplicate_differences(truth, found)))
+def late_hours(connection: Connection) -> set[int]:
+    """Return the hours with events that are imported and not aggregated, of those that are published."""
+    waiting = ~select(COUNTED.c.id).where(COUNTED.c.id == EVENT.c.id).exists()
+    computed = EVENT.c.hour.in_(select(PUBLICATION.c.hour))
+    return set(connection.execute(select(EVENT.c.hour).where(waiting, computed).distinct()).scalars())
 
 
-def _duplicate_differences(truth: BatchTruth, found: Mapping[int, Measured]) -> Iterator[VerdictDifference]:
-    """Return deliveries that lagloss has counted more often than an importer has written them.
-
-    Not the other way round: an importer that is killed after it has written a file may not have sent the beacons.
-    """
-    written = {(start_s, checkpoint): counts for start_s, checkpoint, counts in truth.written()}
-    for start_s, measured in found.items():
-        for checkpoint, duplicates in measured.duplicates.items():
-            if checkpoint in RERUN:
-                continue
-            counts = written.get((start_s, checkpoint), Counter())
-            times = {hash_id(name): count for name, count in counts.items()}
-            more = [id_hash for id_hash, count in duplicates.items() if count > times.get(id_hash, 0) - 1]
-            if more:
-                names = tuple(measured.name(id_hash) for id_hash in sorted(more)[:NAMED])
-                expected = sum(count > 1 for count in times.values())
-                yield VerdictDifference(start_s, f"duplicates at {checkpoint}", expected, len(duplicates), names)
+def count_waiting(connection: Connection) -> int:
+    """Return how many imported events are not aggregated."""
+    waiting = ~select(COUNTED.c.id).where(COUNTED.c.id == EVENT.c.id).exists()
+    return int(connection.execute(select(func.count()).select_from(EVENT).where(waiting)).scalar_one())

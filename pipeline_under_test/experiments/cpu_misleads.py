@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import Sandbox, sandbox
-from pipeline_under_test.faults import parse
-from pipeline_under_test.running.policies import HIGH_CPU, Policy
-from pipeline_under_test.running.runner import Runner
-from pipeline_under_test.running.scaling import Scaling
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import EVENT_NORM
+from pipeline_under_test.harness.policies import HIGH_CPU, Policy
+from pipeline_under_test.stream.faults import parse
+from pipeline_under_test.stream.processes.runner import Runner
+from pipeline_under_test.stream.processes.scaling import Scaling
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import EVENT_NORM
 
 WAIT: Final = "wait:event-norm:8ms:1"
 RATE: Final = 60.0

@@ -16,14 +16,14 @@ from typing import Any, Final, Literal, get_args
 
 from confluent_kafka import Message
 
-from pipeline_under_test.events.event import Event, NoIdentity
-from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
-from pipeline_under_test.kafka.offset_range_reader import OffsetRangeReader
-from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
-from pipeline_under_test.scenarios.run import run_all
-from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.experiments.sandbox import lag_s, verdict_of
+from pipeline_under_test.stream.events.event import Event, NoIdentity
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader
+from pipeline_under_test.stream.outcome import windows_of
+from pipeline_under_test.stream.run import run_all
+from pipeline_under_test.stream.scenario import Scenario
+from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
 
 Mode = Literal["at-most-once", "at-least-once", "exactly-once"]
 MODES: Final[tuple[Mode, ...]] = get_args(Mode)
@@ -67,7 +67,7 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Mode, DeliveryRu
 
     outcomes = run_all([scenario(mode, seconds) for mode in MODES], say, observe)
     return {
-        mode: DeliveryRun(_verdict_of(outcome), reordered[outcome.scenario])
+        mode: DeliveryRun(verdict_of(outcome), reordered[outcome.scenario])
         for mode, outcome in zip(MODES, outcomes, strict=True)
     }
 
@@ -128,12 +128,6 @@ def _place(record: Message) -> tuple[str, int, int] | None:
         return None
 
 
-def _verdict_of(outcome: ScenarioOutcome) -> Mapping[str, Any]:
-    if outcome.verdict is None:
-        raise NotMeasured(f"{outcome.scenario}: {outcome.problems[0]}")
-    return outcome.verdict
-
-
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
     """Return the experiment's figures, by mode. `delivered_twice` and `unaccounted` are the ledger's, which knows
     nothing of what a killed process forgot."""
@@ -152,17 +146,13 @@ def _figures(run: DeliveryRun) -> dict[str, float]:
         "reordered": run.reordered,
         "out_of_order": sum(found.get("out_of_order", 0) for found in checkpoints),
         "out_of_order_before": sum(found.get("out_of_order", 0) for found in _at(windows, BEFORE)),
-        "lag_p50_s_highest": round(max(_lag_s(window, "p50") for window in windows), 1),
-        "lag_p95_s_highest": round(max(_lag_s(window, "p95") for window in windows), 1),
+        "lag_p50_s_highest": round(max(lag_s(window, "p50") for window in windows), 1),
+        "lag_p95_s_highest": round(max(lag_s(window, "p95") for window in windows), 1),
     }
 
 
 def _at(windows: Iterable[Mapping[str, Any]], checkpoint: str) -> list[Mapping[str, Any]]:
     return [found for window in windows for found in window["checkpoints"] if found["name"] == checkpoint]
-
-
-def _lag_s(window: Mapping[str, Any], percentile: str) -> float:
-    return (window["e2e_lag_ms"][percentile] or 0.0) / 1000
 
 
 def chart(runs: Runs) -> Chart:

@@ -23,13 +23,13 @@ from lagloss_server.model.window import ListedWindow
 from lagloss_server.store.store import Store
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
-from pipeline_under_test.faults import parse
-from pipeline_under_test.rating.load_test import SEND_EVERY_S, Bench, apart, attempt, ready_bench
-from pipeline_under_test.rating.traffic import TopicTraffic
-from pipeline_under_test.scenarios.stack import ScenarioStack
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import CONN_GA
-from pipeline_under_test.truth.verdict import LATEST_S
+from pipeline_under_test.harness.stack import ScenarioStack
+from pipeline_under_test.harness.verdict import LATEST_S
+from pipeline_under_test.stream.faults import parse
+from pipeline_under_test.stream.rating.load_test import SEND_EVERY_S, Bench, apart, attempt, ready_bench
+from pipeline_under_test.stream.rating.traffic import TopicTraffic
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import CONN_GA
 
 ROUND_TRIP_S: Final = 0.05
 SLOW: Final = f"receiver:ga:slow={ROUND_TRIP_S * 1000:g}ms:1"

@@ -21,11 +21,11 @@ import httpx2
 from lagloss.wire.sketch import rank
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import sandbox
-from pipeline_under_test.rating.load_test import apart, ready_bench
-from pipeline_under_test.rating.traffic import ALL_READABLE
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import COL_SERVICE
-from pipeline_under_test.traffic.load import EventMaker
+from pipeline_under_test.stream.rating.load_test import apart, ready_bench
+from pipeline_under_test.stream.rating.traffic import ALL_READABLE
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import COL_SERVICE
+from pipeline_under_test.stream.traffic.load import EventMaker
 
 BROKERS: Final = (1, 3)
 BATCHES: Final = (1, 10, 100)

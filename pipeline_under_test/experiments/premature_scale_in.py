@@ -28,7 +28,7 @@ from pipeline_under_test.batch.topology import DB_IMPORT
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import sandbox
-from pipeline_under_test.running.policies import LOW_CPU, Rules
+from pipeline_under_test.harness.policies import LOW_CPU, Rules
 
 WAIT: Final = "wait:db-import:400ms:1"
 PROCESSES: Final = 4

@@ -20,13 +20,13 @@ import httpx2
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.times import parse_time_s
-from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
-from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
-from pipeline_under_test.scenarios.run import run_all
-from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.settings import Retry
-from pipeline_under_test.topology import VENDORS
+from pipeline_under_test.experiments.sandbox import lag_s, verdict_of
+from pipeline_under_test.stream.outcome import windows_of
+from pipeline_under_test.stream.run import run_all
+from pipeline_under_test.stream.scenario import Scenario
+from pipeline_under_test.stream.settings import Retry
+from pipeline_under_test.stream.topology import VENDORS
 
 POLICIES: Final[tuple[Retry, ...]] = ("local", "global", "everything")
 RATE: Final = 40.0
@@ -110,17 +110,6 @@ def _sample(run: RetryRun, progress: Mapping[str, Any], vendors: httpx2.Client) 
     run.samples.append(RetrySample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
 
 
-def verdict_of(outcome: ScenarioOutcome) -> Mapping[str, Any]:
-    """Ledger beside windows.
-
-    Raises:
-        NotMeasured: if the run did not get that far.
-    """
-    if outcome.verdict is None:
-        raise NotMeasured(f"{outcome.scenario}: {outcome.problems[0]}")
-    return outcome.verdict
-
-
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
     """Return the experiment's figures, by policy."""
     return {policy: _figures(run) for policy, run in runs.items()}
@@ -136,16 +125,12 @@ def _figures(run: RetryRun) -> dict[str, float]:
         "deliveries_too_many": measured["duplicates"],
         "requests": last.requests,
         "deliveries_a_request": round(last.deliveries / last.requests, 1),
-        "lag_p50_s_highest": round(max(_lag_s(window, "p50") for window in windows), 1),
-        "lag_p95_s_highest": round(max(_lag_s(window, "p95") for window in windows), 1),
+        "lag_p50_s_highest": round(max(lag_s(window, "p50") for window in windows), 1),
+        "lag_p95_s_highest": round(max(lag_s(window, "p95") for window in windows), 1),
         "lost_min": measured["lost"]["min"],
         "lost_max": measured["lost"]["max"],
         "ledger_agrees": run.verdict["agree"],
     }
-
-
-def _lag_s(window: Mapping[str, Any], percentile: str) -> float:
-    return (window["e2e_lag_ms"][percentile] or 0.0) / 1000
 
 
 def chart(runs: Runs) -> Chart:
@@ -177,6 +162,6 @@ def lag_steps(run: RetryRun) -> Sequence[tuple[float, float]]:
     points = []
     for window in windows_of(run.verdict):
         start_s = parse_time_s(window["window_start"]) - run.began_s
-        points += [(max(0.0, start_s), _lag_s(window, "p95")), (start_s + WINDOW_S, _lag_s(window, "p95"))]
+        points += [(max(0.0, start_s), lag_s(window, "p95")), (start_s + WINDOW_S, lag_s(window, "p95"))]
     last_s = run.samples[-1].at_s
     return [(min(at_s, last_s), lag_s) for at_s, lag_s in points]

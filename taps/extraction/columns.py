@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,12 +12,18 @@ import numpy.typing as npt
 
 from lagloss_server.compiled import U8
 from taps.extraction import kinds
+from taps.extraction.values import Absent, Days, Micros, Millis, Moment, Nanos, UnreadablePart, Uuid
 
 I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]
 
-_I64_MAX: Final = 2**63 - 1
 _NOTHING: Final = np.frombuffer(b"", np.uint8)
+_KINDS: Final[dict[type, int]] = {
+    Absent: kinds.ABSENT, UnreadablePart: kinds.ABSENT, type(None): kinds.NULL, bool: kinds.BOOL, int: kinds.INT,
+    Millis: kinds.MILLIS, Micros: kinds.MICROS, Nanos: kinds.NANOS, Days: kinds.DATE, Moment: kinds.MOMENT,
+    float: kinds.FLOAT, str: kinds.TEXT, bytes: kinds.BYTES, Uuid: kinds.UUID,
+}  # fmt: skip
+_NUMBERS: Final = frozenset({kinds.BOOL, kinds.INT, kinds.MILLIS, kinds.MICROS, kinds.NANOS, kinds.DATE, kinds.MOMENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +71,15 @@ class ByteColumn:
     def is_null(self) -> npt.NDArray[np.bool_]:
         return self.starts < 0
 
-    def only(self, rows: I64) -> ByteColumn:
-        """Return the column with all other rows null."""
-        starts = np.full_like(self.starts, -1)
-        starts[rows] = self.starts[rows]
-        return ByteColumn(self.data, starts, self.ends)
-
     def at(self, row: int) -> bytes:
         """Return the bytes of a row that is no null."""
         return self.data[self.starts[row] : self.ends[row]].tobytes()
+
+    def rows(self) -> list[bytes | None]:
+        """Return the bytes of each row, None for a null."""
+        data = self.data.tobytes()
+        bounds = zip(self.starts.tolist(), self.ends.tolist(), strict=True)
+        return [data[start:end] if start >= 0 else None for start, end in bounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,21 @@ class PartColumn:
     numbers: I64
     starts: I64
     sizes: I64
+
+    @classmethod
+    def of_values(cls, values: Sequence[object]) -> PartColumn:
+        """Return the column of values that readers of formats return."""
+        column_kinds: list[int] = []
+        numbers: list[int] = []
+        spans: list[bytes] = []
+        for value in values:
+            kind, number, span = _cell(value)
+            column_kinds.append(kind)
+            numbers.append(number)
+            spans.append(span)
+        sizes = np.fromiter(map(len, spans), np.int64, len(spans))
+        data = np.frombuffer(b"".join(spans), np.uint8)
+        return cls(data, np.array(column_kinds, np.int8), np.array(numbers, np.int64), np.cumsum(sizes) - sizes, sizes)
 
     @classmethod
     def of_bytes(cls, column: ByteColumn) -> PartColumn:
@@ -99,77 +121,20 @@ class PartColumn:
         return cls(_NOTHING, np.full(n, kinds.MILLIS, np.int8), timestamps_ms, empty, empty)
 
 
-@dataclass(slots=True)
-class PartTable:
-    """Several parts of every record, to be filled in: part p of row i is at [p, i]. Spans are in `data`, or, from
-    `data.size` on, in what was put beside it."""
-
-    data: U8
-    kinds: npt.NDArray[np.int8]
-    numbers: I64
-    starts: I64
-    sizes: I64
-    _beside: bytearray = field(default_factory=bytearray)
-
-    @classmethod
-    def of(cls, data: U8, parts: int, rows: int) -> PartTable:
-        """Return a table in which every part is absent."""
-        shape = parts, rows
-        numbers, starts, sizes = (np.zeros(shape, np.int64) for _ in range(3))
-        return cls(data, np.zeros(shape, np.int8), numbers, starts, sizes)
-
-    def put_beside(self, text: bytes) -> int:
-        """Keep bytes that are not in the records, and return where they start."""
-        start = self.data.size + len(self._beside)
-        self._beside += text
-        return start
-
-    def clear(self, row: int) -> None:
-        """Make every part of a row absent."""
-        self.kinds[:, row] = kinds.ABSENT
-
-    def put(self, part: int, row: int, value: object) -> None:
-        """Put a value of Python's: None, bool, int, float, str or bytes; others have no form."""
-        match value:
-            case None:
-                self.kinds[part, row] = kinds.NULL
-            case bool():
-                self.kinds[part, row], self.numbers[part, row] = kinds.BOOL, value
-            case int() if -_I64_MAX - 1 <= value <= _I64_MAX:
-                self.kinds[part, row], self.numbers[part, row] = kinds.INT, value
-            case int():
-                self._put_span(part, row, kinds.LARGE_INT, str(value).encode())
-            case float():
-                self.kinds[part, row] = kinds.FLOAT
-                self.numbers[part, row] = np.float64(value).view(np.int64)
-            case str():
-                try:
-                    self._put_span(part, row, kinds.TEXT, value.encode())
-                except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
-                    self.kinds[part, row] = kinds.OTHER
-            case bytes():
-                self._put_span(part, row, kinds.BYTES, value)
-            case _:
-                self.kinds[part, row] = kinds.OTHER
-
-    def put_moment(self, part: int, row: int, since_epoch_ns: int) -> None:
-        """Put a timestamp that has no other form."""
-        if -_I64_MAX - 1 <= since_epoch_ns <= _I64_MAX:
-            self.kinds[part, row], self.numbers[part, row] = kinds.MOMENT, since_epoch_ns
-        else:
-            self.kinds[part, row] = kinds.OTHER
-
-    def columns(self) -> list[PartColumn]:
-        """Return the finished parts."""
-        data = self.data
-        if self._beside:
-            data = np.concatenate([data, np.frombuffer(self._beside, np.uint8)])
-            data.flags.writeable = False  # as above
-        return [
-            PartColumn(data, self.kinds[part], self.numbers[part], self.starts[part], self.sizes[part])
-            for part in range(len(self.kinds))
-        ]
-
-    def _put_span(self, part: int, row: int, kind: int, text: bytes) -> None:
-        self.kinds[part, row], self.sizes[part, row] = kind, len(text)
-        self.starts[part, row] = self.put_beside(text)
+def _cell(value: Any) -> tuple[int, int, bytes]:
+    """Return a value's kind, and its number or the bytes of its span."""
+    kind = _KINDS.get(type(value), kinds.OTHER)
+    if kind == kinds.TEXT:
+        try:
+            return kind, 0, value.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell
+            return kinds.OTHER, 0, b""
+    if kind in (kinds.BYTES, kinds.UUID):
+        return kind, 0, value
+    if kind in _NUMBERS:
+        if -(2**63) <= value < 2**63:
+            return kind, value, b""
+        return (kinds.LARGE_INT, 0, str(value).encode()) if kind == kinds.INT else (kinds.OTHER, 0, b"")
+    if kind == kinds.FLOAT:
+        return kind, int.from_bytes(struct.pack("<d", value), "little", signed=True), b""
+    return kind, 0, b""

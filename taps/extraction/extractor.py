@@ -35,7 +35,7 @@ class Extractor:
     """
 
     def __init__(self, extraction: Extraction, registry: Schemas | None = None) -> None:
-        self._extraction = extraction
+        self._extraction, self._registry = extraction, registry
         parts = extraction.parts()
         self._values = tuple(part for part in parts if part.source == "value")
         self._keys = tuple(part for part in parts if part.source == "key" and part.path is not None)
@@ -46,6 +46,10 @@ class Extractor:
         self._value_reader = FormatReader(_paths(self._values), extraction.format, schema, message, registry)
         self._key_reader = FormatReader(_paths(self._keys), "auto", None, None, registry)
         self._header_reader = FormatReader([()], "json", None, None, None)
+
+    def __reduce__(self) -> tuple[type[Extractor], tuple[Extraction, Schemas | None]]:
+        """Let tasks of Spark make it anew: readers of the formats' libraries cannot be pickled."""
+        return type(self), (self._extraction, self._registry)
 
     def extract(self, records: Records) -> Extracted:
         """Return the ids and times of these records.

@@ -15,7 +15,7 @@ from lagloss_server.format import datetime_of
 from lagloss_server.model.expressions import MAX_LENGTH, Path, RecordPart, write_part
 from lagloss_server.model.message_ids import readable_id
 from taps.extraction import kinds
-from taps.extraction.avro_program import BadAvroSchema, avro_paths
+from taps.extraction.avro_format import BadAvroSchema, avro_paths
 from taps.extraction.columns import I64, ByteColumn, PartColumn
 from taps.extraction.formats import FormatReader, Schemas, wire_schema_ids
 from taps.extraction.headers import header_column
@@ -174,8 +174,8 @@ def _paths(
             except (BadAvroSchema, BadProtobufSchema):
                 continue
         if form in ("auto", "json"):
-            for row in np.flatnonzero(~column.is_null).tolist():
-                found.update(dict.fromkeys(_json_paths(column.at(row))))
+            for record in column.rows():
+                found.update(dict.fromkeys(_json_paths(record or b"")))
                 if len(found) > MAX_PATHS:
                     break
     short = [path for path in found if len(path) <= MAX_DEPTH][:MAX_PATHS]

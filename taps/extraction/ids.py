@@ -13,7 +13,6 @@ from lagloss_server.compiled import U8, Int, compiled_bare
 from taps.extraction import kinds
 from taps.extraction.columns import I8, I64, PartColumn
 from taps.extraction.reasons import CODES
-from taps.extraction.text import is_utf8
 
 SEPARATOR: Final = b"/"
 """Between the parts of a composite id."""
@@ -55,6 +54,41 @@ def write_ids(parts: Sequence[PartColumn], sizes: I64, rows: npt.NDArray[np.intp
 
 
 @compiled_bare
+def _character_end(data: U8, at: Int, end: Int) -> Int:
+    """Return where the character ends that begins at this byte of 0x80 or more; -1 if it is no UTF-8 (RFC 3629)."""
+    first = data[at]
+    if first < 0xC2 or first > 0xF4:
+        return -1
+    size = 2 if first < 0xE0 else 3 if first < 0xF0 else 4
+    if at + size > end:
+        return -1
+    second = data[at + 1]
+    low = 0xA0 if first == 0xE0 else 0x90 if first == 0xF0 else 0x80
+    high = 0x9F if first == 0xED else 0x8F if first == 0xF4 else 0xBF
+    if second < low or second > high:
+        return -1
+    for step in range(2, size):
+        if data[at + step] & 0xC0 != 0x80:
+            return -1
+    return at + size
+
+
+@compiled_bare
+def _is_utf8(data: U8, at: Int, end: Int) -> bool:
+    """Return whether these bytes are UTF-8."""
+    high = 0
+    for each in range(at, end):  # plain ASCII, the most frequent, without a branch a byte
+        high |= data[each]
+    if high < 0x80:
+        return True
+    while at < end:
+        at = at + 1 if data[at] < 0x80 else _character_end(data, at, end)
+        if at < 0:
+            return False
+    return True
+
+
+@compiled_bare
 def _is_integer(kind: Int) -> bool:
     return bool(_INT <= kind <= _NANOS or kind == _DATE)
 
@@ -66,7 +100,7 @@ def _measure(data: U8, found: I8, numbers: I64, starts: I64, spans: I64, sizes: 
         if kind in (_TEXT, _LARGE_INT):
             sizes[row] = spans[row]
         elif kind == _BYTES:
-            utf8 = is_utf8(data, starts[row], starts[row] + spans[row])
+            utf8 = _is_utf8(data, starts[row], starts[row] + spans[row])
             sizes[row] = spans[row] if utf8 else 2 * spans[row]
         elif _is_integer(kind):
             rest, size = numbers[row], 1

@@ -32,5 +32,3 @@ OTHER: Final = 14
 """An object, an array, or what has no form as id or time."""
 NO_VALUE: Final = 15
 """The value of a tombstone: null, though nothing is there."""
-RAW: Final = 16
-"""A span of a JSON text or number that the compiled walk leaves to Python's json; in no finished column."""

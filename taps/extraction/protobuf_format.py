@@ -1,4 +1,4 @@
-"""Protobuf records: their parts by the compiled walk, or else by Google's library, which judges what is a message.
+"""Protobuf records: their parts by Google's library.
 
 Proto3 does not write a field without presence that has its default, so such a field is there: 0, "" or the first name
 of an enum. A field with presence (`optional`, in a `oneof`, a message) that is not set is not there.
@@ -7,65 +7,48 @@ of an enum. A field with presence (`optional`, in a `oneof`, a message) that is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
-import numpy as np
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
 from lagloss_server.model.expressions import Path
-from taps.extraction import kinds
-from taps.extraction.columns import I64, ByteColumn, PartTable
-from taps.extraction.protobuf_walk import TIMESTAMP, ProtobufProgram, field_of, find_in_protobuf
+from taps.extraction.values import ABSENT, Moment
 
+TIMESTAMP: Final = "google.protobuf.Timestamp"
 _WRAPPERS: Final = frozenset(
     f"google.protobuf.{kind}Value"
     for kind in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-
-
-class _Nowhere(Exception):
-    """A path leads nowhere in this message."""
-
-
 MAX_LISTED_DEPTH: Final = 5
 """Of paths that are listed: a recursive message has no end."""
 Step = Callable[[Any], Any]
+"""A step from a message to a value within it, or to `ABSENT`."""
 
 
-class ProtobufFinder:
-    """Finds the parts at some paths in messages of one type."""
+class ProtobufReader:
+    """Reads the parts at some paths of messages of one type."""
 
     def __init__(self, descriptor: Any, paths: Sequence[Path]) -> None:
-        self._message = GetMessageClass(descriptor)
+        self._parse = GetMessageClass(descriptor).FromString
         self._steps = [_steps(descriptor, path) for path in paths]
-        self._program = ProtobufProgram.of(descriptor, paths)
-        self._whole = paths.index(()) if () in paths else -1
 
-    def find(self, column: ByteColumn, rows: I64, table: PartTable) -> I64:
-        """Put the parts of these rows into the table, and return the rows that are no such message."""
-        if self._program is None:
-            return self.find_slowly(column, rows, table)
-        if self._whole >= 0:
-            table.kinds[self._whole, rows] = kinds.OTHER  # unless the walk says more of it
-        unsure = rows[~find_in_protobuf(column, rows, self._program, table)]
-        table.kinds[:, unsure] = kinds.ABSENT
-        return self.find_slowly(column, unsure, table)
+    def read(self, record: bytes) -> list[object] | None:
+        """Return the part at each path, None if these bytes are not a message of the type."""
+        try:
+            message = self._parse(record)
+        except DecodeError:
+            return None
+        return [_walk(message, steps) for steps in self._steps]
 
-    def find_slowly(self, column: ByteColumn, rows: I64, table: PartTable) -> I64:
-        """Do the same by the library alone, message by message."""
-        parse = self._message.FromString
-        broken = []
-        for row in rows.tolist():
-            try:
-                message = parse(column.at(row))
-            except DecodeError:
-                broken.append(row)
-                continue
-            for part, steps in enumerate(self._steps):
-                if steps is not None:
-                    _put(table, part, row, message, steps)
-        return np.array(broken, np.int64)
+
+def _walk(value: Any, steps: Sequence[Step]) -> object:
+    for step in steps:
+        value = step(value)
+        if value is ABSENT:
+            break
+    return value
 
 
 def message_paths(descriptor: Any, above: Path = ()) -> Iterator[Path]:
@@ -81,105 +64,77 @@ def message_paths(descriptor: Any, above: Path = ()) -> Iterator[Path]:
             yield from message_paths(inner, path)
 
 
-def _put(table: PartTable, part: int, row: int, message: Any, steps: Sequence[Step]) -> None:
-    try:
-        for step in steps:
-            message = step(message)
-    except _Nowhere:
-        return
-    if isinstance(message, _Moment):
-        table.put_moment(part, row, message.ns)
-    else:
-        table.put(part, row, message)
-
-
-class _Moment:
-    """A Timestamp."""
-
-    def __init__(self, message: Any) -> None:
-        self.ns = message.seconds * 1_000_000_000 + message.nanos
-
-
-def _steps(descriptor: Any, path: Path) -> list[Step] | None:
-    """Return the way from a message to the value at a path, None if its type has no such field."""
+def _steps(descriptor: Any, path: Path) -> list[Step]:
+    """Return the way from a message to the value at a path."""
     steps: list[Step] = []
-    at: Any = descriptor
-    """The message's descriptor, the field's where it is repeated, or None where the value has no parts."""
-    last: Any = None
+    place, field = descriptor, None
     for name in path:
-        if at is None:
+        child = _child(place, name)
+        if child is None:
+            return [lambda _: ABSENT]
+        step, place, field = child
+        steps.append(step)
+    return [*steps, *_ending(place, field)]
+
+
+def _child(place: Any, name: str | int) -> tuple[Step, Any, Any] | None:
+    """Return the step of a path, the place that it reaches, and the descriptor of its field; None if it leads nowhere.
+
+    A place is the descriptor of a message, or of a repeated field, or None if the value has no parts.
+    """
+    if place is None:
+        return None
+    if _is_map(place):
+        entry = place.message_type.fields_by_name
+        if not isinstance(name, str) or entry["key"].type != place.TYPE_STRING:
             return None
-        if isinstance(name, int) or _is_map(at):
-            if not _is_repeated(at) or _is_map(at) != isinstance(name, str):
-                return None
-            value = at.message_type.fields_by_name["value"] if _is_map(at) else at
-            if _is_map(at) and at.message_type.fields_by_name["key"].type != at.TYPE_STRING:
-                return None
-            steps.append(_entry(name) if _is_map(at) else _item(name))
-            last, at = value, value.message_type
-            continue
-        if _is_repeated(at):
-            return None
-        found = field_of(at, name)
-        if found is None:
-            return None
-        steps.append(_member(found))
-        last = found
-        at = found if _is_repeated(found) else found.message_type
-    steps.append(_ending(descriptor if last is None else at, last))
-    return steps
+        return _entry(name), entry["value"].message_type, entry["value"]
+    if _is_repeated(place):
+        return None if isinstance(name, str) else (_item(name), place.message_type, place)
+    field = field_of(place, name) if isinstance(name, str) else None
+    if field is None:
+        return None
+    return _member(field), field if _is_repeated(field) else field.message_type, field
 
 
-def _is_repeated(at: Any) -> bool:
-    return bool(getattr(at, "is_repeated", False))
+def field_of(descriptor: Any, name: str) -> Any:
+    """Return the field of a message with this name, its own or that in JSON; None if there is none."""
+    return descriptor.fields_by_name.get(name) or next((f for f in descriptor.fields if f.json_name == name), None)
 
 
-def _is_map(at: Any) -> bool:
-    return _is_repeated(at) and at.message_type is not None and at.message_type.GetOptions().map_entry
+def _is_repeated(place: Any) -> bool:
+    return bool(getattr(place, "is_repeated", False))
+
+
+def _is_map(place: Any) -> bool:
+    return _is_repeated(place) and place.message_type is not None and place.message_type.GetOptions().map_entry
 
 
 def _member(field: Any) -> Step:
-    name = field.name
+    member = attrgetter(field.name)
     if _is_repeated(field) or not field.has_presence:
-        return lambda message: getattr(message, name)
-
-    def present(message: Any) -> Any:
-        if not message.HasField(name):
-            raise _Nowhere
-        return getattr(message, name)
-
-    return present
+        return member
+    name = field.name
+    return lambda message: member(message) if message.HasField(name) else ABSENT
 
 
-def _item(index: Any) -> Step:
-    def item(items: Any) -> Any:
-        if index >= len(items):
-            raise _Nowhere
-        return items[index]
-
-    return item
+def _item(index: int) -> Step:
+    return lambda items: items[index] if index < len(items) else ABSENT
 
 
-def _entry(key: Any) -> Step:
-    def entry(entries: Any) -> Any:
-        if key not in entries:
-            raise _Nowhere
-        return entries[key]
-
-    return entry
+def _entry(key: str) -> Step:
+    return lambda entries: entries.get(key, ABSENT)
 
 
-def _ending(at: Any, field: Any) -> Step:
-    """Return how the value at the end of a path is made one that a table takes."""
-    if _is_repeated(at):
-        return lambda _: ()
-    if at is not None:
-        if at.full_name == TIMESTAMP:
-            return _Moment
-        if at.full_name in _WRAPPERS:
-            return lambda message: message.value
-        return lambda _: ()
-    if field.enum_type is not None:
+def _ending(place: Any, field: Any) -> list[Step]:
+    """Return what makes the value at the end of a path one that has a form as id or time, if it is not one already."""
+    if place is None:
+        if field.enum_type is None:
+            return []
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
-        return lambda number: names.get(number, number)
-    return lambda value: value
+        return [lambda number: names.get(number, number)]
+    if not _is_repeated(place) and place.full_name == TIMESTAMP:
+        return [lambda stamp: Moment(stamp.seconds * 1_000_000_000 + stamp.nanos)]
+    if not _is_repeated(place) and place.full_name in _WRAPPERS:
+        return [attrgetter("value")]
+    return []  # a message, a list or a map, which has no such form

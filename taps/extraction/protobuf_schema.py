@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
@@ -73,6 +74,7 @@ class ProtobufFile:
     """The FileDescriptor."""
 
     @classmethod
+    @lru_cache(maxsize=32)  # each task of Spark makes its readers anew, and protoc is a process
     def given(cls, schema: str) -> ProtobufFile:
         """Return the file of a schema as an operator gives it: the text of a .proto, or a FileDescriptorSet in base64,
         whose last file it is.

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aggregator.kernel.spark_reader import BlockReader
-from lagloss.broker.topics import BEACONS, create_topics
+from lagloss.broker.topics import BEACONS, connect, create_topics
 from lagloss.errors import KafkaRefuses, KafkaUnreachable
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import OffsetRange
@@ -91,8 +91,8 @@ def test_who_has_no_certificate_of_the_authority_is_not_let_in(
 ) -> None:
     bootstrap = come_as(ADMIN, Authority(tmp_path_factory.mktemp("foreign"), "another CA"))
     with pytest.raises(KafkaUnreachable, match=r"SSL handshake failed|certificate"):
-        create_topics(bootstrap)
+        connect(bootstrap, timeout_s=5)
     for name in ("CERTIFICATE_LOCATION", "KEY_LOCATION", "KEY_PASSWORD"):
         monkeypatch.delenv(f"LAGLOSS_KAFKA_SSL_{name}")
     with pytest.raises(KafkaUnreachable, match=r"SSL handshake failed|certificate"):
-        create_topics(bootstrap)
+        connect(bootstrap, timeout_s=5)

@@ -23,12 +23,12 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.store import Store
-from pipeline_under_test.faults.grammar import parse as parse_fault
-from pipeline_under_test.faults.injections import LEAD_S
-from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import DEFINITION
-from pipeline_under_test.truth.expected import Truth
+from pipeline_under_test.harness.faults import LEAD_S
+from pipeline_under_test.harness.ledger import LedgerReader
+from pipeline_under_test.stream.faults import parse as parse_fault
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import DEFINITION
+from pipeline_under_test.stream.truth import StreamTruth
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.closers import wait_until
 from tests.support.window_documents import documents
@@ -65,7 +65,7 @@ class World:
 
     def truth(self, start_s: int) -> dict[str, Any]:
         """What the ledger says of the minute."""
-        truth = Truth()
+        truth = StreamTruth()
         truth.add(LedgerReader(self.settings.ledger_dir).new_entries())
         return truth.document(start_s)
 

@@ -16,14 +16,15 @@ import pipeline_under_test
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
-from pipeline_under_test.faults import Injections, parse
+from pipeline_under_test.harness.faults import Injections
+from pipeline_under_test.stream.faults import parse
 from tests.integration.aggregator.test_aggregator_process import aggregator
-from tests.integration.pipeline_under_test.test_reference_pipeline import run_pipeline
+from tests.integration.pipeline_under_test.stream.test_reference_pipeline import run_pipeline
 from tests.support.closers import wait_until
 from tests.support.window_documents import documents
 
 EVENTS = 200
-DEFINITION = Path(pipeline_under_test.__file__).with_name("clicks.yaml")
+DEFINITION = Path(pipeline_under_test.__file__).with_name("stream") / "clicks.yaml"
 
 
 class Disturbance:
@@ -86,7 +87,7 @@ def test_a_stopped_sink_and_a_killed_node_make_late_messages_and_never_a_loss(
     pipeline = f"clicks-{uuid.uuid4().hex[:8]}"
     text = DEFINITION.read_text().replace("name: clicks,", f"name: {pipeline},").replace("grace: 60s", "grace: 1s")
     store.apply(parse_definition(text))
-    disturb = Disturbance(store, pipeline, Injections(tmp_path / "pipeline" / "faults.jsonl"))
+    disturb = Disturbance(store, pipeline, Injections(tmp_path / "pipeline" / "faults.jsonl", parse))
     options = ["--rate", "20", "--minutes", "0.5"]
     with aggregator(kafka_bootstrap, database_url, tmp_path):
         run_pipeline(kafka_bootstrap, tmp_path / "pipeline", options, disturb, pipeline=pipeline)

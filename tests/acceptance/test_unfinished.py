@@ -20,15 +20,16 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
-from pipeline_under_test.events.event import Event
-from pipeline_under_test.scenarios.loss_watch import LossWatch
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.harness.loss_watch import LossWatch
+from pipeline_under_test.stream.events.event import Event
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
+from pipeline_under_test.stream.verdict import followed_truth
 from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
 from tests.integration.aggregator.test_aggregator_process import aggregator, health
-from tests.integration.pipeline_under_test.test_exactly_once import is_amid_a_transaction
+from tests.integration.pipeline_under_test.stream.test_exactly_once import is_amid_a_transaction
 from tests.support.closers import wait_until
 from tests.support.event_topics import clicks, idle_pipeline, put
 from tests.support.node_process import NodeProcess, at_commit, running
@@ -67,7 +68,7 @@ class World:
     def window(self) -> dict[str, Any]:
         """The events' window as it is now; what it tells of losses is noted."""
         self.watch.look()
-        window = self.watch.windows.get(self.start_s)
+        window = self.watch.windows[self.settings.pipeline].get(self.start_s)
         return {} if window is None else window.document()
 
     def await_(self, true: Any, what: str) -> Any:
@@ -129,7 +130,8 @@ def world(closing: str, kafka_bootstrap: str, vendor: Vendor, tmp_path: Path) ->
     store = Store(closing)
     text = DEFINITION.read_text().replace("name: clicks,", f"name: {settings.pipeline},")
     store.apply(parse_definition(text.replace("grace: 60s", "grace: 1s")))
-    watch = LossWatch(store, settings.pipeline, settings.ledger_dir)
+    truths = followed_truth(settings.pipeline, settings.ledger_dir)
+    watch = LossWatch(store, [settings.pipeline], truths)
     due_s = int(time.time()) // WINDOW_S * WINDOW_S - WINDOW_S
     with Emitter(settings.pipeline, COL_SERVICE, kafka_bootstrap, first=True) as source:
         yield World(settings, store, watch, source, due_s)

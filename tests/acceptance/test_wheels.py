@@ -36,6 +36,8 @@ NO_COMPILE = "--no-compile"
 """Half a minute less; what is run compiles itself."""
 SERVICES = ("collector", "alerting", "dashboard")
 NAMES = ("aggregator", *SERVICES, "pipeline_under_test")
+RUN = ("kafka_service", "batch_sink", "fastapi_service", "spark_job")
+"""Examples that run to their end, one of each module with packages of its own; test_examples.py runs all of them."""
 DEFINITION = """
 apiVersion: lagloss/v1
 kind: Pipeline
@@ -140,7 +142,7 @@ class Environment:
         finally:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGINT)
-                process.wait(60)
+                process.wait(120)
 
 
 @dataclass
@@ -278,6 +280,9 @@ def test_every_example_runs_with_the_sdk_alone(sdk_with_extras: Environment, kaf
     assert not {name for name in sdk.distributions() if name.startswith("lagloss-")}
     examples = shutil.copytree(ROOT / "examples", sdk.folder / "examples", dirs_exist_ok=True)
     for example in EXPECTED:
+        with sdk.running(sdk.python, examples / f"{example}.py", "--help") as script:
+            assert script.process.wait(60) == 0, script.output()
+    for example in RUN:
         pipeline = f"{example.replace('_', '-')}-{uuid.uuid4().hex[:8]}"
         words = (sdk.python, examples / f"{example}.py", "--pipeline", pipeline, "--messages", str(MESSAGES))
         with sdk.running(*words, LAGLOSS_KAFKA_BOOTSTRAP=kafka_bootstrap) as script:
@@ -334,22 +339,17 @@ def test_the_server_does_what_the_checkout_does(server_with_postgres: Environmen
     assert {"lagloss", "lagloss-server", *SDK_NEEDS} <= server.distributions().keys()
     assert "pipeline" not in {path.name for path in (server.folder / "bin").iterdir()}
     server.define("orders")
-    command = server.folder / "bin" / "lagloss"
-    data_dir = server.home / ".local" / "share" / "lagloss"
+    data_dir = server.home / ".local" / "share" / "lagloss" / "demo"
     try:
-        with server.running(command, "up", "--json") as up:
-            up.wait_until_it_says('"dashboard"', 240)
+        with server.running(server.folder / "bin" / "lagloss", "demo") as demo:
+            demo.wait_until_it_says("pipeline: load", 240)
             assert server.lagloss("apply", "orders.yaml") == "orders: version 1\n"
             server.lagloss("windows", "orders")
             assert " fail " not in server.lagloss("doctor")
             made = [*data_dir.iterdir(), *(data_dir / "kafka").rglob("*.log"), *(data_dir / "logs").iterdir()]
             assert [path for path in made if not path.is_symlink() and path.stat().st_mode & 0o066] == []
-        with server.running(command, "demo", "--minutes", "1") as demo:
-            demo.wait_until_it_says("pipeline: load", 240)
             wait_for(lambda: _closed_windows(server) > 50, 120, "the past hour")
             server.lagloss("report", "clicks", "--from", "-1h")
-            assert demo.process.wait(480) == 0, demo.output()
-            assert "measured = injected" in demo.output()
+        assert demo.process.returncode == 0, demo.output()
     finally:
-        for name in ("postgres", "demo/postgres"):
-            EmbeddedPostgres.remove(data_dir / name)
+        EmbeddedPostgres.remove(data_dir / "postgres")

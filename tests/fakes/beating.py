@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from pipeline_under_test.nodes.beat import Beat
+from pipeline_under_test.harness.beat import Beat
 
 
 def main() -> None:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from pipeline_under_test.kafka.positions import Position
-from pipeline_under_test.topology import CONSUMERS
+from pipeline_under_test.stream.kafka.positions import Position
+from pipeline_under_test.stream.topology import CONSUMERS
 
 
 @dataclass

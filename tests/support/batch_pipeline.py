@@ -27,7 +27,7 @@ from pipeline_under_test.batch.ledger import Fact, read_ledger
 from pipeline_under_test.batch.scaling import importer_group
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS
-from pipeline_under_test.running.group import Group
+from pipeline_under_test.harness.group import Group
 from tests.support.closers import wait_until
 
 MODULE = "pipeline_under_test.batch"

@@ -22,17 +22,19 @@ from aggregator.set_aside import SetAside
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
+from tests.support.kafka_log import pause_s
 
 
 def wait_until(true: Callable[[], Any], timeout_s: float = 60, what: str = "") -> Any:
     """Waits for a condition and returns what it returned; an AssertionError after `timeout_s`."""
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while True:
         found = true()
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain {what}"
-        time.sleep(0.05)
+        waited_s = time.monotonic() - began
+        assert waited_s < timeout_s, f"waited {timeout_s} s in vain {what}"
+        time.sleep(pause_s(waited_s))
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,15 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from pipeline_under_test.events.event import Event
-from pipeline_under_test.events.routes import DEFAULT_ROUTES
-from pipeline_under_test.events.schema import packaged
-from pipeline_under_test.events.table_topic import TableTopic
-from pipeline_under_test.kafka.offset_range_reader import OffsetRangeReader
-from pipeline_under_test.kafka.producer import ReliableProducer
-from pipeline_under_test.kafka.topics import PARTITIONS, create_topics
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import group_of, routes_topic, tier_topic, tiers_group, topic_of
+from pipeline_under_test.stream.events.event import Event
+from pipeline_under_test.stream.events.routes import DEFAULT_ROUTES
+from pipeline_under_test.stream.events.schema import packaged
+from pipeline_under_test.stream.events.table_topic import TableTopic
+from pipeline_under_test.stream.kafka.clients import ReliableProducer
+from pipeline_under_test.stream.kafka.offset_range_reader import OffsetRangeReader
+from pipeline_under_test.stream.kafka.topics import PARTITIONS, create_topics
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import group_of, routes_topic, tier_topic, tiers_group, topic_of
 
 
 def idle_pipeline(bootstrap: str, data_dir: Path, **more: Any) -> ReferenceSettings:
@@ -32,7 +32,7 @@ def idle_pipeline(bootstrap: str, data_dir: Path, **more: Any) -> ReferenceSetti
 
 def put(settings: ReferenceSettings, topic: str, events: Iterable[Event]) -> None:
     """Puts events into a topic."""
-    producer = ReliableProducer(settings.bootstrap, "test")
+    producer = ReliableProducer.of(settings.bootstrap, "test")
     for event in events:
         producer.send(topic, event, lambda: None)
     while producer.in_flight:

@@ -86,7 +86,14 @@ def in_ranges(ranges: tuple[OffsetRange, ...], partition: int, offset: int) -> b
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float = 20, what: str = "the condition") -> None:
-    deadline = monotonic() + timeout_s
+    began = monotonic()
     while not condition():
-        assert monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
-        sleep(0.02)
+        waited_s = monotonic() - began
+        assert waited_s < timeout_s, f"{what} did not come true within {timeout_s} s"
+        sleep(pause_s(waited_s))
+
+
+def pause_s(waited_s: float) -> float:
+    """Return how long to pause between two looks at a condition: longer the longer it takes, since looks are queries.
+    What is true for a moment only, such as a task that runs, must still be seen."""
+    return min(0.1, 0.02 + waited_s / 20)

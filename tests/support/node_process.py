@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lagloss_server.ops.processes import log_tail, spawn, terminate
-from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM
 from tests.support.closers import wait_until
 
 

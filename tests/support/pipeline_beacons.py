@@ -10,7 +10,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.wire.format import EmitterReport, decode_block, decode_report
-from pipeline_under_test.topology import NEXT
+from pipeline_under_test.stream.topology import NEXT
 
 
 @dataclass

@@ -17,8 +17,8 @@ from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
 from lagloss_server.yaml_files import parse_yaml
-from pipeline_under_test.scenarios.stack import ScenarioStack
-from pipeline_under_test.truth.lagloss_results import Measured, read_measured
+from pipeline_under_test.harness.measured import Measured, read_measured
+from pipeline_under_test.harness.stack import ScenarioStack
 from tests.support.kafka_log import consumer_of, wait_for
 
 SETTLED_S = 150.0

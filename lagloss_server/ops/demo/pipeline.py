@@ -16,7 +16,7 @@ from lagloss_server.ops.processes import log_tail, python, run, spawn, terminate
 
 MODULE: Final = "pipeline_under_test"
 NAME: Final = "clicks"
-DEFINITION: Final = PACKAGES / MODULE / f"{NAME}.yaml"
+DEFINITION: Final = PACKAGES / MODULE / "stream" / f"{NAME}.yaml"
 """Read where it lies, since lagloss never imports the reference pipeline."""
 RATE: Final = 50.0
 """Events per second. Two cores run Kafka, PostgreSQL, Spark and nine Python processes besides."""

@@ -9,20 +9,21 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (Spark's own convention)
 from pyspark.sql.window import Window
-from sqlalchemy import BigInteger, Connection, delete, insert, literal, select, text
+from sqlalchemy import BigInteger, Connection, delete, func, insert, literal, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 
 from lagloss import Emitter
+from lagloss.wire.format import Progress
 from lagloss_server.ops.spark_session import name_programs
-from pipeline_under_test.batch.hourly.progress import ImportedLane, waiting_since_ms
 from pipeline_under_test.batch.hourly.rows import BeaconsMissing, HourSnapshot, report
 from pipeline_under_test.batch.schema import COUNTED, EVENT, SCORE_DRAFT, create_tables, open_database
 from pipeline_under_test.batch.settings import BatchSettings
@@ -32,6 +33,31 @@ MASTER: Final = "local[2]"
 DRIVER_MEMORY: Final = "512m"
 EXACT: Final = "decimal(30,6)"
 """Values are summed so: sums of floats depend on the order, and a rerun is to give the same."""
+LANE: Final = "event"
+"""Named, so that it stands still between runs: what has been imported since waits for the next one, and is not lost."""
+
+
+def waiting_since_ms(connection: Connection) -> int:
+    """Return when the oldest event was imported that is not aggregated (epoch ms); if all are, when the transaction
+    began. What is imported and not visible to the transaction was seen last after that."""
+    oldest = select(func.min(EVENT.c.imported_at)).where(
+        ~select(COUNTED.c.id).where(COUNTED.c.id == EVENT.c.id).exists()
+    )
+    since = connection.execute(select(func.coalesce(oldest.scalar_subquery(), func.now()))).scalar_one()
+    return int(since.timestamp() * 1000)
+
+
+@dataclass(slots=True)
+class ImportedLane:
+    """The lane of table `event`, for `Emitter.follow`: all that was imported before `until_ms` has been taken in."""
+
+    checkpoint: str
+    until_ms: int
+
+    def snapshot(self) -> Sequence[Progress]:
+        return [Progress(self.checkpoint, LANE, self.until_ms)]
+
+
 FLUSH_S: Final = 10.0
 
 

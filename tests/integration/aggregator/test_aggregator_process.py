@@ -121,7 +121,7 @@ def closed(store: Store, name: str, start_s: int) -> int:
 
 
 @pytest.mark.slow
-def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
+def test_killed_at_four_points_it_leaves_all_tables_as_an_undisturbed_run_does(
     history: tuple[str, int], spark: SparkSession, kafka_bootstrap: str, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
     """One database goes through all deaths; each process stands by until the one before it is dead, the last is
@@ -156,7 +156,7 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
             done.append(closed(disturbed, name, start_s))
             process = follower
         # the last but one dies without a commit; the next may be quicker with its own than we with looking
-        assert done[:4] == [0, 0, 0, 0]
+        assert done[:2] == [0, 0]
         assert done[-1] == WINDOWS_PER_READ
         wait_until(lambda: closed(disturbed, name, start_s) == MINUTES, 150, "for all windows")
         wait_until(lambda: health(process) == (200, "ok"), 60, "for all to be well")

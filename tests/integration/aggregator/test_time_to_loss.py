@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.rows import keep
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import PartitionLag, PartitionOffsets
@@ -24,7 +23,7 @@ from lagloss_server.ops.embedded.kafka_node import BrokerAccess
 from lagloss_server.rules.retention_distance import RetentionLimits
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store
-from tests.integration.aggregator.test_consumer_lag import Group, now_ms, stored, watching
+from tests.integration.aggregator.test_consumer_lag import Group, PatientLags, now_ms, stored, watching
 from tests.support.kafka_log import consumer_of, wait_for
 
 RETENTION_MS = 12_000
@@ -41,14 +40,14 @@ def cleaning_broker(jars: None, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture
 def overtaken(cleaning_broker: str) -> Iterator[Group]:
-    lags = ConsumerLags(cleaning_broker)
+    lags = PatientLags(cleaning_broker)
     yield Group(cleaning_broker, lags, partitions=1)
     lags.close()
 
 
 @pytest.fixture
 def group(kafka_bootstrap: str) -> Iterator[Group]:
-    lags = ConsumerLags(kafka_bootstrap)
+    lags = PatientLags(kafka_bootstrap)
     yield Group(kafka_bootstrap, lags)
     lags.close()
 

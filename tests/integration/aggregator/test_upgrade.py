@@ -18,6 +18,7 @@ from tests.support.closers import wait_until
 from tests.support.next_version import go_back, next_version
 
 
+@pytest.mark.slow
 def test_a_migration_forward_and_back_under_running_emitters_loses_nothing(
     kafka_bootstrap: str, database_url: str, store: Store, tmp_path: Path
 ) -> None:

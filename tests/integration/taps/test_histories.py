@@ -11,13 +11,13 @@ from sqlalchemy import Engine
 from taps import kernel, plan, planner
 from tests.support.tap_histories import History, differences
 
-HISTORIES = int(os.environ.get("LAGLOSS_TAP_HISTORIES", "12"))
+HISTORIES = int(os.environ.get("LAGLOSS_TAP_HISTORIES", "6"))
 LONGEST = 10_000
 """Offsets that no history comes to."""
 FIRST = int(os.environ.get("LAGLOSS_TAP_SEED", "1"))
 
 
-@pytest.mark.timeout(60 + 20 * HISTORIES)
+@pytest.mark.timeout(120 + 20 * HISTORIES)
 def test_taps_tell_every_record_once_whatever_happens(
     kafka_bootstrap: str, tap_engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,7 +16,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.instances import read_endpoints
 from lagloss_server.store.store import Store
-from pipeline_under_test.scenarios.stack import ScenarioStack
+from pipeline_under_test.harness.stack import ScenarioStack
 from tests.support.kafka_log import wait_for
 from tests.support.tap_histories import STAMPS
 from tests.support.tapped_pipelines import SETTLED_S, Tapped
@@ -47,16 +46,26 @@ def stack(jars: None) -> Iterator[ScenarioStack]:
         yield stack
 
 
-@pytest.fixture
-def tapped(stack: ScenarioStack, tmp_path: Path) -> Iterator[Tapped]:
+@pytest.fixture(scope="module")
+def make(stack: ScenarioStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Tapped]]:
+    """Makes a pipeline with topics of its own, which is not applied yet."""
     store = Store(stack.settings.require_database())
-    try:
-        tapped = Tapped(f"odd-{uuid.uuid4().hex[:8]}", stack, store, tmp_path)
+
+    def make_one() -> Tapped:
+        tapped = Tapped(f"odd-{uuid.uuid4().hex[:8]}", stack, store, tmp_path_factory.mktemp("tapped"))
         tapped.create_topics(1, f"{tapped.name}.orders", f"{tapped.name}.copied")
         take_any_timestamp(tapped)
-        yield tapped
+        return tapped
+
+    try:
+        yield make_one
     finally:
         store.close()
+
+
+@pytest.fixture
+def tapped(make: Callable[[], Tapped]) -> Tapped:
+    return make()
 
 
 def take_any_timestamp(tapped: Tapped) -> None:
@@ -117,13 +126,27 @@ def window_once(tapped: Tapped, start: int, condition: Callable[[dict[str, Any]]
     return window
 
 
-@pytest.mark.parametrize("stamped", ["seconds", "one", "microseconds", "far ahead", "of its input"])
-def test_messages_in_both_topics_are_delivered_whatever_their_timestamps(tapped: Tapped, stamped: str) -> None:
-    window = last_window()
-    send(tapped, "orders", orders(window), STAMPS[stamped])
-    commit(tapped, COUNT)
-    send(tapped, "copied", orders(window), STAMPS[stamped])
-    tapped.apply(COPIED)
+IN_BOTH = ("seconds", "one", "microseconds", "far ahead", "of its input")
+Begun = dict[str, tuple[Tapped, int]]
+"""By timestamp, a pipeline and its window. All begin together, since each waits for some seconds to be judged."""
+
+
+@pytest.fixture(scope="module")
+def in_both(make: Callable[[], Tapped]) -> Begun:
+    """Messages in both topics."""
+    begun: Begun = {}
+    for stamped in IN_BOTH:
+        tapped, window = begun[stamped] = make(), last_window()
+        send(tapped, "orders", orders(window), STAMPS[stamped])
+        commit(tapped, COUNT)
+        send(tapped, "copied", orders(window), STAMPS[stamped])
+        tapped.apply(COPIED)
+    return begun
+
+
+@pytest.mark.parametrize("stamped", IN_BOTH)
+def test_messages_in_both_topics_are_delivered_whatever_their_timestamps(in_both: Begun, stamped: str) -> None:
+    tapped, window = in_both[stamped]
     result = window_once(tapped, window, lambda found: found["delivered"] == COUNT)
     assert result["lost"] == {"min": 0, "max": 0}
     assert result["verdict"] == "ok"
@@ -140,15 +163,24 @@ def test_a_lost_message_is_not_pending_for_as_long_as_a_producer_s_clock_is_ahea
     assert result["lost"]["max"] == 1
 
 
+@pytest.fixture(scope="module")
+def unreadable(make: Callable[[], Tapped]) -> Begun:
+    """One of the messages in the second topic cannot be read."""
+    begun: Begun = {}
+    for stamped in STAMPS:
+        tapped, window = begun[stamped] = make(), last_window()
+        sent = orders(window)
+        tapped.apply(COPIED)
+        send(tapped, "orders", sent, STAMPS["honest"])
+        commit(tapped, COUNT)
+        send(tapped, "copied", {number: value for number, value in sent.items() if number != 7}, STAMPS["honest"])
+        send(tapped, "copied", {7: BROKEN}, STAMPS[stamped])
+    return begun
+
+
 @pytest.mark.parametrize("stamped", list(STAMPS))
-def test_a_message_whose_record_cannot_be_read_is_not_lost_for_certain(tapped: Tapped, stamped: str) -> None:
-    window = last_window()
-    sent = orders(window)
-    tapped.apply(COPIED)
-    send(tapped, "orders", sent, STAMPS["honest"])
-    commit(tapped, COUNT)
-    send(tapped, "copied", {number: value for number, value in sent.items() if number != 7}, STAMPS["honest"])
-    send(tapped, "copied", {7: BROKEN}, STAMPS[stamped])
+def test_a_message_whose_record_cannot_be_read_is_not_lost_for_certain(unreadable: Begun, stamped: str) -> None:
+    tapped, window = unreadable[stamped]
     result = window_once(tapped, window, lambda found: found["delivered"] == COUNT - 1 and not found["pending"])
     assert result["lost"] == {"min": 0, "max": 1}
     dashboard = read_endpoints(tapped.stack.directory)["dashboard"]

@@ -17,8 +17,8 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.window import Interval
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.store.store import Store
-from pipeline_under_test.scenarios.stack import ScenarioStack
-from pipeline_under_test.truth.lagloss_results import Measured
+from pipeline_under_test.harness.measured import Measured
+from pipeline_under_test.harness.stack import ScenarioStack
 from tests.programs import need
 from tests.support.kafka_connect import ConnectWorker, java_command, produce
 from tests.support.kafka_log import wait_for

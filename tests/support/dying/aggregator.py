@@ -36,12 +36,9 @@ def while_following(die: Die) -> None:
     around(ReportConsumer, "_write", after=lambda _: die())
 
 
-def before_the_read(die: Die) -> None:
-    around(reading.BlockReader, "read", before=die)
-
-
 def during_the_kernel(die: Die) -> None:
-    """A worker has the first facts of a partition."""
+    """A worker has the first facts of a partition. Nothing is written from before the read until after the merge, so
+    this point stands for all between them."""
     count_partitions = reading.count_partitions
 
     def dying(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
@@ -50,10 +47,6 @@ def during_the_kernel(die: Die) -> None:
             yield batch
 
     reading.count_partitions = dying
-
-
-def after_the_merge(die: Die) -> None:
-    around(reading.BlockReader, "read", after=lambda _: die())
 
 
 def before_the_commit(die: Die) -> None:
@@ -67,9 +60,7 @@ def after_the_commit(die: Die) -> None:
 
 POINTS: dict[str, Callable[[Die], None]] = {
     "while following": while_following,
-    "before the read": before_the_read,
     "during the kernel": during_the_kernel,
-    "after the merge": after_the_merge,
     "before the commit": before_the_commit,
     "after the commit": after_the_commit,
 }

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from pipeline_under_test import cli
-from pipeline_under_test.kafka import transactional_producer
-from pipeline_under_test.kafka.transactional_producer import TransactionalProducer
+from pipeline_under_test.stream.kafka import transactional_producer
+from pipeline_under_test.stream.kafka.transactional_producer import TransactionalProducer
 from tests.support.dying.processes import Die, around, death
 
 TRANSACTION_TIMEOUT_S = 10

@@ -282,7 +282,7 @@ def test_an_open_page_says_how_old_it_is_while_its_server_is_away(
             expect(refreshed).not_to_contain_text(was_read[0])
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_everybody_can_read_it_and_nothing_sticks_out(url: str, browser: Browser, width: int, dark: bool) -> None:
     with Watched(browser, width=width, dark=dark) as page:
         open_page(page, url)

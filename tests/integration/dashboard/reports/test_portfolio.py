@@ -163,7 +163,7 @@ def test_the_api_gives_targets_as_openslo(url: str) -> None:
     assert several.count("kind: Service\n") == 2
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1440, False), (1440, True), (390, False), (390, True)])
+@pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])
 def test_the_page_shows_the_worst_first_and_keeps_nobody_out(
     world: tuple[Store, CalendarRange], url: str, browser: Browser, width: int, dark: bool
 ) -> None:

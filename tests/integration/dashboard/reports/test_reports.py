@@ -391,7 +391,7 @@ def test_the_api_says_what_is_wrong_with_a_request(url: str, path: str, query: d
     assert (found.status_code, found.headers["content-type"]) == (status, "application/problem+json")
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_the_page_shows_the_month_and_keeps_nobody_out(
     url: str, browser: Browser, month: Month, width: int, dark: bool
 ) -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from lagloss_server.instances import read_endpoints
-from pipeline_under_test.scenarios.stack import ScenarioStack
+from pipeline_under_test.harness.stack import ScenarioStack
 
 SERVICES = ("aggregator", "alerting", "collector", "dashboard", "taps")
 SHOWN_S = 30

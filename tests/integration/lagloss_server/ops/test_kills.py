@@ -50,10 +50,11 @@ def test_a_call_into_spark_that_hangs_ends_with_the_jvm_and_its_workers(jars: No
 
 @pytest.mark.slow
 def test_the_start_after_a_kill_9_succeeds_by_itself(jars: None, own_dir: Path) -> None:
-    """One with a broker that is stopped, and a start that is killed half-way, too; one with a broker that runs."""
+    """With a broker that is stopped, and a start that is killed half-way, too. benchmarks.kills has many more."""
     up = Up(own_dir)
     up.ready()
     bound_s = max(BOUND_S, 2 * up.ready_s)  # a busy machine starts slowly without a kill, too
-    rounds = list(kill_again_and_again(up, 2, random.Random(16)))
-    assert [each.broker for each in rounds] == ["stopped", "running"]
-    assert max(each.ready_s for each in rounds) < bound_s
+    (killed,) = kill_again_and_again(up, 1, random.Random(16))
+    assert killed.broker == "stopped"
+    assert killed.started_s is not None
+    assert killed.ready_s < bound_s

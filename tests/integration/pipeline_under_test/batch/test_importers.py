@@ -13,12 +13,11 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from pipeline_under_test.batch.aws import create
-from pipeline_under_test.batch.operations import dead_files
+from pipeline_under_test.batch.operator import dead_files
 from pipeline_under_test.batch.topology import DB_IMPORT, DONE_NODES, IMPORTERS, INDEX_IMPORT, files_pipeline
-from pipeline_under_test.events.event import Event
-from pipeline_under_test.events.schema import packaged
-from pipeline_under_test.schema_topic import SchemaTopic
-from pipeline_under_test.topology import CONN_GA, topic_of
+from pipeline_under_test.stream.events.event import Event
+from pipeline_under_test.stream.events.schema import SchemaTopic, packaged
+from pipeline_under_test.stream.topology import CONN_GA, topic_of
 from tests.support.batch_pipeline import BatchPipeline, batch_pipeline
 from tests.support.closers import wait_until
 from tests.support.event_topics import idle_pipeline, put

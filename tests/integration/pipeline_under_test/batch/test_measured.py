@@ -16,11 +16,11 @@ from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
-from pipeline_under_test.batch.operations import bury
+from pipeline_under_test.batch.operator import bury
 from pipeline_under_test.batch.schema import EVENT
 from pipeline_under_test.batch.topology import AGGREGATE, DB_IMPORT, IMPORTERS, INDEX_IMPORT, definitions
 from pipeline_under_test.batch.verdict import verdicts_of
-from pipeline_under_test.truth.verdict import Verdict
+from pipeline_under_test.harness.verdict import Verdict
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.batch_pipeline import BatchPipeline, batch_pipeline
 

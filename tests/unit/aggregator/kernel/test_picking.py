@@ -23,7 +23,7 @@ from lagloss_server.rules.picked import (
     PickedMessages,
     good_limits,
 )
-from tests.support.faulty_worlds import START_MS, Cause, FaultyWorld, Harm, Journey, faulty_world
+from tests.support.faulty_worlds import START_MS, FaultyWorld, Harm, Journey, faulty_world
 
 ENDS = ("ga.out", "fb.out", "tt.out")
 
@@ -109,10 +109,9 @@ def test_a_window_keeps_so_many_of_each_kind_and_those_that_are_kept_stand_for_a
     assert abs(found - share) < 0.08
 
 
-@pytest.mark.parametrize("cause", ["process", "none"])
 @pytest.mark.parametrize("harm", ["lost", "late", "dead", "corrupted"])
-def test_whatever_the_parts_of_a_window_the_same_is_kept_byte_for_byte(cause: Cause, harm: Harm) -> None:
-    world = faulty_world(cause, harm, 6, messages=9_000)
+def test_whatever_the_parts_of_a_window_the_same_is_kept_byte_for_byte(harm: Harm) -> None:
+    world = faulty_world("process", harm, 6, messages=9_000)
     whole = world.facts.picked
     bad = set(whole["ids"][(whole["what"] & (MISSING | LATE | DEAD | CORRUPTED)) > 0].tolist())
     assert bad

@@ -6,7 +6,8 @@ import pytest
 
 from benchmarks.backtest.__main__ import generated_days, played
 from benchmarks.backtest.score import Backtested, is_page
-from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario, shipped_scenarios
+from pipeline_under_test.harness.scenario import DIRECTORY
+from pipeline_under_test.stream.scenario import load_scenario, shipped_scenarios
 
 SCENARIOS = [path.stem for path in shipped_scenarios()]
 

@@ -55,6 +55,18 @@ def test_what_finishes_after_its_partition_was_taken_away_is_not_committed() -> 
     assert tracker.advance() == {}
 
 
+def test_what_is_read_again_after_a_seek_is_finished_anew() -> None:
+    tracker = OffsetTracker()
+    five, six, seven = (tracker.taken(PLACE, offset) for offset in (5, 6, 7))
+    seven.done()
+    tracker.rewind(PLACE, 6)
+    six.done()
+    five.done()
+    assert tracker.advance() == {PLACE: 6}
+    tracker.taken(PLACE, 6).done()
+    assert tracker.advance() == {PLACE: 7}
+
+
 class Committed:
     """Stands in for the client's own commit: keeps what is committed, and fails at first if told to."""
 

@@ -11,8 +11,8 @@ from confluent_kafka import Message
 from lagloss import MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
-from lagloss.kafka import KafkaNode
-from lagloss.kafka.commits import Commits
+from lagloss.kafka import KafkaNode, node
+from lagloss.kafka.commits import Commits, Taken
 from lagloss.wire.format import decode_block, decode_report
 
 
@@ -43,3 +43,58 @@ def test_checksums_are_of_what_was_received_where_they_are_asked_for(
         assert (None if block.payload_crc is None else block.payload_crc.tolist()) == expected
     tallies = [tally for value in log.values(REPORTS) for tally in decode_report(value).tallies]
     assert {tally.payload_bytes for tally in tallies} == {9 if checksum else 0}
+
+
+def orders(offset: int) -> Message:
+    headers = Identity("a", time.time_ns() // 1_000_000).headers()
+    return Message(topic="orders", partition=0, offset=offset, value=b"", headers=headers)
+
+
+def works(of: KafkaNode) -> int:
+    """Return how many messages the node's emitter has in flight."""
+    return len(of.emitter._beacons.hand)
+
+
+def test_a_message_that_is_read_again_is_in_flight_once() -> None:
+    with KafkaNode("orders", "mid", "unused", outlet=MemoryOutlet) as mid:
+        taken, again = Taken(7), Taken(7)
+        mid.take(orders(7), taken)
+        handling = mid.take(orders(7), again)
+        assert works(mid) == 1
+        assert handling is not None
+        handling.end_handling()
+        assert works(mid) == 0
+        assert again.is_done
+        assert not taken.is_done
+
+
+def test_an_unfinished_message_of_a_released_partition_is_in_flight_until_its_new_owner_has_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with KafkaNode("orders", "mid", "unused", outlet=MemoryOutlet) as mid:
+        finished, stuck = (mid.take(orders(offset), Taken(offset)) for offset in (7, 8))
+        mid.release_partitions([("orders", 0)])
+        assert not mid.has_work()
+        mid.poll_producers()
+        assert works(mid) == 2
+        assert finished is not None
+        assert mid.in_flight(orders(7)) is finished
+        finished.end_handling()
+        assert works(mid) == 1
+        mid.take(orders(9), Taken(9))
+        monkeypatch.setattr(node, "HANDOVER_S", 0)
+        mid.release_partitions([("orders", 0)])
+        mid.poll_producers()
+        assert works(mid) == 1, "expected the first to stay for its time, and the second to be over"
+        assert mid.in_flight(orders(8)) is stuck
+
+
+@pytest.mark.parametrize("is_finished", [True, False])
+def test_a_node_that_is_closed_with_work_left_does_not_report_that_it_has_none(is_finished: bool) -> None:
+    log = MemoryOutlet()
+    with KafkaNode("orders", "mid", "unused", outlet=lambda: log) as mid:
+        handling = mid.take(orders(7), Taken(7))
+        assert handling is not None
+        if is_finished:
+            handling.end_handling()
+    assert any(decode_report(value).closed for value in log.values(REPORTS)) == is_finished

@@ -12,7 +12,7 @@ import pytest
 from lagloss_server.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
 from lagloss_server.rules.evidence import changed_nodes
-from pipeline_under_test.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
+from pipeline_under_test.stream.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"
 GOOD = HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n"

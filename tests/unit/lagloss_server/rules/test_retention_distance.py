@@ -6,7 +6,7 @@ from fractions import Fraction
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lagloss_server.rules.group_velocity import OffsetReading
@@ -35,6 +35,7 @@ def first_lost(front: DeletionFront, lag: int, commits_per_s: int) -> tuple[Frac
     return None
 
 
+@example(2, 3, 4, 1)  # both reach the last message but one at the same time, after 3 s
 @given(st.integers(0, 60), st.integers(1, 40), LAGS, RATES)
 def test_the_first_loss_is_where_a_walk_along_the_offsets_meets_it(
     arrives_s: int, per_s: int, lag: int, commits_per_s: int

@@ -25,7 +25,7 @@ from tests.support.window_documents import chain, document, result_of, window_of
 ROOT = Path(__file__).parents[4]
 DOCUMENTS = [
     as_document(load_definition(ROOT / "pipeline_under_test" / name))
-    for name in ("clicks.yaml", "clicks-tapped.yaml", "shadow.yaml", "batch/scores-files.yaml")
+    for name in ("stream/clicks.yaml", "stream/clicks-tapped.yaml", "stream/shadow.yaml", "batch/scores-files.yaml")
 ]
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
@@ -157,7 +157,7 @@ def test_a_user_of_an_unknown_role_or_without_groups_gets_nothing(role: Any, gro
 
 @given(ANYTHING)
 def test_a_tap_of_any_document_costs_no_other(document: Any) -> None:
-    (tap, *_) = load_definition(ROOT / "pipeline_under_test" / "clicks-tapped.yaml").taps
+    (tap, *_) = load_definition(ROOT / "pipeline_under_test" / "stream" / "clicks-tapped.yaml").taps
     rows = [SimpleNamespace(tap=each, pipeline="clicks", node="n") for each in (document, tap.document())]
     found = read_taps_of(rows)  # type: ignore[arg-type]
     assert found[-1][0] == tap

@@ -16,13 +16,13 @@ from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import decode_block
 from pipeline_under_test.batch.aws import Aws, Infrastructure
 from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
-from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.faults import injections, parse
 from pipeline_under_test.batch.importer import Importer, importer_node
 from pipeline_under_test.batch.landing import FileStore, landing_node
 from pipeline_under_test.batch.ledger import Fact, read_ledger
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import BUCKET, DB_IMPORT, INDEX_IMPORT, NOTIFIED_SUFFIX
+from pipeline_under_test.batch.truth import BatchTruth, FileFlow
 from tests.fakes.aws import FakeBucket, FakeQueue, notification
 
 URLS = {name: f"http://queues/1/scores-{name}" for name in (DB_IMPORT, INDEX_IMPORT)}
@@ -148,7 +148,7 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    monkeypatch.setattr("pipeline_under_test.faults.injections.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0.0)
     made = World(tmp_path)
     yield made
     made.close()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline_under_test.batch.faults import NodeFaults, parse
-from pipeline_under_test.faults import BadFault, Injections
+from pipeline_under_test.harness.faults import BadFault, Injections
 
 TEXTS = (
     "lose:notification:0.1",

@@ -16,8 +16,8 @@ from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import DB_IMPORT
 from pipeline_under_test.experiments import premature_scale_in
 from pipeline_under_test.experiments.premature_scale_in import DrainRun
-from pipeline_under_test.running.group import Group
-from pipeline_under_test.running.policies import Rules
+from pipeline_under_test.harness.group import Group
+from pipeline_under_test.harness.policies import Rules
 from tests.unit.pipeline_under_test.batch.conftest import INFRASTRUCTURE
 
 RULES = Rules(least=1, most=4, trend_s=3, quiet_s=4, cool_down_s=5)

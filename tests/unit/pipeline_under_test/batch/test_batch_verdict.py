@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import Fact, FactLedger, read_ledger
 from pipeline_under_test.batch.topology import DB_IMPORT, INDEX_IMPORT
+from pipeline_under_test.batch.truth import BatchTruth, FileFlow
 
 MS = 1_795_250_400_000
 

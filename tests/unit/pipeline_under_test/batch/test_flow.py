@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline_under_test.batch.operations import dead_files
+from pipeline_under_test.batch.operator import dead_files
 from pipeline_under_test.batch.topology import DB_IMPORT
 from tests.unit.pipeline_under_test.batch.conftest import INFRASTRUCTURE, World
 
@@ -135,5 +135,5 @@ def test_a_write_that_fails_is_no_write(world: World) -> None:
     world.queue.now_ms += 61_000
     world.import_all()
     assert len(world.facts("writing")) == 2
-    written = {count for _, at, counts in world.truth().written() for count in counts.values() if at == "db-import.out"}
-    assert written == {1}
+    windows = world.truth().windows.values()
+    assert {count for window in windows for count in window.written["db-import.out"].values()} == {1}

@@ -19,12 +19,11 @@ from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
-from pipeline_under_test.batch.expected import BatchTruth, FileFlow
 from pipeline_under_test.batch.ledger import read_ledger
 from pipeline_under_test.batch.topology import AGGREGATE, IMPORTERS, definitions
-from pipeline_under_test.batch.verdict import verdict_on
-from pipeline_under_test.truth.lagloss_results import Measured, as_measured
-from pipeline_under_test.truth.verdict import Verdict
+from pipeline_under_test.batch.truth import BatchTruth, FileFlow
+from pipeline_under_test.harness.measured import Measured, as_measured
+from pipeline_under_test.harness.verdict import Verdict, compared
 from tests.oracle.evidence import Record
 from tests.oracle.evidence import World as Evidence
 from tests.support.in_memory import close_in_memory
@@ -72,7 +71,7 @@ class TimedOutlet(MemoryOutlet):
 @pytest.fixture
 def both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     """Both importers."""
-    monkeypatch.setattr("pipeline_under_test.faults.injections.LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("pipeline_under_test.harness.faults.LOOK_EVERY_S", 0.0)
     made = World(tmp_path, IMPORTERS, TimedOutlet(), notified_within_s=1, visibility_s=1)
     yield made
     made.close()
@@ -107,7 +106,7 @@ def judged(world: World, definition: Definition, truth: BatchTruth) -> Verdict:
         found = WindowBlocks(definition.graph, start_s, blocks, SAMPLE_ALL)
         measured[window.window_start] = as_measured(window, found, missing)
     windows = [each.window for each in measured.values()]
-    return verdict_on(definition, truth, windows, lambda window: measured[window.window_start], now_ms / 1000)
+    return compared(definition, truth, windows, lambda window: measured[window.window_start], now_ms / 1000)
 
 
 def test_what_becomes_of_spoiled_lost_late_and_refused_files_is_measured_as_it_was_injected(both: World) -> None:

@@ -13,8 +13,8 @@ from pipeline_under_test.batch.events import ScoreEvent, ScoreMaker
 from pipeline_under_test.batch.landing import Landing
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.sources import LoadSource, Position, scored, source_of
-from pipeline_under_test.batch.stop_flag import StopFlag
-from pipeline_under_test.events.event import Event
+from pipeline_under_test.harness.commands import StopFlag
+from pipeline_under_test.stream.events.event import Event
 from tests.unit.pipeline_under_test.batch.conftest import World
 
 CLICK = {"kind": "Click", "url": "https://shop.example/cart/1", "vendors": ["ga"]}

@@ -12,8 +12,9 @@ from pipeline_under_test.experiments import NotMeasured, delivery, expel, ingest
 from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
 from pipeline_under_test.experiments.retry import POLICIES, RetryRun, RetrySample
-from pipeline_under_test.scenarios.outcome import ScenarioOutcome
-from pipeline_under_test.settings import Retry
+from pipeline_under_test.experiments.sandbox import verdict_of
+from pipeline_under_test.stream.outcome import ScenarioOutcome
+from pipeline_under_test.stream.settings import Retry
 from tests.support.window_documents import window_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -136,7 +137,7 @@ def test_a_policy_s_chart_has_a_line_for_each_policy_in_each_panel() -> None:
 
 def test_a_run_that_did_not_get_to_its_end_is_an_error_that_says_why() -> None:
     with pytest.raises(NotMeasured, match="retry-local: no broker"):
-        retry.verdict_of(ScenarioOutcome("retry-local", problems=("no broker",)))
+        verdict_of(ScenarioOutcome("retry-local", problems=("no broker",)))
 
 
 # -- delivery -----------------------------------------------------------------------------------------------------

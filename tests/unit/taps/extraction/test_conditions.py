@@ -20,7 +20,8 @@ from lagloss_server.model.expressions import (
     Test,
 )
 from taps.extraction.conditions import FALSE, TRUE, UNKNOWN, judge
-from tests.unit.taps.extraction.test_ids_and_times import UUID_, Uuid, parts_of
+from taps.extraction.values import Uuid
+from tests.unit.taps.extraction.test_ids_and_times import UUID_, parts_of
 
 A, B = RecordPart("value", ("a",)), RecordPart("value", ("b",))
 UNREAD, TOMBSTONE = object(), object()

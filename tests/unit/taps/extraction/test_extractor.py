@@ -304,6 +304,17 @@ def test_an_extraction_travels_to_other_processes() -> None:
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
+@pytest.mark.parametrize(
+    ("others", "value"),
+    [({}, document(id="a")), ({"format": "avro", "schema": AVRO}, b"\2a\2"),
+     ({"format": "protobuf", "schema": PROTO, "message": "Order"}, b"\x0a\1a")],
+)  # fmt: skip
+def test_an_extractor_travels_to_tasks_of_spark(others: dict[str, Any], value: bytes) -> None:
+    id_ = "$.order_id" if "message" in others else "$.id"
+    travelled = pickle.loads(pickle.dumps(Extractor(extraction(id_, "timestamp", **others))))
+    assert travelled.extract(records([value])).ids == [b"a"]
+
+
 odd_values = st.one_of(st.none(), st.binary(max_size=40), st.sampled_from([document(id="a"), wired(1, b"\2a\2"), b"{"]))
 
 

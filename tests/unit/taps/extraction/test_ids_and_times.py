@@ -14,29 +14,19 @@ from hypothesis import strategies as st
 
 from lagloss.wire.times import Unit, read_time
 from taps.extraction import kinds
-from taps.extraction.columns import PartColumn, PartTable
+from taps.extraction.columns import PartColumn
 from taps.extraction.ids import measure_ids, write_ids
 from taps.extraction.reasons import CODES, REASONS, Reason
 from taps.extraction.times import read_times
+from taps.extraction.values import ABSENT, Uuid
 from tests.support.odd_times import TIMES, UNITS
 
 UUID_ = uuid.UUID("8d88348a-7eed-8d14-f06d-3fef701966a0")
 
 
-class Uuid(bytes):
-    """16 bytes that a schema calls a UUID."""
-
-
 def parts_of(*columns: list[Any]) -> list[PartColumn]:
     """Parts of Python's values; ... is absent."""
-    table = PartTable.of(np.zeros(0, np.uint8), len(columns), len(columns[0]))
-    for part, column in enumerate(columns):
-        for row, value in enumerate(column):
-            if value is not ...:
-                table.put(part, row, bytes(value) if isinstance(value, Uuid) else value)
-            if isinstance(value, Uuid):
-                table.kinds[part, row] = kinds.UUID
-    return table.columns()
+    return [PartColumn.of_values([ABSENT if value is ... else value for value in column]) for column in columns]
 
 
 def ids_of(*columns: list[Any]) -> list[bytes | Reason]:

@@ -1,4 +1,4 @@
-"""JSON records: the compiled walk against Python's json, on records that are whole, odd and broken."""
+"""JSON records: what is read of them against Python's json, on records that are whole, odd and broken."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lagloss_server.model.expressions import Path
-from taps.extraction import kinds
-from taps.extraction.columns import ByteColumn, PartColumn, PartTable
-from taps.extraction.json_format import JsonFinder
-from taps.extraction.json_walk import find_in_json
-from taps.extraction.trie import FlatTrie, PathNode
+from taps.extraction import json_format, kinds
+from taps.extraction.columns import PartColumn
+from taps.extraction.formats import Reader
+from taps.extraction.json_format import JsonReader
 
 PATHS: list[Path] = [
     (), ("id",), ("a", "b"), ("a", "c", "id"), ("items", 0, "id"), ("items", 2), ("at",), ("odd name",), ("ä",), ("a",),
@@ -38,6 +37,15 @@ def part_at(column: PartColumn, row: int) -> Any:
             return kind, number
 
 
+def read_parts(read: Reader, records: list[bytes]) -> list[list[Any] | None]:
+    """Each record's parts as such pairs, None if it is not of the reader's format."""
+    rows = [read(record) for record in records]
+    good = [row for row in rows if row is not None]
+    columns = [PartColumn.of_values(part) for part in zip(*good, strict=True)]
+    pairs = iter([[part_at(column, row) for column in columns] for row in range(len(good))])
+    return [None if row is None else next(pairs) for row in rows]
+
+
 def look(document: Any, path: Path) -> Any:
     """The oracle: the same pair, by going through what Python's json makes."""
     for step in path:
@@ -58,6 +66,8 @@ def look(document: Any, path: Path) -> Any:
             return kinds.LARGE_INT, str(document).encode()
         case float():
             return kinds.FLOAT, document
+        case bytes():
+            return kinds.BYTES, document
         case str():
             try:
                 return kinds.TEXT, document.encode()
@@ -67,25 +77,18 @@ def look(document: Any, path: Path) -> Any:
             return kinds.OTHER, None
 
 
-def read_slowly(text: bytes) -> list[Any] | None:
+def read_slowly(text: bytes, paths: list[Path]) -> list[Any] | None:
     try:
         document = json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError):
         return None
-    return [look(document, path) for path in PATHS]
+    return [look(document, path) for path in paths]
 
 
 def check(texts: list[bytes]) -> None:
-    column = ByteColumn.of(texts)
-    table = PartTable.of(column.data, len(PATHS), len(texts))
-    rows = np.arange(len(texts))
-    broken = set(JsonFinder(PATHS).find(column, rows, table).tolist())
-    found = table.columns()
-    for row, text in enumerate(texts):
-        expected = read_slowly(text)
-        assert (row in broken) == (expected is None), text
-        if expected is not None:
-            assert repr([part_at(each, row) for each in found]) == repr(expected), text  # by which NaN is itself
+    for paths in (PATHS, [path for path in PATHS if path], PATHS[1:4]):  # the last skips what no path leads to
+        for text, parts in zip(texts, read_parts(JsonReader(paths).read, texts), strict=True):
+            assert repr(parts) == repr(read_slowly(text, paths)), text  # by which NaN is itself
 
 
 names = st.sampled_from(["id", "a", "b", "c", "items", "at", "odd name", "ä", "x", "", 'q"uote', "id\\", "\ud800"])
@@ -151,6 +154,9 @@ def broken_texts(draw: st.DrawFn) -> bytes:
         b"0." + b"1" * 400,
     ]
 )
+@example(
+    [b'"\\udc00"', b'"\\ud83c\\udf89"', b'"\\ud83c\\ud83c\\udf89"', b'{"\\udfff":1,"id":2}', b'"\\ud800a"', b'"\\uD8"']
+)
 @example([b"\xef\xbb\xbf{}", b'"\xc0\x80"', b'"\xed\xa0\x80"', b'"\xf4\x90\x80\x80"', b'"\xe2\x82"', b'{"\xff":1}'])
 @example(
     [b'{"id":"' + b"x" * 62 + b'"}', b'{"id":"' + b"x" * 63 + b'"}', b'{"id":"' + b"x" * 200, b"tru", b"true", b"nul"]
@@ -163,25 +169,32 @@ def test_parts_are_those_that_pythons_json_finds_and_what_is_no_json_is_not(batc
 @pytest.mark.parametrize("open_close", [("[", "]"), ('{"a":', "}")])
 def test_depth_is_bounded_and_no_crash(depth: int, open_close: tuple[str, str]) -> None:
     text = (open_close[0] * depth + "1" + open_close[1] * depth).encode()
-    column = ByteColumn.of([text, text[:-1], b"{}"])
-    table = PartTable.of(column.data, len(PATHS), 3)
-    broken = JsonFinder(PATHS).find(column, np.arange(3), table).tolist()
-    assert 1 in broken
-    assert 2 not in broken
-    assert (0 in broken) == (depth == 100_000)
+    whole, cut, plain = read_parts(JsonReader(PATHS).read, [text, text[:-1], b"{}"])
+    assert cut is None
+    assert plain is not None
+    assert (whole is None) == (depth == 100_000)
 
 
-def test_plain_records_are_all_found_by_the_compiled_walk() -> None:
+def test_plain_records_are_all_read_by_the_fast_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     record = {
         "id": "8d88348a", "at": "2026-11-25T09:00:00Z", "a": {"b": 17, "c": {"id": -4.25}, "name": "Zoë 🎉 \n \\ \""},
         "items": [{"id": True}, {}, None], "more": [[], {}, [1.5e300, -0], False],
         "ä": 1764064512.1234567, "odd name": "a\nb",
     }  # fmt: skip
-    texts = [json.dumps(record, ensure_ascii=False, indent=indent).encode() for indent in (None, 2)] * 100
-    column = ByteColumn.of(texts)
-    table = PartTable.of(column.data, len(PATHS), len(texts))
-    assert find_in_json(column, FlatTrie.of(PathNode.of(PATHS)), table).all()
+    texts = [
+        json.dumps(record, ensure_ascii=escaped, indent=indent).encode()
+        for escaped in (False, True)
+        for indent in (None, 2)
+    ]
     check(texts)
+    monkeypatch.delattr(json_format, "load_json")
+    assert None not in read_parts(JsonReader(PATHS).read, texts)
+
+
+def test_any_text_is_a_name() -> None:
+    for name in ("", "id", "ä", 'a"b', "a\\", "\n", "\0", "🎉", "x" * 1_000):
+        text = json.dumps({"other": {name: 1}, name: {name: 7}, "rest": [name]}, ensure_ascii=False).encode()
+        assert JsonReader([(name, name)]).read(text) == [7]
 
 
 def test_a_decimal_is_the_float_that_python_reads() -> None:
@@ -190,18 +203,12 @@ def test_a_decimal_is_the_float_that_python_reads() -> None:
         for whole in (0, 1, 1732178400, 99999999)
         for fraction in ("1", "123", "999999", "9999998", "005", "1" * 30)
     ]
-    column = ByteColumn.of([number.encode() for number in numbers])
-    table = PartTable.of(column.data, 1, len(numbers))
-    assert not JsonFinder([()]).find(column, np.arange(len(numbers)), table).size
-    (found,) = table.columns()
-    assert [part_at(found, row)[1] for row in range(len(numbers))] == [float(number) for number in numbers]
+    parts = read_parts(JsonReader([()]).read, [number.encode() for number in numbers])
+    assert parts == [[(kinds.FLOAT, float(number))] for number in numbers]
 
 
 def test_an_integer_of_any_length_is_one_and_no_other_field_suffers_by_it() -> None:
     texts = [b'{"id":"a","a":{"b":' + b"7" * digits + b"}}" for digits in (20, 400, 1_000, 5_000, 100_000)]
-    column = ByteColumn.of(texts)
-    table = PartTable.of(column.data, len(PATHS), len(texts))
-    assert not JsonFinder(PATHS).find(column, np.arange(len(texts)), table).size
-    ids, numbers = (table.columns()[PATHS.index(path)] for path in (("id",), ("a", "b")))
-    assert [part_at(ids, row) for row in range(len(texts))] == [(kinds.TEXT, b"a")] * len(texts)
-    assert [part_at(numbers, row)[0] for row in range(len(texts))] == [kinds.LARGE_INT] * 3 + [kinds.OTHER] * 2
+    parts = read_parts(JsonReader([("id",), ("a", "b")]).read, texts)
+    assert [row[0] for row in parts if row] == [(kinds.TEXT, b"a")] * len(texts)
+    assert [row[1][0] for row in parts if row] == [kinds.LARGE_INT] * 3 + [kinds.OTHER] * 2

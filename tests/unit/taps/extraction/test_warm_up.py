@@ -33,7 +33,7 @@ def compilations() -> dict[str, int]:
 def test_nothing_is_compiled_after_warming_up() -> None:
     warm_up()
     before = compilations()
-    assert sum(before.values()) >= 8
+    assert sum(before.values()) >= 4
     registry = FakeRegistry({1: RegisteredSchema("AVRO", AVRO)})
     values: list[Any] = [
         document(id="a", x='q"'), None, wired(1, sized(b"a") + zigzag(1)), b"text",

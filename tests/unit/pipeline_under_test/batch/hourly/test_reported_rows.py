@@ -12,7 +12,7 @@ from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.wire.format import Progress, decode_block, decode_report, hash_id
 from pipeline_under_test.batch.hourly import rows
-from pipeline_under_test.batch.hourly.progress import ImportedLane
+from pipeline_under_test.batch.hourly.aggregate import ImportedLane
 
 EVENT_MS = 1_795_579_200_000
 

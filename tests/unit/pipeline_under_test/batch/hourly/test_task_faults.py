@@ -9,8 +9,8 @@ import pytest
 from pipeline_under_test.batch.hourly.__main__ import run
 from pipeline_under_test.batch.hourly.faults import BadTaskFault, InjectedFailure, TaskFault, TaskFaults, faults_of
 from pipeline_under_test.batch.ledger import read_ledger
-from pipeline_under_test.batch.runs_verdict import TrueRuns
 from pipeline_under_test.batch.settings import BatchSettings
+from pipeline_under_test.batch.verdict import TrueRuns
 
 HOUR = 1_795_579_200
 

@@ -1,0 +1,53 @@
+"""Options that several commands take, and how their text is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lagloss_server.errors import BadTime
+from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.times import parse_time_s
+from pipeline_under_test.harness.faults import BadFault, Fault
+from pipeline_under_test.stream.faults import parse
+from pipeline_under_test.stream.processes.process_faults import NoFaketime, library
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.topology import SHADOW
+
+
+def fault_of(text: str) -> Fault:
+    try:
+        asked = parse(text)
+        if asked.kind == "skew":
+            library()
+    except (BadFault, NoFaketime) as problem:
+        raise typer.BadParameter(str(problem)) from problem
+    return asked
+
+
+def require_target(fault: Fault, settings: ReferenceSettings) -> None:
+    """Refuse a fault that can hit nothing of this pipeline."""
+    if fault.node == SHADOW and not settings.shadow:
+        raise typer.BadParameter(f"expected a pipeline that runs with --shadow, found one without, for {fault.text!r}")
+
+
+def time_s(text: str) -> float:
+    try:
+        return parse_time_s(text)
+    except BadTime as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+def _default_data_dir() -> Path:
+    return LaglossSettings().data_dir / "pipeline"
+
+
+DataDir = Annotated[
+    Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=_default_data_dir, help="its settings, ledger, logs")
+]
+FaultOption = Annotated[list[Fault], typer.Option(parser=fault_of, metavar="FAULT", help="from the start; see `fault`")]
+Port = Annotated[int, typer.Option(help="to listen on; by default any")]
+Fd = Annotated[int | None, typer.Option(help="a listening socket that is inherited, instead of a port")]
+Rate = Annotated[float, typer.Option(min=0, help="events a second")]

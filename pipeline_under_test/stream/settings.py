@@ -1,0 +1,106 @@
+"""Settings of every process of the reference pipeline: a file in its data directory, written once at start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline_under_test.harness.faults import Injections
+from pipeline_under_test.harness.ledger import Ledger
+from pipeline_under_test.stream.faults import parse
+from pipeline_under_test.stream.plan import Faults
+from pipeline_under_test.stream.topology import PIPELINE, TIERS_S
+
+FILE: Final = "pipeline.json"
+
+Retry = Literal["global", "local", "everything"]
+"""Policy of a connector for events that its vendor refuses: see `pipeline_under_test.stream.nodes.connector`."""
+
+
+class NotThere(RuntimeError):
+    """The directory has no pipeline; the message says what to do."""
+
+
+class ReferenceSettings(BaseModel):
+    """Where Kafka is, what the pipeline is called (topics and groups begin with it), and how its nodes go about it."""
+
+    model_config = ConfigDict(frozen=True)
+
+    data_dir: Path
+    bootstrap: str = ""
+    pipeline: str = PIPELINE
+    seed: int = 0
+    """Seed of faults and traffic."""
+    receiver_url: str = ""
+    collector_url: str = ""
+    """URL of col-service."""
+    exactly_once: bool = False
+    """event-norm works in transactions."""
+    at_most_once: bool = False
+    """event-norm commits what it reads before it does it: the bad example."""
+    shadow: bool = False
+    """A second event-norm runs beside production, on trial: it reads real traffic, and its output is not delivered."""
+    taps: bool = False
+    """The nodes send no beacons: lagloss reads their topics and commits. What they filter goes to a topic, too."""
+    batch: int = Field(100, ge=1)
+    """Events in one request of a connector, at most."""
+    parallel: int = Field(4, ge=1)
+    """Requests of a connector under way at a time."""
+    retry: Retry = "global"
+    tiers_s: tuple[float, ...] = TIERS_S
+    """How long the global retrier keeps an event before its first, second, ... return, in seconds."""
+    schema_path: Path | None = None
+    """The schema that col-service writes events with, if not the packaged one."""
+
+    @property
+    def ledger_dir(self) -> Path:
+        return self.data_dir / "ledger"
+
+    @property
+    def log_dir(self) -> Path:
+        return self.data_dir / "logs"
+
+    @property
+    def beats_dir(self) -> Path:
+        """Where each process of a node shows that it lives."""
+        return self.data_dir / "beats"
+
+    def shadow_settings(self) -> ReferenceSettings:
+        """Return the settings of the shadow, which is in all but its input a pipeline of its own, PIPELINE-shadow.
+
+        Consumer group, producer, topics, dead-letter queue, ledger, and definition for lagloss (shadow.yaml) are its
+        own. So production is not touched by it, whatever it does; it waits for it neither at the start nor at the end.
+        """
+        own = {"pipeline": f"{self.pipeline}-shadow", "data_dir": self.data_dir / "shadow"}
+        return self.model_copy(update=own)
+
+    def injections(self) -> Injections:
+        return Injections(self.data_dir / "faults.jsonl", parse)
+
+    def faults_of(self, node: str) -> Faults:
+        return Faults(node, self.injections().known, self.seed)
+
+    def ledger_of(self, process: str) -> Ledger:
+        return Ledger(self.ledger_dir, process)
+
+    def save(self) -> None:
+        """Write the file that `load` reads."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        fresh = self.data_dir / f"{FILE}.new"
+        fresh.write_text(self.model_dump_json(indent=1))
+        fresh.replace(self.data_dir / FILE)
+
+    @classmethod
+    def load(cls, data_dir: Path) -> ReferenceSettings:
+        """Return the settings of the pipeline that runs, or ran, in this directory.
+
+        Raises:
+            NotThere: if there is none.
+        """
+        try:
+            text = (data_dir / FILE).read_text()
+        except FileNotFoundError:
+            raise NotThere(f"expected a pipeline in {data_dir}, found none; start one with `pipeline run`") from None
+        return cls.model_validate_json(text).model_copy(update={"data_dir": data_dir})

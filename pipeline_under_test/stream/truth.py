@@ -1,0 +1,132 @@
+"""What lagloss ought to measure of the stream, by its ledger: with beacons, and as far as topics and commits show it.
+
+Where nodes send no beacons, taps show less:
+
+- What never came into the first topic is no message: lost or handed back at col-service.
+- A node that says it sent an event, and did not, has lost it: there is nothing on the link.
+- Of an event with several routes, a lost one does not show: no topic says how many there should be.
+- A connector has delivered what it has committed, whatever became of it there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from pipeline_under_test.harness.ledger import Fate, LedgerEntry, place_of_link, place_of_node, place_of_vendor
+from pipeline_under_test.harness.truth import ENDS, TrueWindow, Truth
+from pipeline_under_test.stream.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, GLOBAL_RETRIER, NEXT, VENDORS
+
+CHECKPOINTS: Final = {place_of_vendor(vendor): f"{node}.out" for vendor, node in VENDORS.items()}
+
+
+class StreamWindow(TrueWindow):
+    """One minute of the stream."""
+
+    def add(self, entry: LedgerEntry) -> None:
+        super().add(entry)
+        if entry.fate == "delivered" and entry.place in CHECKPOINTS:
+            self.written[CHECKPOINTS[entry.place]][entry.id] += 1
+
+    def _under_way(self) -> set[str]:
+        """Return those that were sent on to a vendor's connector and have come neither to the vendor nor to an end
+        there.
+
+        What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not say
+        them apart.
+        """
+        found: set[str] = set()
+        for vendor, node in VENDORS.items():
+            here = place_of_node(node)
+            ends: tuple[tuple[Fate, str], ...] = (
+                ("delivered", place_of_vendor(vendor)),
+                ("dead", here),
+                ("filtered", here),
+                ("dead", place_of_node(GLOBAL_RETRIER)),
+            )
+            sent = self.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
+            found |= sent.difference(*(self.at.get(end, set()) for end in ends))
+        return found
+
+
+class StreamTruth(Truth[StreamWindow]):
+    """The stream's ledger summed up."""
+
+    def __init__(self) -> None:
+        super().__init__(StreamWindow)
+
+
+_AT_SOURCE: Final = frozenset({place_of_node(COL_SERVICE), place_of_link(COL_SERVICE, EVENT_NORM)})
+_SENDERS: Final = {place_of_link(node, to): place_of_node(node) for node, nexts in NEXT.items() for to in nexts}
+
+
+def tapped_place(place: str) -> str:
+    """Return the place at which taps show a loss at this one."""
+    return _SENDERS.get(place, place)
+
+
+def truth_as_tapped(truth: StreamTruth) -> StreamTruth:
+    """Return the whole ledger as taps show it."""
+    found = StreamTruth()
+    found.entries = truth.entries
+    found.windows.update((start, as_tapped(window)) for start, window in truth.windows.items())
+    return found
+
+
+def as_tapped(truth: StreamWindow) -> StreamWindow:
+    """Return one window of the ledger as taps show it."""
+    found = StreamWindow()
+    for vendor, node in VENDORS.items():
+        to, here, none = place_of_vendor(vendor), place_of_node(node), Counter[str]()
+        committed: list[tuple[Fate, str]] = [("delivered", to), *((fate, here) for fate in (*ENDS, "retried"))]
+        found.written[CHECKPOINTS[to]] = sum((truth.times.get(key, none) for key in committed), none)
+    unseen = _unseen(truth)
+    hidden = _hidden_by_other_routes(truth)
+    ended = _ended_at_connectors(truth)
+    for (fate, place), ids in truth.at.items():
+        if place in _AT_SOURCE or fate in ("corrupted", "delayed", "duplicated", "retried"):
+            continue
+        if fate == "lost":
+            _add(found, fate, tapped_place(place), ids - hidden.get(place, set()) - ended.get(place, set()))
+        elif fate == "routed":
+            _add(found, fate, place, ids - hidden.get(place, set()))
+        else:
+            _add(found, fate, place, ids)
+    for vendor, node in VENDORS.items():
+        _add(found, "delivered", place_of_vendor(vendor), ended[place_of_node(node)])
+    for fate, ids in truth.ids.items():
+        if not any(fate == named for named, _ in truth.at):
+            found.ids[fate] |= ids - unseen
+    found.ids["duplicated"] |= truth.ids["duplicated"]
+    return found
+
+
+def _add(found: StreamWindow, fate: Fate, place: str, ids: set[str]) -> None:
+    if ids:
+        found.at[fate, place] |= ids
+        found.ids[fate] |= ids
+
+
+def _unseen(truth: StreamWindow) -> set[str]:
+    """Return what never came into the first topic."""
+    here = set().union(*(ids for (_, place), ids in truth.at.items() if place in _AT_SOURCE))
+    beyond = set().union(*(ids for (_, place), ids in truth.at.items() if place not in _AT_SOURCE))
+    gone: tuple[Fate, ...] = ("lost", "filtered")
+    return (here & set().union(*(truth.ids[fate] for fate in gone))) - beyond
+
+
+def _hidden_by_other_routes(truth: StreamWindow) -> dict[str, set[str]]:
+    """Return by link what is lost there and went another way as well."""
+    links = [place_of_link(EVENT_ROUTER, to) for to in NEXT[EVENT_ROUTER]]
+    lost = {link: truth.at.get(("lost", link), set()) for link in links}
+    sent = {link: truth.at.get(("routed", link), set()) - lost[link] for link in links}
+    return {link: lost[link] & set().union(*(sent[other] for other in links if other != link)) for link in links}
+
+
+def _ended_at_connectors(truth: StreamWindow) -> dict[str, set[str]]:
+    """Return by connector what it committed without delivering it: lost, filtered or set aside there, or handed to the
+    global retrier."""
+    places = map(place_of_node, VENDORS.values())
+    return {
+        place: set().union(*(truth.at.get((fate, place), set()) for fate in (*ENDS, "retried"))) for place in places
+    }

@@ -1,0 +1,41 @@
+"""The verdict on the stream: its ledger beside lagloss's windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lagloss_server.errors import NotEnoughData
+from lagloss_server.settings import Settings as LaglossSettings
+from pipeline_under_test.harness.ledger import LedgerReader
+from pipeline_under_test.harness.verdict import Verdict, verdicts_on
+from pipeline_under_test.stream.settings import ReferenceSettings
+from pipeline_under_test.stream.truth import StreamTruth, truth_as_tapped
+
+
+def followed_truth(pipeline: str, ledger_dir: Path, *, taps: bool = False) -> Callable[[], dict[str, StreamTruth]]:
+    """Return a function that returns what a ledger adds up to by now, by the pipeline's name."""
+    truth, ledger = StreamTruth(), LedgerReader(ledger_dir)
+
+    def read() -> dict[str, StreamTruth]:
+        truth.add(ledger.new_entries())
+        return {pipeline: truth_as_tapped(truth) if taps else truth}
+
+    return read
+
+
+def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict:
+    """Compare the ledger of the pipeline in this directory with the lagloss that these settings name.
+
+    Raises:
+        NotEnoughData: neither of them has said anything yet that could be compared.
+        LaglossError, KafkaException: a server cannot be reached, or lagloss has no such pipeline.
+    """
+    truths = followed_truth(settings.pipeline, settings.ledger_dir, taps=settings.taps)()
+    windows = truths[settings.pipeline].windows
+    if not windows:
+        raise NotEnoughData(detail=f"The ledger in {settings.ledger_dir} is empty. Start a load with `pipeline run`.")
+    (verdict,) = verdicts_on(truths, lagloss)
+    if len(verdict.waiting) == len(windows):
+        raise NotEnoughData(detail=f"No window of {settings.pipeline} is closed yet. Wait until its grace is over.")
+    return verdict

@@ -1,1 +1,0 @@
-"""Ground truth, and how lagloss's results compare."""
