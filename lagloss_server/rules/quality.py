@@ -98,7 +98,7 @@ class StageSums:
         if stage.kind == "destination":
             there = total.destinations.get(stage.name)
             lost = (there.lost_min, there.lost_max) if there else (0, 0)
-            messages = max(there.due, lost[1]) if there else 0
+            messages = max(there.messages, lost[1]) if there else 0
         else:
             at = total.lost_at.get(stage.label)
             lost = (at.min, at.max) if at else (0, 0)
@@ -112,8 +112,8 @@ class StageSums:
             messages,
             *lost,
             *worst,
-            corrupted=sum(corrupted for corrupted, _ in checks),
-            checked=max((checked for _, checked in checks), default=0),
+            corrupted=sum(check.corrupted for check in checks),
+            checked=max((check.checked for check in checks), default=0),
             staleness_ms=max(stale, default=None),
         )
 
@@ -143,7 +143,7 @@ def worst_of(found: Iterable[Stage], window: Rollup, start_s: int) -> dict[str, 
         for quality in QUALITIES:
             value = sums.value(quality) if quality != "corruption" or stage.links else None
             if value:
-                worst[f"{quality} {stage.label}"] = (value, start_s)
+                worst[f"{quality} {stage.label}"] = (float(value), start_s)
     return worst
 
 

@@ -7,6 +7,8 @@ from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
+from msgspec import structs
+
 from dashboard.reports.changes import what_changed
 from dashboard.reports.model import BurnPoint, DestinationFigures, Figures, Incidents, LagByHop, Report, WorstHour
 from dashboard.reports.ranges import day_edges, named_range, previous
@@ -30,8 +32,7 @@ def rollup(messages: int = 1_000, lost: tuple[int, int] = (5, 7), windows: int =
         verdicts={"ok": windows},
         messages=messages,
         delivered=messages - lost[1],
-        lost_min=lost[0],
-        lost_max=lost[1],
+        lost=Interval(*lost),
         on_time=messages - 40,
         on_time_of=messages,
         e2e_lags=Sketch.from_bins({10_250: messages}),
@@ -49,7 +50,7 @@ def lag_by_hop(*p95_ms: float) -> LagByHop:
 
 def destination(made: Report, name: str, now: PartSums, before: PartSums) -> DestinationFigures:
     whole, previous_ = (
-        figures(of.from_s, of.to_s, replace(of.total, destinations={name: sums}).at(name))
+        figures(of.from_s, of.to_s, structs.replace(of.total, destinations={name: sums}).at(name))
         for of, sums in ((made.whole, now), (made.previous, before))
     )
     return DestinationFigures(name, made.targets, whole, previous_)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -12,6 +11,7 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
 from lagloss_server.model.window import Interval, LossRatio
@@ -48,13 +48,15 @@ def status(total: Rollup, of: Target, missing: int = 0) -> str:
 
 def loss(low: int, high: int, messages: int = 1_000, unknown: int = 0, pending: int = 0) -> Rollup:
     verdicts = {"ok": 60 - unknown, "unknown": unknown}
-    return Rollup(windows=60, verdicts=verdicts, messages=messages, lost_min=low, lost_max=high, pending=pending)
+    return Rollup(windows=60, verdicts=verdicts, messages=messages, lost=Interval(low, high), pending=pending)
 
 
 def timed(*, late: int = 0, lost: tuple[int, int] = (0, 0), pending: int = 0) -> Rollup:
     """1,000 messages that had to be on time."""
     delivered = 1_000 - lost[1] - pending
-    return replace(loss(*lost, pending=pending), delivered=delivered, on_time=delivered - late, on_time_of=1_000)
+    return structs.replace(
+        loss(*lost, pending=pending), delivered=delivered, on_time=delivered - late, on_time_of=1_000
+    )
 
 
 def test_what_is_lost_for_certain_misses_a_target_and_what_may_be_lost_leaves_it_unproven() -> None:
@@ -149,8 +151,7 @@ def test_whatever_became_of_what_is_not_certain_the_status_was_right(
         filtered=counted["filtered"],
         dead=counted["dead"],
         pending=counted["pending"],
-        lost_min=counted["lost"],
-        lost_max=counted["lost"] + counted["perhaps"],
+        lost=Interval(counted["lost"], counted["lost"] + counted["perhaps"]),
         on_time=counted["on time"],
         on_time_of=len(fates) - counted["filtered"] - counted["dead"],
     )
