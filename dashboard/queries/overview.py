@@ -17,6 +17,7 @@ from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Final, TypeAlias
 
+from msgspec import structs
 from sqlalchemy import BigInteger, Row, Select, Text, select, true
 
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
@@ -27,7 +28,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.window import NO_LAGS, Lags, rfc3339
+from lagloss_server.model.window import NO_LAGS, Interval, Lags, rfc3339
 from lagloss_server.queries.budgets import Spending, read_spending
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S, period_of
@@ -199,7 +200,7 @@ def detailed(store: Store, shown: Sequence[PipelineStatus], now_s: float) -> lis
     return [
         replace(
             one,
-            newest=None if one.newest is None else replace(one.newest, since_s=since_s.get(one.pipeline)),
+            newest=None if one.newest is None else structs.replace(one.newest, since_s=since_s.get(one.pipeline)),
             hours=_hours(hours.get(one.pipeline, ()), now_s),
         )
         for one in shown
@@ -260,8 +261,7 @@ def _minute(row: _Found, lags: Lags, definition: Definition) -> Minute:
         verdict=row.verdict,
         since_s=None,
         messages=row.messages,
-        lost_min=row.lost_min,
-        lost_max=row.lost_max,
+        lost=Interval(row.lost_min, row.lost_max),
         lag_ms=getattr(lags, fmt.percentile(definition.spec.sla.lag.percentile), None),
         on_time_share=on_time_share,
         is_late=is_late(lags, on_time_share, definition),
