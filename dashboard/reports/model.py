@@ -186,14 +186,14 @@ class Report:
         return bool(self.whole.known.closed)
 
     @property
-    def burn_down_span_s(self) -> tuple[int, int]:
-        """Return over what time (epoch s) budgets are drawn: the range, without more than half of it at its beginning
+    def burn_down_range(self) -> TimeRange:
+        """Return over what time budgets are drawn: the range, without more than half of it at its beginning
         of which nothing is known, and without what is still to come."""
         ends = [point.at_s for point in self.burn_down]
         known = [at for at, point in enumerate(self.burn_down) if at and any(left is not None for left in point.left)]
         from_s, to_s = self.span.from_s, max(ends, default=self.span.to_s)
         since_s = ends[known[0]] if known and known[0] > 1 else from_s
-        return (since_s if since_s - from_s > (to_s - from_s) / 2 else from_s), to_s
+        return TimeRange(since_s if since_s - from_s > (to_s - from_s) / 2 else from_s, to_s)
 
     @property
     def burn_down_floor(self) -> float:

@@ -25,7 +25,8 @@ from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.place import Place
 from lagloss_server.model.rule_places import of_pipeline, spread
-from lagloss_server.model.window import Interval, LossRatio, rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Interval, LossRatio
 from lagloss_server.rules.rollup import Rollup
 
 Objective = Literal["loss", "on-time"]
@@ -110,16 +111,14 @@ def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Objectives of a pipeline, or of one destination of it, in windows with from <= start < to (epoch s), by that
-    version of its definition.
+class Target(TimeRange):
+    """Objectives of a pipeline, or of one destination of it, in the windows of a time range, by that version of its
+    definition.
 
     `loss_max`: share of messages that may be lost; `on_time_min`: share that has to be delivered within `lag_ms`.
     """
 
     version: int
-    from_s: int
-    to_s: int
     loss_max: float
     on_time_min: float
     lag_ms: int
@@ -131,7 +130,7 @@ class Target:
         loss, lag = (sla.loss, sla.lag) if destination is None else (sla.loss_at(destination), sla.lag_at(destination))
         # exact, so that 29 of 100 are within 0.29 and 1 - 0.95 is 5 %
         budgets = tuple(Fraction(share).limit_denominator(10**9) for share in (loss.max, 1 - on_time_min))
-        return cls(version, from_s, to_s, loss.max, on_time_min, lag.target, budgets)
+        return cls(from_s, to_s, version, loss.max, on_time_min, lag.target, budgets)
 
     def budget(self, objective: Objective) -> Fraction:
         return self.budgets[OBJECTIVES.index(objective)]
@@ -139,8 +138,7 @@ class Target:
     def document(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "from": rfc3339(self.from_s),
-            "to": rfc3339(self.to_s),
+            **self.bounds(),
             "loss_max": self.loss_max,
             "on_time_min": self.on_time_min,
             "lag_ms": self.lag_ms,

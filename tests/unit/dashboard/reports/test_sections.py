@@ -13,6 +13,7 @@ from msgspec import structs
 from dashboard.reports import charts, render
 from dashboard.reports.model import Report
 from lagloss.wire.sketch import Sketch
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
 from lagloss_server.rules.quality import quality_rows
 from lagloss_server.rules.rollup import CheckpointSums, Checksums, PartSums
@@ -126,15 +127,15 @@ def test_qualities_are_rows_of_the_csv_and_part_of_the_json_where_they_are_known
 
 def test_budgets_are_drawn_over_what_is_known_of_a_range() -> None:
     made = report()
-    whole = made.burn_down_span_s
-    assert whole == (made.span.from_s, made.burn_down[-1].at_s)
+    whole = made.burn_down_range
+    assert whole == TimeRange(made.span.from_s, made.burn_down[-1].at_s)
     nothing = (None,) * len(made.burn_down[0].left)
     last = len(made.burn_down) - 1
     over_the_last = tuple(
         point if at in (0, last - 1, last) else replace(point, left=nothing) for at, point in enumerate(made.burn_down)
     )
     late = replace(made, burn_down=over_the_last)
-    assert late.burn_down_span_s == (made.burn_down[-2].at_s, made.burn_down[-1].at_s)
+    assert late.burn_down_range == TimeRange(made.burn_down[-2].at_s, made.burn_down[-1].at_s)
     assert "Error budget left over time" in charts.burn_down(late)
 
 
