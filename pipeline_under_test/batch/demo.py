@@ -89,7 +89,7 @@ def _pictures(running: BatchRun, width: int) -> Iterator[str]:
     now_ms = time.time() * 1000
     for job in running.job_runs():
         yield from job_lines(job.stats)
-        for each in sorted(job.runs, key=lambda each: each.run.from_s):
+        for each in sorted(job.runs, key=lambda each: each.run.hour.from_s):
             yield ""
             yield from gantt_lines(each, now_ms, width)
 
