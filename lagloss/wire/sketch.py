@@ -76,6 +76,13 @@ class Sketch:
         self.keys: Final = np.empty(0, np.int32) if keys is None else keys
         self.counts: Final = np.empty(0, np.int64) if counts is None else counts
 
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sketch)
+            and np.array_equal(self.keys, other.keys)
+            and np.array_equal(self.counts, other.counts)
+        )
+
     def __repr__(self) -> str:
         return f"Sketch.from_bins({self.bins()})"
 
