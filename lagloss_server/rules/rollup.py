@@ -45,8 +45,8 @@ def period_of(period: Period, start_s: int) -> int:
     return start_s // PERIOD_S[period] * PERIOD_S[period]
 
 
-class Checksums(Struct, frozen=True, array_like=True, gc=False):
-    """Messages of a link that were `corrupted`, of those `checked`: with checksums on both sides."""
+class LinkSums(Struct, frozen=True, array_like=True, gc=False):
+    """One link over many windows: messages that were `corrupted`, of those `checked`, with checksums on both sides."""
 
     corrupted: int = 0
     checked: int = 0
@@ -149,7 +149,7 @@ class Rollup(RollupCounts, frozen=True, omit_defaults=True):
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
     reasons: ReasonCounts = field(default_factory=dict)
     durations: Mapping[str, Sketch] = field(default_factory=dict)
-    checksums: Mapping[str, Checksums] = field(default_factory=dict)
+    checksums: Mapping[str, LinkSums] = field(default_factory=dict)
     staleness_ms: Mapping[str, float] = field(default_factory=dict)
     worst: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
@@ -182,9 +182,7 @@ class Rollup(RollupCounts, frozen=True, omit_defaults=True):
             lost_at=dict(window.losses),
             reasons=window.reasons_by_node or {},
             durations=facts.durations,
-            checksums={
-                link.name: Checksums(link.corrupted or 0, link.checked) for link in window.links if link.checked
-            },
+            checksums={link.name: LinkSums(link.corrupted or 0, link.checked) for link in window.links if link.checked},
             staleness_ms=window.staleness_ms,
         )
         return structs.replace(total, worst=worst_of(stages_of_window(window), total, window.start_s))

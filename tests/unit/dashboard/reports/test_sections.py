@@ -16,7 +16,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
 from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import CheckpointSums, Checksums, PartSums
+from lagloss_server.rules.rollup import CheckpointSums, LinkSums, PartSums
 from lagloss_server.rules.runs import stats_of
 from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
 from tests.support.runs import JOB, NOON_S, failed_run
@@ -93,7 +93,7 @@ def with_quality() -> Report:
     total = structs.replace(
         made.whole.total,
         checkpoints={"snk.out": CheckpointSums(beacons=51, distinct=50, duplicates=1, counted=51)},
-        checksums={"src->mid": Checksums(2, 40)},
+        checksums={"src->mid": LinkSums(2, 40)},
         staleness_ms={"snk.out": 400_000.0},
         worst={
             "staleness destination snk": (400_000.0, made.span.from_s),
