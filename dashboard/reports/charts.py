@@ -10,7 +10,7 @@ from dashboard.design import LIGHT
 from dashboard.reports import wording
 from dashboard.reports.model import BurnPoint, Figures, Report
 from lagloss_server import format as fmt
-from lagloss_server.rules.error_budget import Share, Status
+from lagloss_server.rules.error_budget import BudgetShare, Status
 
 WIDTH: Final = 960
 _HUES: Final = (LIGHT.target, LIGHT.open)
@@ -130,9 +130,9 @@ def _square(status: Status, left: float, top: float, title: str) -> str:
     )
 
 
-def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Share]]]:
+def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, BudgetShare]]]:
     """Return the points of an objective without the gaps: no line is drawn across what is not known."""
-    runs: list[list[tuple[int, Share]]] = [[]]
+    runs: list[list[tuple[int, BudgetShare]]] = [[]]
     for point in points:
         left = point.left[which]
         if left is not None:

@@ -16,7 +16,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval, rfc3339
-from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall, worst_status
+from lagloss_server.rules.error_budget import Attainment, BudgetShare, Status, Target, overall, worst_status
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
@@ -80,7 +80,7 @@ class BurnPoint:
     that ends there, or there is no budget."""
 
     at_s: int
-    left: tuple[Share | None, ...]
+    left: tuple[BudgetShare | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class WorstHour:
     """An hour with what its messages took of the budgets of the whole range; `spent` is None where there is none."""
 
     figures: Figures
-    spent: tuple[Share | None, ...]
+    spent: tuple[BudgetShare | None, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
-from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
+from lagloss_server.rules.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
     "met": VerdictLook("MET", "✔", "teal", "ok", "circle", "within the target, whatever is not known"),
@@ -89,7 +89,7 @@ def kept(one: Attainment) -> str:
     return fmt.NOTHING if low is None or high is None else fmt.interval(fmt.percent, low, high)
 
 
-def of_budget(part: Share | None) -> str:
+def of_budget(part: BudgetShare | None) -> str:
     """Format the spent part of a budget."""
     return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part.min, part.max)
 

@@ -36,7 +36,7 @@ Status = Literal["met", "missed", "unproven", "none"]
 Counts = TypeVar("Counts", int, npt.NDArray[np.int64])
 
 
-class Share(Struct, frozen=True, gc=False):
+class BudgetShare(Struct, frozen=True, gc=False):
     """Bounds of a share of an error budget; below 0 or above 1 where it is overspent."""
 
     min: float
@@ -190,17 +190,17 @@ class Budget:
     used: Interval
 
     @property
-    def spent(self) -> Share | None:
+    def spent(self) -> BudgetShare | None:
         """The share that is used up; None if none may be bad."""
         if not self.allowed:
             return None
-        return Share(self.used.min / self.allowed, self.used.max / self.allowed)
+        return BudgetShare(self.used.min / self.allowed, self.used.max / self.allowed)
 
     @property
-    def left(self) -> Share | None:
+    def left(self) -> BudgetShare | None:
         """The share that is not; None if none may be bad."""
         spent = self.spent
-        return None if spent is None else Share(1 - spent.max, 1 - spent.min)
+        return None if spent is None else BudgetShare(1 - spent.max, 1 - spent.min)
 
     @property
     def is_used_up(self) -> bool:

@@ -16,7 +16,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Course, Times
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.error_budget import OBJECTIVES, Share, Target, judge
+from lagloss_server.rules.error_budget import OBJECTIVES, BudgetShare, Target, judge
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import PartSums, Rollup
 from lagloss_server.store.periods import Coverage
@@ -81,7 +81,7 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
     )
     whole = figures(span.from_s, span.to_s, Rollup.merged(day.total for day in days))
     points = [
-        BurnPoint(day.to_s, (Share(1 - at / 5, 1 - at / 9), Share(1 - at / 8, 1 - at / 8)))
+        BurnPoint(day.to_s, (BudgetShare(1 - at / 5, 1 - at / 9), BudgetShare(1 - at / 8, 1 - at / 8)))
         if day.known.closed
         else BurnPoint(day.to_s, (None, None))
         for at, day in enumerate(days)
@@ -99,7 +99,9 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
         previous_span=before,
         days=days,
         burn_down=tuple(points),
-        worst_hours=(WorstHour(figures(edges[0], edges[0] + 3_600, rollup()), (Share(0.1, 0.14), Share(0.2, 0.2))),),
+        worst_hours=(
+            WorstHour(figures(edges[0], edges[0] + 3_600, rollup()), (BudgetShare(0.1, 0.14), BudgetShare(0.2, 0.2))),
+        ),
         incidents=Incidents(incidents, Times.of([course] if incidents else [])),
         destinations=(),
         lag=lag_by_hop(20.0, 60.0, 20.0),

@@ -18,7 +18,7 @@ from lagloss_server.model.window import Interval, LossRatio
 from lagloss_server.rules.error_budget import (
     FOREVER_S,
     Budget,
-    Share,
+    BudgetShare,
     Target,
     budget_of,
     judge,
@@ -93,7 +93,7 @@ def test_what_is_spent_of_a_budget_says_the_same_as_the_status(
     assert one.budget is not None
     spent, left = one.budget.spent, one.budget.left
     assert spent is not None
-    assert left == Share(1 - spent.max, 1 - spent.min)
+    assert left == BudgetShare(1 - spent.max, 1 - spent.min)
     assert one.status == ("missed" if spent.min > 1 else "met" if spent.max <= 1 else "unproven")
     assert one.budget.used.max - one.bad.max == -(-1_000 * (unknown + missing) // 60)
 
@@ -116,7 +116,7 @@ def test_what_is_late_spends_the_budget_of_the_lag() -> None:
     total = timed(late=40)
     one = judge("on-time", [(total, target())], 0)
     assert one.budget is not None
-    assert (one.status, one.bad.min, one.allowed, one.budget.spent) == ("met", 40, 50, Share(0.8, 0.8))
+    assert (one.status, one.bad.min, one.allowed, one.budget.spent) == ("met", 40, 50, BudgetShare(0.8, 0.8))
     assert one.good == LossRatio(0.96, 0.96)
     assert one.target == 0.95
 
