@@ -186,7 +186,9 @@ RESULTS: Final = (
         ("percentile",),
         _lag_target,
     ),
-    ResultMetric("lagloss_destination_due_messages", "Messages due there", _DESTINATION, _destinations(_field("due"))),
+    ResultMetric(
+        "lagloss_destination_due_messages", "Messages due there", _DESTINATION, _destinations(_field("messages"))
+    ),
     ResultMetric(
         "lagloss_destination_delivered_messages",
         "Messages delivered there",

@@ -127,7 +127,7 @@ def _at_destination(what: What, name: str, window: Window) -> float | None:
         return _number(there.lost, what.removeprefix("lost_"))
     if what in ("on_time", "on_time_of"):
         return there.on_time_of if what == "on_time_of" else on_time_counts(there)[0]
-    return _number(there, "due" if what == "messages" else what)
+    return _number(there, what)
 
 
 def _at_side(what: What, name: str, window: Window) -> float | None:

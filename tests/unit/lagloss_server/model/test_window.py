@@ -73,6 +73,6 @@ def test_losses_are_named_by_their_places_and_shares_are_of_the_messages() -> No
     due = DestinationCounts("conn-ga", 40, 30, 2, 0, 0, Interval(4, 8), 0.5, NO_LAGS)
     assert (due.loss_ratio, due.lost_min, due.lost_max) == (LossRatio(0.1, 0.2), 4, 8)
     assert on_time_counts(due) == (19, 38)
-    assert structs.replace(due, due=0).loss_ratio == LossRatio(None, None)
+    assert structs.replace(due, messages=0).loss_ratio == LossRatio(None, None)
     unknown = structs.replace(due, lost=None, on_time_share=None)
     assert (unknown.loss_ratio, unknown.lost_max, on_time_counts(unknown)) == (None, 0, (0, 0))
