@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Literal, NamedTuple, TypeVar, get_args
 
@@ -18,7 +19,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.outage import is_outage
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.unreadable import UnreadableRow
+from lagloss_server.store.unreadable import RESULTS, UnreadableRow
 
 log = structlog.get_logger()
 
@@ -92,8 +93,9 @@ class SetAside:
         return item in self.retry_at
 
     def names(self) -> list[str]:
-        """Return the items, and of definitions the reasons."""
-        return sorted(f"{item} ({why})" if (why := self._whys.get(item)) else str(item) for item in list(self.retry_at))
+        """Return the items, and of definitions the reasons; and the stored results that cannot be read."""
+        items = (f"{item} ({why})" if (why := self._whys.get(item)) else str(item) for item in list(self.retry_at))
+        return sorted([*items, *map(str, RESULTS)])
 
     def due(self, kind: Kind, now_ms: int) -> list[Item]:
         """Return the items to be tried again now."""
@@ -150,7 +152,8 @@ class SetAside:
                 log.info("no longer set aside", kind=item.kind, pipeline=item.pipeline, item=item.name)
 
     def counts(self) -> dict[str, int]:
-        return {kind: len(self._listed(kind)) for kind in get_args(Kind)}
+        unreadable = Counter(row.kind for row in RESULTS)
+        return {kind: len(self._listed(kind)) + unreadable[kind] for kind in get_args(Kind)}
 
     def _listed(self, kind: Kind) -> list[tuple[Item, int]]:
         """Return the items of a kind, with when each is tried again. Two threads set aside."""

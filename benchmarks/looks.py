@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import psycopg
 
 from alerting.incidents.evaluator import Evaluator
@@ -21,7 +22,7 @@ from benchmarks.figures import Figure
 from benchmarks.generated import LOSSY, add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.packing.packed_json import unpack_json
+from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.store import Store
 
 NODES: Final = 3
@@ -118,7 +119,7 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
                     asked = [names[at : at + AT_ONCE], start_s]
                     query = 'SELECT document FROM "window" WHERE pipeline = ANY(%s) AND window_start = %s'
                     for (document,) in bare.execute(query, asked):
-                        unpack_json(document)
+                        msgspec.json.decode(unpack_text(document))
             say("bare SELECT of a new window of each", read)
             with _spending(servers) as read:
                 leading.find_lossy({key: [start_s] for key in names})

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
+import msgspec
 import numpy as np
 import psycopg
 from sqlalchemy import func, select, update
@@ -22,7 +23,7 @@ from benchmarks.figures import Figure
 from benchmarks.generated import add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.ops.processes import spawn, terminate
-from lagloss_server.packing.packed_json import unpack_json
+from lagloss_server.packing.packed_json import unpack_text
 from lagloss_server.store.schema.alerting import JudgedWindowsRow
 from lagloss_server.store.schema.core import EmitterRow
 from lagloss_server.store.store import Store
@@ -191,7 +192,7 @@ def _read(database_url: str, names: Sequence[str], start_s: int) -> None:
     with psycopg.connect(database_url, autocommit=True) as bare:
         for at in range(0, len(names), TOGETHER):
             for (document,) in bare.execute(query, [names[at : at + TOGETHER], start_s]):
-                unpack_json(document)
+                msgspec.json.decode(unpack_text(document))
 
 
 def _say(what: str, took_s: list[float]) -> None:

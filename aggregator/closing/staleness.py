@@ -22,6 +22,7 @@ from lagloss_server.rules.staleness import (
     lowest_lags_ms,
     staleness_ms,
 )
+from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 
 Checkpoint = tuple[str, str]
@@ -78,7 +79,8 @@ def restate_later(connection: Connection, closed: Sequence[Closing]) -> list[tup
     minutes = {place: SeenMinutes(found) for place, found in seen.items()}
 
     def is_fresher(row: Any) -> bool:
-        for name, known_ms in row.document.staleness_ms.items():
+        result = unpack_window(row.pipeline, row.window_start, row.document)
+        for name, known_ms in ({} if result is None else result.staleness_ms).items():
             found_ms = staleness_ms(row.window_start, minutes.get((row.pipeline, name), SeenMinutes()), SeenMinutes())
             if found_ms is not None and found_ms < known_ms:
                 return True

@@ -87,7 +87,8 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
             old.state == "sealed" or (old.basis, old.judged_at) > (closing.basis, closing.judged_at)
         ):
             continue
-        changed = old is None or old.document != closing.result
+        # packed, so that an unreadable row is replaced, too
+        changed = old is None or old.document != closing.result.pack()
         revision = 1 if old is None else old.revision + changed
         rows.append(_row(closing, revision, closing.judged_at if old is None or changed else old.closed_at))
         if changed:
@@ -188,7 +189,7 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
     if not replaced:
         return
     columns = ("pipeline", "window_start", "revision", "closed_at", "document")
-    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, old.document.pack()) for old in replaced)
+    rows = ((old.pipeline, old.window_start, old.revision, old.closed_at, old.document) for old in replaced)
     copy(connection, history, columns, rows)
     for old in replaced:
         if old.revision > KEPT_REVISIONS:

@@ -28,8 +28,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.closing import rollup_marks
 from aggregator.set_aside import Item, SetAside, isolate
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
+from lagloss_server.store.results import unpack_minute, unpack_rollup
 from lagloss_server.store.schema import core as tables
 
 SETTLE_MS = 15_000
@@ -162,7 +162,9 @@ def _read_windows(connection: Connection, hours: Sequence[Key]) -> dict[Key, lis
     found: dict[Key, list[Rollup]] = {}
     for row in rows:
         key = Key(row.pipeline, "hour", period_of("hour", row.window_start))
-        found.setdefault(key, []).append(Rollup.of_window(row.document, WindowFacts.unpack(row.facts)))
+        minute = unpack_minute(row.pipeline, row.window_start, row.document, row.facts)
+        if minute is not None:
+            found.setdefault(key, []).append(minute)
     return found
 
 
@@ -181,7 +183,9 @@ def _read_hours(connection: Connection, days: Sequence[Key]) -> dict[Key, list[R
     )
     found: dict[Key, list[Rollup]] = {}
     for row in rows:
-        found.setdefault(Key(row.pipeline, "day", period_of("day", row.start)), []).append(Rollup.unpack(row.packed))
+        rollup = unpack_rollup(row.pipeline, "hour", row.start, row.packed)
+        if rollup is not None:
+            found.setdefault(Key(row.pipeline, "day", period_of("day", row.start)), []).append(rollup)
     return found
 
 

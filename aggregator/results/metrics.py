@@ -111,7 +111,7 @@ def _budgets_left(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], flo
     for objective, budget in result.budgets.items():
         left = None if budget is None else budget.left
         for bound in ("min", "max"):
-            yield (objective, bound), None if left is None else left[bound]
+            yield (objective, bound), None if left is None else getattr(left, bound)
 
 
 def _lag_target(result: PipelineResult) -> Iterator[tuple[tuple[str, ...], float | None]]:
@@ -186,7 +186,9 @@ RESULTS: Final = (
         ("percentile",),
         _lag_target,
     ),
-    ResultMetric("lagloss_destination_due_messages", "Messages due there", _DESTINATION, _destinations(_field("due"))),
+    ResultMetric(
+        "lagloss_destination_due_messages", "Messages due there", _DESTINATION, _destinations(_field("messages"))
+    ),
     ResultMetric(
         "lagloss_destination_delivered_messages",
         "Messages delivered there",

@@ -40,9 +40,10 @@ def read_newest(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, 
         ).all()
     budgets = read_budgets(store, pipelines, time.time())
     sla = {each.name: each.definition.spec.sla for each in pipelines}
+    windows = [result for row in rows if (result := closed_window(row)) is not None]
     return {
-        row.pipeline: PipelineResult(closed_window(row), budgets.get(row.pipeline, {}), sla[row.pipeline])
-        for row in rows
+        result.pipeline: PipelineResult(result, budgets.get(result.pipeline, {}), sla[result.pipeline])
+        for result in windows
     }
 
 

@@ -27,6 +27,7 @@ from lagloss_server.base.settings import Settings
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.model.definition import Definition, as_document, load_definition
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.store.group_progress import read_partition_minutes
@@ -46,13 +47,11 @@ class BacktestLimit:
 
 
 @dataclass(frozen=True)
-class Tried:
-    """Result of a backtest. `windows`, `revisions`: how many results it was tried on, and how many of them had been
-    revised later."""
+class Tried(TimeRange):
+    """Result of a backtest over a time range. `windows`, `revisions`: how many results it was tried on, and how many of
+    them had been revised later."""
 
     definition: Definition
-    from_s: int
-    to_s: int
     windows: int
     revisions: int
     incidents: list[Replayed]
@@ -62,8 +61,7 @@ class Tried:
     def document(self) -> dict[str, Any]:
         return {
             "pipeline": self.definition.name,
-            "from": rfc3339(self.from_s),
-            "to": rfc3339(self.to_s),
+            **self.bounds(),
             "windows": self.windows,
             "revisions": self.revisions,
             "incidents": [self._incident(incident) for incident in self.incidents],
@@ -157,7 +155,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     left_out = [limit.rule for limit in limits if not limit.tried]
     replay = Replay(tried, from_s, to_s, past_of(tried, history.documents, habits, runs, partitions), left_out)
     replay.run(history.closings, time.time())
-    return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
+    return Tried(from_s, to_s, tried, windows, history.revised, replay.incidents, limits, history.documents)
 
 
 def _as_stored(window: Window) -> Window:

@@ -21,6 +21,7 @@ from lagloss_server.model.window import NONE_LOST, SideCounts, Verdict, Window
 from lagloss_server.rules.arithmetic import worst
 from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.runs import DagRun
+from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
 _WINDOW: Final = table_of(WindowRow)
@@ -62,16 +63,22 @@ def read_history(
     for start, closed_at, document in connection.execute(
         newest.where(*in_span, _WINDOW.c.window_start >= documents_from_s).execution_options(yield_per=500)
     ):
-        documents[start] = judged(document)
+        result = unpack_window(pipeline, start, document)
+        if result is None:
+            continue
+        documents[start] = judged(result)
         if start not in filled_in:
             closings.append(ReplayedClosing(closed_at / 1_000, start, reader.row(start, documents[start])))
     revised = 0
-    earlier = select(_REVISION.c.window_start, _REVISION.c.closed_at, _REVISION.c.document)
+    columns = (_REVISION.c.window_start, _REVISION.c.revision, _REVISION.c.closed_at, _REVISION.c.document)
     within = (_REVISION.c.pipeline == pipeline, _REVISION.c.window_start >= first_s, _REVISION.c.window_start < to_s)
-    for start, closed_at, document in connection.execute(earlier.where(*within).execution_options(yield_per=500)):
+    for start, revision, closed_at, document in connection.execute(
+        select(*columns).where(*within).execution_options(yield_per=500)
+    ):
         revised += start >= from_s
-        if start not in filled_in:
-            closings.append(ReplayedClosing(closed_at / 1_000, start, reader.row(start, judged(document))))
+        result = unpack_window(pipeline, start, document, revision)
+        if start not in filled_in and result is not None:
+            closings.append(ReplayedClosing(closed_at / 1_000, start, reader.row(start, judged(result))))
     return StoredHistory(closings, documents, revised)
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, get_args
 from alerting.incidents.notification import Notification
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import destination_words, example_words, place_words
+from lagloss_server.model.window import Interval
 from lagloss_server.net.sanitize import one_line
 
 MAX_TITLE: Final = 200
@@ -184,7 +185,9 @@ def _breach(body: Mapping[str, Any]) -> Iterator[TextLine]:
         yield _line("Breach", f"{breach['text']}{f' (window {window})' if window else ''}")
     lost, messages = breach.get("lost"), breach.get("messages")
     if isinstance(lost, Mapping) and messages is not None:
-        yield _line("Lost", f"{fmt.count_interval(lost)} of {fmt.counted(messages, 'message')}")
+        yield _line(
+            "Lost", f"{fmt.count_interval(Interval(lost['min'], lost['max']))} of {fmt.counted(messages, 'message')}"
+        )
 
 
 def _example(example: Mapping[str, Any]) -> str:

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from alerting.rules.assessment import BreachPlace
 from lagloss.wire.format import WINDOW_S
-from lagloss.wire.sketch import Sketch
 from lagloss_server.base import format as fmt
 from lagloss_server.base.times import moment
 from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
@@ -70,13 +69,14 @@ def suffering(windows: Sequence[Window]) -> list[Document]:
     dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
     found: defaultdict[str, list[PartSums]] = defaultdict(list)
     for there in (there for window in windows for there in window.destinations):
-        found[there.name].append(PartSums.of_part(there, Sketch()))
+        found[there.name].append(PartSums.of(there))
     totals = {name: PartSums.merged(parts) for name, parts in found.items()}
     worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
     return [
         {
             "name": name,
-            **{count: getattr(sums, count) for count in ("due", "dead", "on_time", "on_time_of")},
+            "due": sums.messages,
+            **{count: getattr(sums, count) for count in ("dead", "on_time", "on_time_of")},
             "lost": {"min": sums.lost_min, "max": sums.lost_max},
         }
         for name, sums in worst

@@ -84,7 +84,7 @@ class _JobRule:
 
     def _hour(self, runs: Sequence[DagRun], to_s: int) -> TimeRange:
         """Return the hour that ends then: that of its run, if it has one."""
-        found = [run.hour for run in runs if run.to_s == to_s]
+        found = [run.hour for run in runs if run.hour.to_s == to_s]
         return found[-1] if found else TimeRange(to_s - hour_s(self.job, runs), to_s)
 
 
@@ -112,7 +112,7 @@ class DeadlineMissed(_JobRule):
         ]
         if not late:
             return by_the_clock(view, 0.0 if runs else None, False)
-        newest = [run for run in runs if run.to_s == late[-1]]
+        newest = [run for run in runs if run.hour.to_s == late[-1]]
         state = f"its run is {newest[-1].state}" if newest else "no run of it has begun"
         text = f"{self.job.dag} missed its deadline, {fmt.duration_s(self.target)} after the hour; {state}"
         return self._breach(view, view.now_s - late[0], text, [self._hour(runs, to_s) for to_s in late])
@@ -139,7 +139,7 @@ class RunFailed(_JobRule):
     def assess(self, view: PipelineView) -> Assessment:
         runs = self._runs(view)
         tried = [run for run in runs if run.has_ended or run.failed_ms is not None]
-        newest = {run.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
+        newest = {run.hour.to_s: run for run in sorted(tried, key=lambda run: run.ended_ms or 0)}
         bad = []
         for to_s, run in sorted(newest.items()):
             why = why_bad(self.job, run) if run.has_ended else "it failed, and runs again"
@@ -176,7 +176,7 @@ class OutputStale(_JobRule):
 
     def assess(self, view: PipelineView) -> Assessment:
         runs = self._runs(view)
-        newest_s = max((run.to_s for run in runs if run.state == "success"), default=None)
+        newest_s = max((run.hour.to_s for run in runs if run.state == "success"), default=None)
         if newest_s is None:
             return by_the_clock(view, None, False)
         age_s = view.now_s - newest_s
@@ -257,7 +257,7 @@ def _good(runs: Iterable[DagRun]) -> list[DagRun]:
     first: dict[int, DagRun] = {}
     for run in sorted(runs, key=lambda run: run.ended_ms or 0):
         if run.state == "success" and run.failed_ms is None:
-            first.setdefault(run.to_s, run)
+            first.setdefault(run.hour.to_s, run)
     return [first[to_s] for to_s in sorted(first)]
 
 

@@ -1,7 +1,7 @@
 """Measures: the numbers that rules read of a window's document, named as windows keep them.
 
 A count of the whole pipeline is a column of the windows (`dead`); one at a place has the place behind its name (`dead
-node mid`). Documents of roll-ups have the same fields for counts, so habits are read in the same way.
+node mid`). Habits are read of roll-ups.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from lagloss_server.model.graph import node_of
 from lagloss_server.model.place import Place, ends_of
 from lagloss_server.model.rule_places import of_pipeline, spread
 from lagloss_server.model.window import HeldPercentile, LinkCounts, NodeCounts, Window, on_time_counts
+from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
 
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
 What = Count | HeldPercentile | Literal["on_time", "on_time_of", "lowest_p50"]
@@ -45,6 +46,17 @@ class Measure:
         else:
             value = _AT[self.place.kind](self.what, self.place.name, window)
         return None if value is None else float(value)
+
+    def total(self, rollup: Rollup) -> int:
+        """Return the number of messages, or of filtered ones, over the windows of a roll-up; 0 if there is none."""
+        if self.place is None:
+            total: int = getattr(rollup, self.what)
+        elif self.place.kind == "destination":
+            total = getattr(rollup.destinations.get(self.place.name, PartSums()), self.what)
+        else:
+            sums = (rollup.checkpoints.get(name, CheckpointSums()) for name in _points(self.what, self.place))
+            total = next((counts.beacons for counts in sums if counts.beacons), 0)
+        return total
 
 
 def placed(definition: Definition, kind: str, with_targets: Iterable[Place] = ()) -> list[tuple[Place | None, Any]]:
@@ -115,7 +127,7 @@ def _at_destination(what: What, name: str, window: Window) -> float | None:
         return _number(there.lost, what.removeprefix("lost_"))
     if what in ("on_time", "on_time_of"):
         return there.on_time_of if what == "on_time_of" else on_time_counts(there)[0]
-    return _number(there, "due" if what == "messages" else what)
+    return _number(there, what)
 
 
 def _at_side(what: What, name: str, window: Window) -> float | None:
@@ -128,8 +140,8 @@ def _at_side(what: What, name: str, window: Window) -> float | None:
 
 
 def _at_node(what: What, name: str, window: Window) -> float | None:
-    if what in ("messages", "dead", "filtered"):
-        return _beacons(window, f"{name}.{_POINT_OF[what]}")
+    if what in _POINT_OF:
+        return _beacons(window, _points(what, Place("node", name)))
     if what == "duplicates":
         own = [there for there in window.checkpoints if node_of(there.name) == name]
         return max((there.duplicates or 0 for there in own), default=0)
@@ -138,10 +150,8 @@ def _at_node(what: What, name: str, window: Window) -> float | None:
 
 
 def _at_link(what: What, name: str, window: Window) -> float | None:
-    source, target = ends_of(name)
     if what == "messages":
-        out = f"{source}.out"
-        return _beacons(window, f"{out}:{target}") or _beacons(window, out)
+        return _beacons(window, _points(what, Place("link", name)))
     there = _row(window.links, name)
     if there is None:
         return None
@@ -164,7 +174,7 @@ _AT: Final[Mapping[str, Callable[[What, str, Window], float | None]]] = {
     "checkpoint": _at_checkpoint,
     "side": _at_side,
 }
-_POINT_OF: Final = {"messages": "in", "dead": "dead", "filtered": "filtered"}
+_POINT_OF: Final[Mapping[What, str]] = {"messages": "in", "dead": "dead", "filtered": "filtered"}
 
 
 def _lost_or_lag(what: What, there: NodeCounts | LinkCounts, lag: str) -> float | None:
@@ -173,9 +183,20 @@ def _lost_or_lag(what: What, there: NodeCounts | LinkCounts, lag: str) -> float 
     return None if there.lost is None else _number(there.lost, what.removeprefix("lost_"))
 
 
-def _beacons(window: Window, checkpoint: str) -> float:
-    there = _row(window.checkpoints, checkpoint)
-    return 0.0 if there is None else float(there.beacons)
+def _points(what: What, place: Place) -> tuple[str, ...]:
+    """Return the checkpoints whose beacons are the messages at a node, link or checkpoint: those of the first that has
+    some."""
+    if place.kind == "node":
+        return (f"{place.name}.{_POINT_OF[what]}",)
+    if place.kind == "link":
+        source, target = ends_of(place.name)
+        return f"{source}.out:{target}", f"{source}.out"
+    return (place.name,) if place.kind == "checkpoint" else ()
+
+
+def _beacons(window: Window, points: Iterable[str]) -> float:
+    rows = (_row(window.checkpoints, name) for name in points)
+    return next((float(row.beacons) for row in rows if row is not None and row.beacons), 0.0)
 
 
 class _Named(Protocol):

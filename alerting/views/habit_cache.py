@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import zlib
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Final
 
 from sqlalchemy import Connection, Integer, func, literal_column, select
@@ -19,8 +20,8 @@ from alerting.rules.habits import DAY_S, DAYS, HOUR_S, QUARTER_S, Habits, HabitS
 from alerting.rules.measures import Measure
 from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window import Window
-from lagloss_server.rules.rollup import COUNTS_BYTES, counted_window, whole_counts
+from lagloss_server.rules.rollup import COUNTS_BYTES, Rollup
+from lagloss_server.store.results import unpack
 from lagloss_server.store.schema.core import RollupRow, WindowRow, table_of
 
 KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
@@ -117,15 +118,18 @@ def read_shares(
     )
     found: dict[str, dict[int, float]] = {name: {} for name in shares}
     for start, packed_counts in connection.execute(asked):
-        counted = counted_window(packed_counts) if is_placed else whole_counts(packed_counts)
+        read = partial(Rollup.unpack_counts if is_placed else Rollup.unpack_beginning, packed_counts)
+        rollup = unpack("rollup", pipeline, f"hour/{start}", read)
+        if rollup is None:
+            continue
         for name, (what, of) in shares.items():
-            value = share_in(counted, what, of)
+            value = share_in(rollup, what, of)
             if value is not None:
                 found[name][start] = value
     return found
 
 
-def share_in(counted: Window, what: Measure, of: Measure) -> float | None:
+def share_in(rollup: Rollup, what: Measure, of: Measure) -> float | None:
     """Return a share in the counts of a roll-up; None if it is of too few messages."""
-    messages = of.of(counted) or 0.0
-    return None if messages < LEAST_MESSAGES else (what.of(counted) or 0.0) / messages
+    messages = of.total(rollup)
+    return None if messages < LEAST_MESSAGES else what.total(rollup) / messages

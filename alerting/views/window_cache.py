@@ -33,6 +33,7 @@ from sqlalchemy import (
 from alerting.rules.budget import LONGEST_S, LONGEST_SHORT_S
 from alerting.rules.view import HORIZON_S
 from alerting.rules.windows import COUNTED, EarlierCounts, Ints, WindowReader, Windows
+from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema.core import WindowRow, at_places, table_of
 
 HOUR_S: Final = 3_600
@@ -124,7 +125,7 @@ class StoredWindows:
         first_s = min(starts)
         if first_s < self._judged.to_s:
             return -math.inf
-        read = [self._reader.row(row.window_start, row.document) for row in changed if not row.history]
+        read = self._read_rows((row.window_start, row.document) for row in changed if not row.history)
         self._rows = _merged(self._rows, self._rows["start"], self._reader.rows(read), starts)
         stamps = _numbers(((row.window_start, *_stamp(row)) for row in changed), 4)
         self._stamps = _merged(self._stamps, self._stamps[:, 0], stamps, starts)
@@ -195,10 +196,15 @@ class StoredWindows:
                 _WINDOW.c.window_start == any_(literal(wanted, ARRAY(BigInteger))),
             )
             documents = connection.execute(select(_WINDOW.c.window_start, _WINDOW.c.document).where(within))
-            read = [self._reader.row(start, document) for start, document in documents]
+            read = self._read_rows((start, document) for start, document in documents)
         rows = self._rows[np.isin(self._rows["start"], kept)]
         self._rows = _merged(rows, rows["start"], self._reader.rows(sorted(read, key=lambda row: row[0])), wanted)
         self._stamps = stamps
+
+    def _read_rows(self, documents: Iterable[tuple[int, bytes]]) -> list[tuple[Any, ...]]:
+        """Return the numbers of these windows, but for those that are unreadable."""
+        windows = ((start, unpack_window(self._name, start, document)) for start, document in documents)
+        return [self._reader.row(start, window) for start, window in windows if window is not None]
 
     def _read_counts(self, connection: Connection, from_s: float) -> EarlierCounts:
         """Read the counts of the windows from that moment on that have no row."""

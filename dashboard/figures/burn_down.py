@@ -24,7 +24,8 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     of = palette(dark)
     hues = (of.target, of.open)
     zone = Zone.named(report.span.zone)
-    axis = TimeAxis.over(zone, *report.burn_down_span_s)
+    drawn = report.burn_down_range
+    axis = TimeAxis.over(zone, drawn.from_s, drawn.to_s)
     drawing = Drawing()
     for which, one in enumerate(report.whole.attainments):
         name, hue = OBJECTIVES[one.objective], hues[which]
@@ -56,7 +57,7 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
         xaxis={
             "title": f"time, {axis.offset}",
             "gridcolor": of.grid,
-            "range": [axis.at(at_s) for at_s in report.burn_down_span_s],
+            "range": [axis.at(drawn.from_s), axis.at(drawn.to_s)],
         },
         yaxis={
             "title": "budget left (%)",
@@ -69,4 +70,4 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
 
 def _percent(point: BurnPoint, which: int, side: str) -> Any:
     left = point.left[which]
-    return None if left is None else 100 * left[side]
+    return None if left is None else 100 * getattr(left, side)

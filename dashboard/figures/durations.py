@@ -27,7 +27,7 @@ def durations(stats: JobStats, runs: Sequence[DagRun], zone: Zone, dark: bool) -
     spent = [[each.duration_ms or 0 for each in run.tries] for run in runs]
     highest_ms = max((max(run.duration_ms or 0, sum(tries)) for run, tries in zip(runs, spent, strict=True)), default=0)
     unit_ms, unit = lag_unit(highest_ms)
-    at = [zone.clock(run.to_s, date=True) for run in runs]
+    at = [zone.clock(run.hour.to_s, date=True) for run in runs]
     drawing = Drawing()
     for index, task in enumerate(stats.tasks[:_TASKS]):
         spent_ms = [sum(each.duration_ms or 0 for each in run.tries if each.task == task.task) for run in runs]

@@ -33,7 +33,7 @@ def _destination(there: DestinationCounts, sla: Sla) -> list[str]:
     lost, lag_ms = fmt.percent_interval(there.loss_ratio), getattr(there.e2e_lag_ms, percentile)
     return [
         there.name,
-        fmt.NOTHING if there.due is None else fmt.count(there.due),
+        fmt.NOTHING if there.messages is None else fmt.count(there.messages),
         f"{lost} (target ≤ {fmt.percent(loss.max)})",
         f"{percentile} {fmt.duration(lag_ms)} (target{judged} ≤ {fmt.duration(lag.target)})",
         fmt.percent(there.on_time_share),

@@ -11,6 +11,7 @@ from sqlalchemy import Select, func, select, text, true
 from dashboard.queries.condition import Freshness, is_lately, names_of
 from dashboard.queries.consumer_lag import LagNow, read_lag_now
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.emitters import is_awaited, is_heard, is_silent
 from lagloss_server.rules.freshness import STALE_AFTER_S, due_ms, newest_due_s
@@ -116,14 +117,14 @@ def read_closings(
     """Return how far each pipeline is closed: the longest waiting first."""
     names = list(graces_ms)
     first = _read_first_tally(store, [name for name in names if fresh[name].newest_s is None])
-    spans: dict[str, tuple[int, int]] = {}
+    ranges: dict[str, TimeRange] = {}
     for name in names:
         last_s = newest_due_s(now_s * 1_000, graces_ms[name])
         newest_s = fresh[name].newest_s
         from_s = first.get(name) if newest_s is None else newest_s - LOOKED_BACK_S
         if from_s is not None and from_s <= last_s:
-            spans[name] = from_s, last_s
-    missing = _read_missing(store, spans)
+            ranges[name] = TimeRange(from_s, last_s + WINDOW_S)
+    missing = _read_missing(store, ranges)
     closings = [
         PipelineClosing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
         for name, grace_ms in graces_ms.items()
@@ -148,23 +149,23 @@ def _read_first_tally(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
 
 _MISSING: Final = text("""
     SELECT asked.name, count(*) AS due, min(minute.start) AS oldest_s
-    FROM unnest(CAST(:names AS text[]), CAST(:firsts AS bigint[]), CAST(:lasts AS bigint[]))
-        AS asked(name, first_s, last_s)
+    FROM unnest(CAST(:names AS text[]), CAST(:firsts AS bigint[]), CAST(:ends AS bigint[]))
+        AS asked(name, from_s, to_s)
     CROSS JOIN LATERAL (
-        SELECT coalesce(min(window_start), asked.first_s) AS start FROM "window"
-        WHERE pipeline = asked.name AND window_start >= asked.first_s
+        SELECT coalesce(min(window_start), asked.from_s) AS start FROM "window"
+        WHERE pipeline = asked.name AND window_start >= asked.from_s
     ) known
-    CROSS JOIN LATERAL generate_series(known.start, asked.last_s, :window_s) AS minute(start)
+    CROSS JOIN LATERAL generate_series(known.start, asked.to_s - :window_s, :window_s) AS minute(start)
     WHERE NOT EXISTS (SELECT FROM "window" WHERE pipeline = asked.name AND window_start = minute.start)
     GROUP BY asked.name
 """)
 
 
-def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int | None]]:
-    """Return how many minutes of each span [first, last] have no window, counted from the first that there is one of,
+def _read_missing(store: Store, ranges: Mapping[str, TimeRange]) -> dict[str, tuple[int, int | None]]:
+    """Return how many minutes of each range have no window, counted from the first that there is one of,
     and the oldest of them."""
-    firsts, lasts = ([span[side] for span in spans.values()] for side in (0, 1))
-    given = {"names": list(spans), "firsts": firsts, "lasts": lasts, "window_s": WINDOW_S}
+    edges = {"firsts": [some.from_s for some in ranges.values()], "ends": [some.to_s for some in ranges.values()]}
+    given = {"names": list(ranges), **edges, "window_s": WINDOW_S}
     with store.engine.connect() as connection:
         return {row.name: (row.due, row.oldest_s) for row in connection.execute(_MISSING, given)}
 

@@ -12,6 +12,7 @@ from sqlalchemy import Connection, Row, Select, func, select, text, true
 from dashboard.queries.reports_topic import Ends
 from lagloss_server.base.times import moment
 from lagloss_server.model.definition import Definition
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.ownership import ALERTING, read_holder
@@ -130,19 +131,17 @@ class AlerterHealth:
 
 
 @dataclass(frozen=True, slots=True)
-class Recompute:
+class Recompute(TimeRange):
     """Windows to be closed again by request; `done` of `of`, None before the first round."""
 
     pipeline: str
-    from_s: int
-    to_s: int
     requested_at: datetime
     done: int | None
     of: int | None
 
     def document(self) -> dict[str, Any]:
-        times = {"from": rfc3339(self.from_s), "to": rfc3339(self.to_s), "requested_at": moment(self.requested_at)}
-        return {"pipeline": self.pipeline, **times, "done": self.done, "of": self.of}
+        progress = {"requested_at": moment(self.requested_at), "done": self.done, "of": self.of}
+        return {"pipeline": self.pipeline, **self.bounds(), **progress}
 
 
 def read_reports(connection: Connection, ends: Ends) -> ReportsStatus:
@@ -258,7 +257,7 @@ def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Re
         .order_by(row.id)
     )
     return [
-        Recompute(name, from_s, to_s, at, *((progress or {}).get(key) for key in ("done", "of")))
+        Recompute(from_s, to_s, name, at, *((progress or {}).get(key) for key in ("done", "of")))
         for name, from_s, to_s, at, progress in _all(connection, asked)
     ]
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from heapq import nsmallest
 from typing import Any, Final, TypeAlias
 
+from msgspec import structs
 from sqlalchemy import BigInteger, Row, Select, Text, select, true
 
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
@@ -27,11 +28,12 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.window import NO_LAGS, Lags, rfc3339
+from lagloss_server.model.window import NO_LAGS, Interval, Lags, rfc3339
 from lagloss_server.queries.budgets import Spending, read_spending
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
+from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRow, UnreadableRows
@@ -198,7 +200,7 @@ def detailed(store: Store, shown: Sequence[PipelineStatus], now_s: float) -> lis
     return [
         replace(
             one,
-            newest=None if one.newest is None else replace(one.newest, since_s=since_s.get(one.pipeline)),
+            newest=None if one.newest is None else structs.replace(one.newest, since_s=since_s.get(one.pipeline)),
             hours=_hours(hours.get(one.pipeline, ()), now_s),
         )
         for one in shown
@@ -259,8 +261,7 @@ def _minute(row: _Found, lags: Lags, definition: Definition) -> Minute:
         verdict=row.verdict,
         since_s=None,
         messages=row.messages,
-        lost_min=row.lost_min,
-        lost_max=row.lost_max,
+        lost=Interval(row.lost_min, row.lost_max),
         lag_ms=getattr(lags, fmt.percentile(definition.spec.sla.lag.percentile), None),
         on_time_share=on_time_share,
         is_late=is_late(lags, on_time_share, definition),
@@ -312,7 +313,8 @@ def _read_lags(store: Store, pipelines: Sequence[StoredPipeline], newest: Mappin
         here = tables.at_places(window.pipeline, window.window_start, places)
         with store.engine.connect() as connection:
             rows = connection.execute(select(window.pipeline, window.document).where(*here))
-            found |= {row.pipeline: row.document.e2e_lag_ms for row in rows}
+            results = (unpack_window(name, newest[name].window_start, document) for name, document in rows)
+            found |= {result.pipeline: result.e2e_lag_ms for result in results if result is not None}
     return found
 
 

@@ -13,10 +13,10 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Any
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from dashboard.queries.condition import Condition, Freshness
-from lagloss_server.model.window import rfc3339
+from lagloss_server.model.window import Interval, LossRatio, Part, loss_ratio, rfc3339
 from lagloss_server.queries.budgets import Budgets
 from lagloss_server.rules.error_budget import Budget
 
@@ -40,28 +40,24 @@ class State(StrEnum):
 _RANKS = {state: rank for rank, state in enumerate(State)}
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """The newest closed window. `since_s`: start (epoch s) of the first of the windows that had its verdict without a
-    break; None where that is longer ago than was looked, and before `overview.detailed`. `lag_ms`: its E2E lag at the
-    SLA's percentile, None where results do not hold that one. `is_late`: whether it is above its target, or too few
-    were on time."""
+class Minute(Part, frozen=True):
+    """The newest closed window, as columns hold it. `since_s`: start (epoch s) of the first of the windows that had its
+    verdict without a break; None where that is longer ago than was looked, and before `overview.detailed`. `lag_ms`:
+    its E2E lag at the SLA's percentile, None where results do not hold that one. `is_late`: whether it is above its
+    target, or too few were on time."""
 
     start_s: int
     verdict: str
     since_s: int | None
     messages: int
-    lost_min: int
-    lost_max: int
+    lost: Interval
     lag_ms: float | None
     on_time_share: float | None
     is_late: bool
 
     @property
-    def loss_ratio(self) -> dict[str, float | None]:
-        if not self.messages:
-            return {"min": None, "max": None}
-        return {"min": self.lost_min / self.messages, "max": self.lost_max / self.messages}
+    def loss_ratio(self) -> LossRatio:
+        return loss_ratio(self.lost, self.messages)
 
     def document(self) -> dict[str, Any]:
         return {
@@ -69,8 +65,8 @@ class Minute:
             "verdict": self.verdict,
             "verdict_since": None if self.since_s is None else rfc3339(self.since_s),
             "messages": self.messages,
-            "lost": {"min": self.lost_min, "max": self.lost_max},
-            "loss_ratio": self.loss_ratio,
+            "lost": structs.asdict(self.lost),
+            "loss_ratio": structs.asdict(self.loss_ratio),
             "lag_ms": self.lag_ms,
             "on_time_share": self.on_time_share,
             "late": self.is_late,
@@ -155,7 +151,7 @@ class PipelineStatus:
             "budgets": {
                 objective: None
                 if one is None
-                else {"allowed": one.allowed, "bad": structs.asdict(one.used), "left": one.left}
+                else {"allowed": one.allowed, "bad": structs.asdict(one.used), "left": to_builtins(one.left)}
                 for objective, one in self.budgets.items()
             },
             "open_incidents": {"critical": self.critical, "warning": self.warning},
@@ -202,11 +198,11 @@ def _left(budget: Budget) -> tuple[float, float]:
     left = budget.left
     if left is None:
         return (-math.inf, -math.inf) if budget.is_used_up else (math.inf, math.inf)
-    return left["max"], left["min"]
+    return left.max, left.min
 
 
 def _loss(newest: Minute | None) -> float:
-    return 0.0 if newest is None else newest.loss_ratio["min"] or 0.0
+    return 0.0 if newest is None else newest.loss_ratio.min or 0.0
 
 
 def _rank(standing: PipelineStatus) -> tuple[float | str, ...]:

@@ -18,7 +18,8 @@ from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.lru_cache import Remembered
 from lagloss_server.rules.quality import QualityRow, quality_rows
-from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
+from lagloss_server.rules.rollup import PERIOD_S, Period, period_of
+from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
@@ -120,8 +121,9 @@ def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Ti
                 *within, window.window_start.in_(missing)
             )
             for start, history, document in connection.execute(asked):
-                bucket = buckets.of_window(document, graph, history=history)
-                found[start] = _buckets.put(keys[start], bucket)
+                result = unpack_window(stored.name, start, document)
+                if result is not None:
+                    found[start] = _buckets.put(keys[start], buckets.of_window(result, graph, history=history))
     return found
 
 
@@ -152,6 +154,7 @@ def _stored(
     }
     found = {key: known for key, name in keys.items() if (known := _buckets.get(name)) is not None}
     for key, packed in sums.read_packed(store.engine, stored.name, [key for key in keys if key not in found]):
-        bucket = buckets.of_rollup(Rollup.unpack(packed), key[1], PERIOD_S[period], graph)
-        found[key] = _buckets.put(keys[key], bucket)
+        rollup = unpack_rollup(stored.name, period, key[1], packed)
+        if rollup is not None:
+            found[key] = _buckets.put(keys[key], buckets.of_rollup(rollup, key[1], PERIOD_S[period], graph))
     return list(found.values())

@@ -10,7 +10,7 @@ from dashboard.design import LIGHT
 from dashboard.reports import wording
 from dashboard.reports.model import BurnPoint, Figures, Report
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.error_budget import Share, Status
+from lagloss_server.rules.error_budget import BudgetShare, Status
 
 WIDTH: Final = 960
 _HUES: Final = (LIGHT.target, LIGHT.open)
@@ -23,11 +23,11 @@ _DAY, _GAP, _LABEL = 24, 4, 92
 
 def burn_down(report: Report) -> str:
     """Return the share of each budget that is left, over what is known of the range."""
-    (from_s, to_s), span, floor = report.burn_down_span_s, report.span, report.burn_down_floor
-    points = [point for point in report.burn_down if point.at_s >= from_s]
+    shown, span, floor = report.burn_down_range, report.span, report.burn_down_floor
+    points = [point for point in report.burn_down if point.at_s >= shown.from_s]
 
     def x(at_s: float) -> float:
-        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (at_s - from_s) / (to_s - from_s)
+        return _LEFT + (WIDTH - _LEFT - _RIGHT) * (at_s - shown.from_s) / shown.length_s
 
     def y(left: float) -> float:
         return _TOP + (_BOTTOM - _TOP) * (1 - max(left, floor)) / (1 - floor)
@@ -37,8 +37,8 @@ def burn_down(report: Report) -> str:
     for which, one in enumerate(report.whole.attainments):
         runs = _runs(points, which)
         for run in runs:
-            high = [(x(at), y(left["max"])) for at, left in run]
-            low = [(x(at), y(left["min"])) for at, left in reversed(run)]
+            high = [(x(at), y(left.max)) for at, left in run]
+            low = [(x(at), y(left.min)) for at, left in reversed(run)]
             drawn.append(f'<polygon points="{_path([*high, *low])}" fill="{_HUES[which]}" fill-opacity="0.15"/>')
             line = f'stroke="{_HUES[which]}" stroke-width="2"{_DASHES[which]}'
             drawn.append(f'<polyline points="{_path(high)}" fill="none" {line}/>')
@@ -130,9 +130,9 @@ def _square(status: Status, left: float, top: float, title: str) -> str:
     )
 
 
-def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Share]]]:
+def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, BudgetShare]]]:
     """Return the points of an objective without the gaps: no line is drawn across what is not known."""
-    runs: list[list[tuple[int, Share]]] = [[]]
+    runs: list[list[tuple[int, BudgetShare]]] = [[]]
     for point in points:
         left = point.left[which]
         if left is not None:
@@ -144,8 +144,9 @@ def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Share
 
 def _ticks(report: Report) -> list[int]:
     """Five moments at most: both ends of what is drawn, and days that begin between them."""
-    from_s, to_s = report.burn_down_span_s
-    edges = [from_s, *(day.from_s for day in report.days if from_s < day.from_s < to_s), to_s]
+    shown = report.burn_down_range
+    begun = (day.from_s for day in report.days if shown.from_s < day.from_s < shown.to_s)
+    edges = [shown.from_s, *begun, shown.to_s]
     last = len(edges) - 1
     return [edges[at] for at in sorted({last * part // 4 for part in range(5)})]
 

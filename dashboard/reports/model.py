@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from msgspec import structs
+from msgspec import structs, to_builtins
 
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request import links
@@ -16,7 +16,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval, rfc3339
-from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall, worst_status
+from lagloss_server.rules.error_budget import Attainment, BudgetShare, Status, Target, overall, worst_status
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.quality import QualityRow
 from lagloss_server.rules.rollup import Rollup
@@ -66,7 +66,7 @@ class Figures(TimeRange):
             "messages": self.total.messages,
             "lost": structs.asdict(self.total.lost),
             "pending": self.total.pending,
-            "loss_ratio": self.total.loss_ratio,
+            "loss_ratio": structs.asdict(self.total.loss_ratio),
             "on_time": self.total.on_time,
             "on_time_of": self.total.on_time_of,
             "on_time_share": self.total.on_time_share,
@@ -80,7 +80,7 @@ class BurnPoint:
     that ends there, or there is no budget."""
 
     at_s: int
-    left: tuple[Share | None, ...]
+    left: tuple[BudgetShare | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class WorstHour:
     """An hour with what its messages took of the budgets of the whole range; `spent` is None where there is none."""
 
     figures: Figures
-    spent: tuple[Share | None, ...]
+    spent: tuple[BudgetShare | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,20 +186,20 @@ class Report:
         return bool(self.whole.known.closed)
 
     @property
-    def burn_down_span_s(self) -> tuple[int, int]:
-        """Return over what time (epoch s) budgets are drawn: the range, without more than half of it at its beginning
+    def burn_down_range(self) -> TimeRange:
+        """Return over what time budgets are drawn: the range, without more than half of it at its beginning
         of which nothing is known, and without what is still to come."""
         ends = [point.at_s for point in self.burn_down]
         known = [at for at, point in enumerate(self.burn_down) if at and any(left is not None for left in point.left)]
         from_s, to_s = self.span.from_s, max(ends, default=self.span.to_s)
         since_s = ends[known[0]] if known and known[0] > 1 else from_s
-        return (since_s if since_s - from_s > (to_s - from_s) / 2 else from_s), to_s
+        return TimeRange(since_s if since_s - from_s > (to_s - from_s) / 2 else from_s, to_s)
 
     @property
     def burn_down_floor(self) -> float:
         """The share at the bottom of a chart of the burn-down: a budget that is overspent by more than itself leaves
         the chart there; the number is in the table."""
-        shares = (left["min"] for point in self.burn_down for left in point.left if left is not None)
+        shares = (left.min for point in self.burn_down for left in point.left if left is not None)
         return max(-1.0, min([0.0, *shares]))
 
     def document(self, base_url: str = "") -> Document:
@@ -260,11 +260,11 @@ class Report:
             },
             "days": [linked(day) for day in self.days],
             "burn_down": [
-                {"at": rfc3339(point.at_s), "left": dict(zip(objectives, point.left, strict=True))}
+                {"at": rfc3339(point.at_s), "left": dict(zip(objectives, to_builtins(point.left), strict=True))}
                 for point in self.burn_down
             ],
             "worst_hours": [
-                {**linked(hour.figures), "budget_spent": dict(zip(objectives, hour.spent, strict=True))}
+                {**linked(hour.figures), "budget_spent": dict(zip(objectives, to_builtins(hour.spent), strict=True))}
                 for hour in self.worst_hours
             ],
             "quality": [row.document() for row in self.quality],

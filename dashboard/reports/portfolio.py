@@ -59,7 +59,7 @@ class PortfolioLine:
     def least_left(self) -> tuple[float, float]:
         """Return the least of its error budgets that is left: at most, then at least; without bound where none is."""
         left = [one.budget.left for one in self.whole.attainments if one.budget is not None]
-        return min(((each["max"], each["min"]) for each in left if each is not None), default=(math.inf, math.inf))
+        return min(((each.max, each.min) for each in left if each is not None), default=(math.inf, math.inf))
 
     def document(self, zone: str, base_url: str) -> Document:
         def linked(figures: Figures) -> Document:

@@ -175,10 +175,8 @@ def comparison(report: Report) -> ReportSection:
     lags_now, lags_before = Lags.of(now.total.e2e_lags), Lags.of(before.total.e2e_lags)
     rows = [
         _compared("Messages", now.total.messages, before.total.messages, fmt.count, _relative),
-        _compared(
-            "Lost for certain", now.total.loss_ratio["min"], before.total.loss_ratio["min"], fmt.percent, _points
-        ),
-        _compared("On time for certain", on_time.good["min"], on_time_before.good["min"], fmt.percent, _points),
+        _compared("Lost for certain", now.total.loss_ratio.min, before.total.loss_ratio.min, fmt.percent, _points),
+        _compared("On time for certain", on_time.good.min, on_time_before.good.min, fmt.percent, _points),
         _compared("Lag p95", lags_now.p95, lags_before.p95, fmt.duration, _relative),
         _compared("Minutes known", now.known_share, before.known_share, fmt.percent, _points),
         *(_status_row(one, other) for one, other in zip(now.attainments, before.attainments, strict=True)),

@@ -9,7 +9,7 @@ from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
+from lagloss_server.rules.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
     "met": VerdictLook("MET", "✔", "teal", "ok", "circle", "within the target, whatever is not known"),
@@ -75,7 +75,7 @@ def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
 
 def attained(one: Attainment) -> str:
     """Return the measured share: of messages lost, or on time."""
-    low, high = one.good["min"], one.good["max"]
+    low, high = one.good.min, one.good.max
     if low is None or high is None:
         return fmt.NOTHING
     if one.objective == "on-time":
@@ -85,13 +85,13 @@ def attained(one: Attainment) -> str:
 
 def kept(one: Attainment) -> str:
     """Return the attainment: the share of messages that was not lost, or on time."""
-    low, high = one.good["min"], one.good["max"]
+    low, high = one.good.min, one.good.max
     return fmt.NOTHING if low is None or high is None else fmt.interval(fmt.percent, low, high)
 
 
-def of_budget(part: Share | None) -> str:
+def of_budget(part: BudgetShare | None) -> str:
     """Format the spent part of a budget."""
-    return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part["min"], part["max"])
+    return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part.min, part.max)
 
 
 def spent(one: Attainment) -> str:
@@ -112,9 +112,9 @@ def left(budget: Budget | None) -> str:
     if part is None:
         return f"{fmt.count_interval(used)} bad, none allowed"
     if budget.is_used_up:
-        return f"none, {'' if used.min == used.max else 'at least '}{fmt.percent(1 - part['max'])} used"
-    if part["min"] <= 0:
-        return f"at most {fmt.percent(part['max'])}"
+        return f"none, {'' if used.min == used.max else 'at least '}{fmt.percent(1 - part.max)} used"
+    if part.min <= 0:
+        return f"at most {fmt.percent(part.max)}"
     return fmt.percent_interval(part)
 
 

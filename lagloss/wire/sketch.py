@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import lru_cache
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -64,12 +64,27 @@ def bin_value_ms(key: int) -> float:
     return value if key > 0 else -value
 
 
-@dataclass(frozen=True, slots=True)
 class Sketch:
-    """Bin keys in ascending order (which is ascending lag) and the number of lags in each."""
+    """Bin keys in ascending order (which is ascending lag) and the number of lags in each. Never changed.
 
-    keys: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    No dataclass: JSON of roll-ups has a number in place of a sketch, and msgspec writes dataclasses field by field.
+    """
+
+    __slots__ = ("counts", "keys")
+
+    def __init__(self, keys: npt.NDArray[np.int32] | None = None, counts: npt.NDArray[np.int64] | None = None) -> None:
+        self.keys: Final = np.empty(0, np.int32) if keys is None else keys
+        self.counts: Final = np.empty(0, np.int64) if counts is None else counts
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Sketch)
+            and np.array_equal(self.keys, other.keys)
+            and np.array_equal(self.counts, other.counts)
+        )
+
+    def __repr__(self) -> str:
+        return f"Sketch.from_bins({self.bins()})"
 
     @classmethod
     def of(cls, lag_ms: npt.NDArray[np.floating]) -> Sketch:

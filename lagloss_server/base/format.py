@@ -110,26 +110,18 @@ def interval(form: Callable[[float], str], low: float, high: float, dash: str = 
     return form(low) if form(low) == form(high) else f"{form(low)}{dash}{form(high)}"
 
 
-def _bounds(bounds: LeastAndMost | Mapping[str, float | None] | None) -> tuple[float | None, float | None]:
-    if isinstance(bounds, Mapping):
-        return bounds["min"], bounds["max"]
-    return (None, None) if bounds is None else (bounds.min, bounds.max)
-
-
-def count_interval(bounds: LeastAndMost | Mapping[str, float | None] | None) -> str:
+def count_interval(bounds: LeastAndMost | None) -> str:
     """Format bounds of a count: `3`, or `1–3` if they differ."""
-    low, high = _bounds(bounds)
-    if low is None or high is None:
+    if bounds is None or bounds.min is None or bounds.max is None:
         return NOTHING
-    return interval(count, low, high, "–")
+    return interval(count, bounds.min, bounds.max, "–")
 
 
-def percent_interval(bounds: LeastAndMost | Mapping[str, float | None] | None) -> str:
+def percent_interval(bounds: LeastAndMost | None) -> str:
     """Format bounds of a ratio: `3.2 %`, or `3.2 % – 5 %` if they differ."""
-    low, high = _bounds(bounds)
-    if low is None or high is None:
+    if bounds is None or bounds.min is None or bounds.max is None:
         return NOTHING
-    return interval(percent, low, high)
+    return interval(percent, bounds.min, bounds.max)
 
 
 def sampled(sample: float | None) -> str:

@@ -19,8 +19,8 @@ _CHART: Final = range(20, 61)
 
 def hour_of(of: HourRun) -> str:
     """Return the event time that a run processes: `2026-11-26 11:00–12:00`."""
-    until_date = of.run.to_s - of.run.from_s > 86_400
-    return f"{fmt.clock(of.run.from_s, date=True)}–{fmt.clock(of.run.to_s, date=until_date)}"
+    until_date = of.run.hour.length_s > 86_400
+    return f"{fmt.clock(of.run.hour.from_s, date=True)}–{fmt.clock(of.run.hour.to_s, date=until_date)}"
 
 
 def job_lines(stats: JobStats) -> Iterator[str]:

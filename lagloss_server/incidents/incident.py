@@ -16,7 +16,7 @@ from lagloss_server.base import format as fmt
 from lagloss_server.base.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.base.times import moment
 from lagloss_server.model.matchers import labels_of
-from lagloss_server.model.window import rfc3339
+from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.rules.hops import late_words
 from lagloss_server.store.schema import alerting as alert_tables
@@ -311,7 +311,7 @@ def place_words(place: Mapping[str, Any]) -> str:
 
 def destination_words(there: Mapping[str, Any]) -> str:
     """`conn-ga: 21 of 1,951 messages lost, 98.9 % on time`, with the dead where there are some."""
-    lost, due = fmt.count_interval(there["lost"]), fmt.counted(there["due"], "message")
+    lost, due = fmt.count_interval(Interval(**there["lost"])), fmt.counted(there["due"], "message")
     dead = f", {fmt.count(there['dead'])} dead" if there["dead"] else ""
     share = f", {fmt.percent(there['on_time'] / there['on_time_of'])} on time" if there["on_time_of"] else ""
     return f"{there['name']}: {lost} of {due} lost{dead}{share}"

@@ -167,11 +167,11 @@ class LinkCounts(Part, frozen=True, rename={"source": "from", "target": "to"}):
         return link_label(self.source, self.target)
 
 
-class DestinationCounts(Part, frozen=True):
+class DestinationCounts(Part, frozen=True, rename={"messages": "due"}):
     """What became of the messages due at a delivery checkpoint (rule 15). None where only a closing can tell."""
 
     name: str
-    due: int | None
+    messages: int | None
     delivered: int
     filtered: int
     dead: int
@@ -181,13 +181,9 @@ class DestinationCounts(Part, frozen=True):
     e2e_lag_ms: Lags
 
     @property
-    def messages(self) -> int | None:
-        return self.due
-
-    @property
     def on_time_of(self) -> int | None:
         """The messages that the on-time share is of."""
-        return None if self.due is None else self.due - self.filtered - self.dead
+        return None if self.messages is None else self.messages - self.filtered - self.dead
 
     @property
     def loss_ratio(self) -> LossRatio | None:

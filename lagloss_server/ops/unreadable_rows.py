@@ -13,14 +13,14 @@ from lagloss_server.store.schema.dashboard import UserRow
 from lagloss_server.store.schema.taps import TapRow
 from lagloss_server.store.store import Store
 from lagloss_server.store.tap_rows import read_taps_of
-from lagloss_server.store.unreadable import UnreadableRow
+from lagloss_server.store.unreadable import RESULTS, UnreadableRow
 
 
 def read_unreadable(store: Store, definitions: Iterable[UnreadableRow]) -> list[UnreadableRow]:
-    """Return the unreadable definitions that are given, and what is unreadable of silences and taps, and of tokens and
-    users where the role of this process may read them."""
+    """Return the unreadable definitions that are given, the results that this process could not read, and what is
+    unreadable of silences and taps, and of tokens and users where the role of this process may read them."""
     with store.engine.connect() as connection:
-        return sorted([*definitions, *_others(connection)])
+        return sorted([*definitions, *RESULTS, *_others(connection)])
 
 
 def _others(connection: Connection) -> Iterator[UnreadableRow]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import threading
 from functools import cache
 from importlib import resources
-from typing import Any, Final
+from typing import Final
 
-from pydantic_core import from_json, to_json
 from zstandard import (
     DICT_TYPE_RAWCONTENT,
     FORMAT_ZSTD1_MAGICLESS,
@@ -28,27 +27,13 @@ _LEVEL: Final = 9
 _USUAL_BYTES: Final = 3_000
 
 
-def pack_json(value: Any) -> bytes:
-    """Return a JSON value packed; equal ones, with fields in the same order, give equal bytes."""
-    return pack_text(to_json(value))
-
-
-def unpack_json(packed: bytes) -> Any:
-    """Return the value of what `pack_json` returned.
-
-    Raises:
-        ValueError, zstandard.ZstdError: it is something else.
-    """
-    return from_json(unpack_text(packed))
-
-
 def pack_text(text: bytes) -> bytes:
-    """Return the text of a JSON value packed."""
+    """Return the text of a JSON value packed; equal texts give equal bytes."""
     return _VERSION + _CODEC.compressor.compress(text)
 
 
 def unpack_text(packed: bytes) -> bytes:
-    """Return the text of what `pack_json` or `pack_text` returned.
+    """Return the text of what `pack_text` returned.
 
     Raises:
         ValueError, zstandard.ZstdError: it is something else.

@@ -9,6 +9,7 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from lagloss.wire.format import OffsetRange
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.queries.offset_ranges import Watermarks, widest_gaps
 from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.rules.evidence import EmitterState
@@ -98,21 +99,22 @@ def last_words(
     `offsets_at`: as `BeaconLog.offsets_at`. It is asked at full tens of seconds, `MOST_SPANS` times two at most.
     """
     ranges = []
-    for begin_ms, end_ms in _merged_spans({state.appended_at for state in silent}):
-        first, last = offsets_at(begin_ms), offsets_at(end_ms)
+    for span in _merged_ranges({state.appended_at for state in silent}):
+        first, last = offsets_at(1_000 * span.from_s), offsets_at(1_000 * span.to_s)
         ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
     return ranges
 
 
-def _merged_spans(ends_ms: Collection[int]) -> list[tuple[int, int]]:
-    """Return the times (epoch ms) that begin `DYING_MS` before one of these and end as long after it, rounded to full
+def _merged_ranges(ends_ms: Collection[int]) -> list[TimeRange]:
+    """Return the times that begin `DYING_MS` before one of these (epoch ms) and end as long after it, rounded to full
     buckets and merged; the nearest of them, too, so that there are `MOST_SPANS` at most."""
-    spans = [_span_around(end_ms) for end_ms in sorted(ends_ms)]
-    splits = widest_gaps([after - before for (_, before), (after, _) in pairwise(spans)], MOST_SPANS)
-    begins = [begin_ms for at, (begin_ms, _) in enumerate(spans) if at == 0 or at - 1 in splits]
-    ends = [end_ms for at, (_, end_ms) in enumerate(spans) if at == len(spans) - 1 or at in splits]
-    return list(zip(begins, ends, strict=True))
+    around = [_range_around(end_ms) for end_ms in sorted(ends_ms)]
+    splits = widest_gaps([after.from_s - before.to_s for before, after in pairwise(around)], MOST_SPANS)
+    begins = [span.from_s for index, span in enumerate(around) if index == 0 or index - 1 in splits]
+    ends = [span.to_s for index, span in enumerate(around) if index == len(around) - 1 or index in splits]
+    return list(map(TimeRange, begins, ends))
 
 
-def _span_around(end_ms: int) -> tuple[int, int]:
-    return (end_ms - DYING_MS) // BUCKET_MS * BUCKET_MS, -(-(end_ms + DYING_MS) // BUCKET_MS) * BUCKET_MS
+def _range_around(end_ms: int) -> TimeRange:
+    bucket_s = BUCKET_MS // 1_000
+    return TimeRange((end_ms - DYING_MS) // BUCKET_MS * bucket_s, -(-(end_ms + DYING_MS) // BUCKET_MS) * bucket_s)

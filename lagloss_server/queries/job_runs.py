@@ -39,7 +39,7 @@ class HourRecords:
     @classmethod
     def of(cls, hour: TimeRange, total: Rollup) -> HourRecords:
         counted = sum(there.counted for there in total.checkpoints.values())
-        checked = sum(of for _, of in total.checksums.values())
+        checked = sum(checks.checked for checks in total.checksums.values())
         return cls(
             minutes=hour.length_s // 60,
             closed=total.windows,
@@ -48,7 +48,7 @@ class HourRecords:
             lost=total.lost,
             late=total.on_time_of - total.on_time,
             duplicated=sum(there.duplicates for there in total.checkpoints.values()) if counted else None,
-            corrupted=sum(bad for bad, _ in total.checksums.values()) if checked else None,
+            corrupted=sum(checks.corrupted for checks in total.checksums.values()) if checked else None,
         )
 
     def document(self) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from lagloss_server.model.message_ids import unescape_id
 from lagloss_server.model.place import Place, node_label
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
+from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store
 
@@ -161,7 +162,9 @@ def read_picked(connection: Connection, pipeline: str, window_start_s: int) -> P
 def _counts(row: Row[Any]) -> dict[str, int]:
     """Return the counts of a closed window. One that is lost or pending is not on time either, and not late."""
     late = max(0, row.on_time_of - row.on_time - row.lost_max - row.pending)
-    return {"lost": row.lost_max, "pending": row.pending, "dead": row.document.dead, "late": late}
+    result = unpack_window(row.pipeline, row.window_start, row.document)
+    dead = {} if result is None else {"dead": result.dead}
+    return {"lost": row.lost_max, "pending": row.pending, **dead, "late": late}
 
 
 def of_kind(

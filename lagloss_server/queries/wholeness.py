@@ -9,8 +9,8 @@ from sqlalchemy import select
 from lagloss_server.base.errors import UnknownNode
 from lagloss_server.model.definition import in_force
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.wholeness import Wholeness, WindowState, wholeness
+from lagloss_server.store.results import unpack_facts, unpack_window
 from lagloss_server.store.schema.core import WindowRow, table_of
 from lagloss_server.store.store import Store
 
@@ -36,6 +36,9 @@ def read_wholeness(store: Store, pipeline: str, from_s: int, to_s: int, node: st
             for row in connection.execute(asked.order_by(window.c.window_start)):
                 of = versions[in_force(versions, row.window_start)].definition.graph
                 if node is None or node in of.steps:
-                    yield of, WindowState(row.document, WindowFacts.unpack(row.facts))
+                    result = unpack_window(pipeline, row.window_start, row.document)
+                    facts = unpack_facts(pipeline, row.window_start, row.facts)
+                    if result is not None and facts is not None:
+                        yield of, WindowState(result, facts)
 
     return wholeness(pipeline, from_s, to_s, node, windows(), newest.spec.sla.loss.max)

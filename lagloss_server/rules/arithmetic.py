@@ -541,7 +541,7 @@ def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: S
     return tuple(
         DestinationCounts(
             name=there.name,
-            due=scale.count(sum(fates.values())),
+            messages=scale.count(sum(fates.values())),
             delivered=scale.count(fates[Fate.DELIVERED]),
             filtered=scale.count(fates[Fate.FILTERED]),
             dead=scale.count(fates[Fate.DEAD]),
@@ -690,9 +690,9 @@ def _verdict(
     if messages:
         verdict = _judge_loss(messages, lost, pending, sla.loss.max, sources_complete)
     verdicts = [verdict] + [
-        _judge_loss(there.due, there.lost, there.pending, sla.loss_at(there.name).max, sources_complete)
+        _judge_loss(there.messages, there.lost, there.pending, sla.loss_at(there.name).max, sources_complete)
         for there in destinations
-        if there.name in sla.destinations and there.due and there.lost is not None and there.pending is not None
+        if there.name in sla.destinations and there.messages and there.lost is not None and there.pending is not None
     ]
     worst_first: tuple[Verdict, ...] = ("loss", "unknown")
     return next((each for each in worst_first if each in verdicts), verdict)

@@ -18,14 +18,15 @@ from typing import Any, Final, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from msgspec import structs
+from msgspec import Struct, structs, to_builtins
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.place import Place
 from lagloss_server.model.rule_places import of_pipeline, spread
-from lagloss_server.model.window import Interval, rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Interval, LossRatio
 from lagloss_server.rules.rollup import Rollup
 
 Objective = Literal["loss", "on-time"]
@@ -33,7 +34,15 @@ OBJECTIVES: Final[tuple[Objective, ...]] = ("loss", "on-time")
 Status = Literal["met", "missed", "unproven", "none"]
 """`none`: there was no message to judge."""
 Counts = TypeVar("Counts", int, npt.NDArray[np.int64])
-Share = dict[str, float]
+
+
+class BudgetShare(Struct, frozen=True, gc=False):
+    """Bounds of a share of an error budget; below 0 or above 1 where it is overspent."""
+
+    min: float
+    max: float
+
+
 """Bounds `min` and `max` of a budget, spent or left; left is below 0 if more than all of it is spent."""
 FOREVER_S: Final = 1 << 40
 BUDGET_DAYS: Final = 30
@@ -102,16 +111,14 @@ def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Objectives of a pipeline, or of one destination of it, in windows with from <= start < to (epoch s), by that
-    version of its definition.
+class Target(TimeRange):
+    """Objectives of a pipeline, or of one destination of it, in the windows of a time range, by that version of its
+    definition.
 
     `loss_max`: share of messages that may be lost; `on_time_min`: share that has to be delivered within `lag_ms`.
     """
 
     version: int
-    from_s: int
-    to_s: int
     loss_max: float
     on_time_min: float
     lag_ms: int
@@ -123,7 +130,7 @@ class Target:
         loss, lag = (sla.loss, sla.lag) if destination is None else (sla.loss_at(destination), sla.lag_at(destination))
         # exact, so that 29 of 100 are within 0.29 and 1 - 0.95 is 5 %
         budgets = tuple(Fraction(share).limit_denominator(10**9) for share in (loss.max, 1 - on_time_min))
-        return cls(version, from_s, to_s, loss.max, on_time_min, lag.target, budgets)
+        return cls(from_s, to_s, version, loss.max, on_time_min, lag.target, budgets)
 
     def budget(self, objective: Objective) -> Fraction:
         return self.budgets[OBJECTIVES.index(objective)]
@@ -131,8 +138,7 @@ class Target:
     def document(self) -> dict[str, Any]:
         return {
             "version": self.version,
-            "from": rfc3339(self.from_s),
-            "to": rfc3339(self.to_s),
+            **self.bounds(),
             "loss_max": self.loss_max,
             "on_time_min": self.on_time_min,
             "lag_ms": self.lag_ms,
@@ -184,17 +190,17 @@ class Budget:
     used: Interval
 
     @property
-    def spent(self) -> Share | None:
+    def spent(self) -> BudgetShare | None:
         """The share that is used up; None if none may be bad."""
         if not self.allowed:
             return None
-        return {"min": self.used.min / self.allowed, "max": self.used.max / self.allowed}
+        return BudgetShare(self.used.min / self.allowed, self.used.max / self.allowed)
 
     @property
-    def left(self) -> Share | None:
+    def left(self) -> BudgetShare | None:
         """The share that is not; None if none may be bad."""
         spent = self.spent
-        return None if spent is None else {"min": 1 - spent["max"], "max": 1 - spent["min"]}
+        return None if spent is None else BudgetShare(1 - spent.max, 1 - spent.min)
 
     @property
     def is_used_up(self) -> bool:
@@ -220,11 +226,11 @@ class Attainment:
         return 1 - self.allowed / self.of if self.of else None
 
     @property
-    def good(self) -> dict[str, float | None]:
+    def good(self) -> LossRatio:
         """The share of messages that were: from what is certainly good to what is not certainly bad."""
         if not self.of:
-            return {"min": None, "max": None}
-        return {"min": max(0.0, 1 - self.bad.max / self.of), "max": 1 - self.bad.min / self.of}
+            return LossRatio(None, None)
+        return LossRatio(max(0.0, 1 - self.bad.max / self.of), 1 - self.bad.min / self.of)
 
     @property
     def budget(self) -> Budget | None:
@@ -234,18 +240,18 @@ class Attainment:
 
     def document(self) -> dict[str, Any]:
         spent, left = (None, None) if self.budget is None else (self.budget.spent, self.budget.left)
-        nothing = {"min": None, "max": None}
+        nothing = LossRatio(None, None)
         return {
             "objective": self.objective,
             "status": self.status,
             "target": self.target,
-            "good_share": self.good,
+            "good_share": to_builtins(self.good),
             "messages": self.of,
             "bad": structs.asdict(self.bad),
             "budget": {
                 "messages": self.allowed,
-                "spent": spent or nothing,
-                "left": left or nothing,
+                "spent": to_builtins(spent or nothing),
+                "left": to_builtins(left or nothing),
             },
             "unseen_estimate": self.unseen,
         }

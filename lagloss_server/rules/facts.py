@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from base64 import b85decode, b85encode
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+import msgspec
 
 from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
@@ -170,12 +172,12 @@ class WindowFacts:
     def pack(self) -> bytes:
         """Return the facts without the missing and the picked messages (which have tables of their own), packed; the
         same bytes however the parts were read."""
-        return pack_document(self._document)
+        return pack_document(self._document())
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
-        raw, rest = unpack_document(packed)
-        sketches = unpack_sketches(rest)
+        text, rest = unpack_document(packed)
+        raw, sketches = msgspec.json.decode(text), unpack_sketches(rest)
         return cls(
             patterns=tuple(
                 Pattern(int(mask, 16), count, tuple(on_time), *seen) for mask, count, on_time, *seen in raw["patterns"]
@@ -198,7 +200,7 @@ class WindowFacts:
             proven=raw["proven"],
         )
 
-    def _document(self, number: Callable[[Sketch], int]) -> dict[str, Any]:
+    def _document(self) -> dict[str, Any]:
         return {
             "patterns": [
                 (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
@@ -206,14 +208,14 @@ class WindowFacts:
             ],
             "checkpoints": {
                 name: (
-                    *(facts.beacons, facts.replayed, facts.distinct, facts.duplicates, number(facts.lags)),
+                    *(facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags),
                     *([facts.out_of_order] if facts.out_of_order else []),
                 )
                 for name, facts in sorted(self.checkpoints.items())
             },
-            "arrivals": [number(lags) for lags in self.arrivals],
-            **({"source_arrivals": [number(lags) for lags in self.source_arrivals]} if self.source_arrivals else {}),
-            "durations": {label: number(stays) for label, stays in sorted(self.durations.items())},
+            "arrivals": self.arrivals,
+            **({"source_arrivals": self.source_arrivals} if self.source_arrivals else {}),
+            "durations": dict(sorted(self.durations.items())),
             "strangers": dict(sorted(self.strangers.items())),
             "read": [
                 (b85encode(emitter).decode(), checkpoint, replay, beacons)

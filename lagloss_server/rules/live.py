@@ -103,7 +103,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         destinations=tuple(
             DestinationCounts(
                 name=there.name,
-                due=None,
+                messages=None,
                 delivered=seen(graph.names(there.at)),
                 filtered=seen(graph.names(there.filtered)),
                 dead=seen(graph.names(there.dead)),

@@ -7,26 +7,24 @@ how many these are. Documents with sketches have these beside them, each once.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 from lagloss.wire.avro import decode_bytes, decode_longs, encode_bytes, encode_longs
 from lagloss.wire.sketch import Sketch
-from lagloss_server.packing.packed_json import pack_json, unpack_json
+from lagloss_server.packing.packed_json import pack_text, unpack_text
 
 _LEVEL: Final = 6
 _MEMORY: Final = 9
 _VERSION: Final = b"\1"
 
 
-def pack_document(document: Callable[[Callable[[Sketch], int]], Any]) -> bytes:
-    """Return a JSON value packed, and beside it its sketches; equal ones give equal bytes.
-
-    Args:
-        document: makes the value, with what gives the number that stands for a sketch.
-    """
+def pack_document(value: Any) -> bytes:
+    """Return a JSON value packed, and beside it the sketches in it; equal ones give equal bytes. In JSON, each sketch
+    is its number among them."""
     sketches: dict[bytes, Sketch] = {}
     numbers: dict[bytes, int] = {}
 
@@ -35,20 +33,20 @@ def pack_document(document: Callable[[Callable[[Sketch], int]], Any]) -> bytes:
         sketches.setdefault(key, sketch)
         return numbers.setdefault(key, len(numbers))
 
-    value = encode_bytes(pack_json(document(number)))
-    return b"".join((_VERSION, value, pack_sketches([*sketches.values()])))
+    text = encode_bytes(pack_text(msgspec.json.encode(value, enc_hook=number)))
+    return b"".join((_VERSION, text, pack_sketches([*sketches.values()])))
 
 
-def unpack_document(packed: bytes) -> tuple[Any, bytes]:
-    """Return the JSON value that `pack_document` packed, and its sketches, for `unpack_sketches`.
+def unpack_document(packed: bytes) -> tuple[bytes, bytes]:
+    """Return the JSON that `pack_document` packed, and its sketches, for `unpack_sketches`.
 
     Raises:
-        ValueError: it was packed in another form.
+        ValueError, zstandard.ZstdError: it was packed in another form.
     """
     if packed[:1] != _VERSION:
         raise ValueError(f"expected a packed document of version {_VERSION.hex()}, found {packed[:1].hex() or 'none'}")
-    value, rest = decode_bytes(packed[1:])
-    return unpack_json(value), rest
+    text, rest = decode_bytes(packed[1:])
+    return unpack_text(text), rest
 
 
 def pack_sketches(sketches: Sequence[Sketch]) -> bytes:

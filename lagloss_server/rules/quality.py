@@ -15,10 +15,10 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.place import Place, link_name
 from lagloss_server.model.rule_places import spread
-from lagloss_server.model.window import Window, rfc3339
+from lagloss_server.model.window import NONE_LOST, Interval, Window, rfc3339
 
 if TYPE_CHECKING:
-    from lagloss_server.rules.rollup import Rollup
+    from lagloss_server.rules.rollup import CheckpointSums, Rollup
 
 Quality = Literal["loss", "corruption", "duplication", "staleness"]
 QUALITIES: Final[tuple[Quality, ...]] = ("loss", "corruption", "duplication", "staleness")
@@ -81,53 +81,73 @@ def stages_of_window(window: Window) -> list[Stage]:
 
 @dataclass(frozen=True, slots=True)
 class StageSums:
-    """What the windows of a range come to at a stage. `counted`: beacons whose duplicates are known; `checked`:
-    messages that carried checksums on both sides of a link; `staleness_ms`: the largest."""
+    """A stage over the windows of a roll-up."""
 
-    messages: int
-    lost_min: int
-    lost_max: int
-    duplicates: int
-    counted: int
-    corrupted: int
-    checked: int
-    staleness_ms: float | None
+    stage: Stage
+    total: Rollup
 
-    @classmethod
-    def of(cls, stage: Stage, total: Rollup) -> StageSums:
-        if stage.kind == "destination":
-            there = total.destinations.get(stage.name)
-            lost = (there.lost_min, there.lost_max) if there else (0, 0)
-            messages = max(there.due, lost[1]) if there else 0
-        else:
-            at = total.lost_at.get(stage.label)
-            lost = (at.min, at.max) if at else (0, 0)
-            arrived = [total.checkpoints[name].distinct for name in stage.arrivals if name in total.checkpoints]
-            messages = max(sum(arrived), lost[1]) if arrived else 0
-        seen = [total.checkpoints[name] for name in stage.checkpoints if name in total.checkpoints]
-        worst = max(((each.duplicates, each.counted) for each in seen if each.counted), key=_share, default=(0, 0))
-        checks = [total.checksums[name] for name in stage.links if name in total.checksums]
-        stale = [total.staleness_ms[name] for name in stage.checkpoints if name in total.staleness_ms]
-        return cls(
-            messages,
-            *lost,
-            *worst,
-            corrupted=sum(corrupted for corrupted, _ in checks),
-            checked=max((checked for _, checked in checks), default=0),
-            staleness_ms=max(stale, default=None),
-        )
+    @property
+    def lost(self) -> Interval:
+        if self.stage.kind == "destination":
+            due = self.total.destinations.get(self.stage.name)
+            return NONE_LOST if due is None else due.lost
+        return self.total.lost_at.get(self.stage.label, NONE_LOST)
+
+    @property
+    def messages(self) -> int:
+        """The messages that its loss is of."""
+        if self.stage.kind == "destination":
+            due = self.total.destinations.get(self.stage.name)
+            return 0 if due is None else max(due.messages, due.lost.max)
+        arrived = [sums.distinct for sums in self._checkpoints(self.stage.arrivals)]
+        return max(sum(arrived), self.lost.max) if arrived else 0
+
+    @property
+    def duplicates(self) -> tuple[int, int]:
+        """Duplicates, and the beacons that they are of, at the checkpoint with the largest share of them; 0 of 0 if no
+        duplicates are known."""
+        counts = [(sums.duplicates, sums.counted) for sums in self._checkpoints(self.stage.checkpoints) if sums.counted]
+        return max(counts, key=_share, default=(0, 0))
+
+    @property
+    def checksums(self) -> tuple[int, int]:
+        """Corrupted messages of all links, and the largest number that a link's are of."""
+        links = [self.total.checksums[name] for name in self.stage.links if name in self.total.checksums]
+        return sum(link.corrupted for link in links), max((link.checked for link in links), default=0)
+
+    @property
+    def staleness_ms(self) -> float | None:
+        """The largest."""
+        known = self.total.staleness_ms
+        return max((known[name] for name in self.stage.checkpoints if name in known), default=None)
+
+    def _checkpoints(self, names: Iterable[str]) -> list[CheckpointSums]:
+        return [self.total.checkpoints[name] for name in names if name in self.total.checkpoints]
 
     def value(self, quality: Quality) -> float | None:
         """Return loss and duplicates as shares, corrupted messages as a number, staleness in ms; None if not known."""
         match quality:
             case "loss":
-                return self.lost_min / self.messages if self.messages else None
+                return self.lost.min / self.messages if self.messages else None
             case "corruption":
-                return self.corrupted if self.checked else None
+                corrupted, checked = self.checksums
+                return corrupted if checked else None
             case "duplication":
-                return self.duplicates / self.counted if self.counted else None
+                return _share(self.duplicates) if self.duplicates[1] else None
             case "staleness":
                 return self.staleness_ms
+
+    def known_of(self, quality: Quality) -> int:
+        """Return the messages or beacons that it is known of; 0 of staleness."""
+        match quality:
+            case "loss":
+                return self.messages
+            case "corruption":
+                return self.checksums[1]
+            case "duplication":
+                return self.duplicates[1]
+            case "staleness":
+                return 0
 
 
 def _share(counts: tuple[int, int]) -> float:
@@ -139,11 +159,11 @@ def worst_of(found: Iterable[Stage], window: Rollup, start_s: int) -> dict[str, 
     each with the window's start: `Rollup.worst`."""
     worst = {}
     for stage in found:
-        sums = StageSums.of(stage, window)
+        sums = StageSums(stage, window)
         for quality in QUALITIES:
             value = sums.value(quality) if quality != "corruption" or stage.links else None
             if value:
-                worst[f"{quality} {stage.label}"] = (value, start_s)
+                worst[f"{quality} {stage.label}"] = (float(value), start_s)
     return worst
 
 
@@ -175,9 +195,12 @@ class QualityCell:
 class QualityRow:
     """`cells`: one a quality, in their order; None where a stage has none (only links corrupt payloads)."""
 
-    stage: Stage
     sums: StageSums
     cells: tuple[QualityCell | None, ...]
+
+    @property
+    def stage(self) -> Stage:
+        return self.sums.stage
 
     def document(self) -> dict[str, Any]:
         cells = zip(QUALITIES, self.cells, strict=True)
@@ -194,22 +217,22 @@ def quality_rows(total: Rollup, definition: Definition) -> tuple[QualityRow, ...
     targets = _Targets(definition, graph)
     rows = []
     for stage in stages_of(graph):
-        sums = StageSums.of(stage, total)
+        sums = StageSums(stage, total)
         cells = (
             None if quality == "corruption" and not stage.links else _cell(quality, stage, sums, targets, total)
             for quality in QUALITIES
         )
-        rows.append(QualityRow(stage, sums, tuple(cells)))
+        rows.append(QualityRow(sums, tuple(cells)))
     return tuple(rows)
 
 
 def _cell(quality: Quality, stage: Stage, sums: StageSums, targets: _Targets, total: Rollup) -> QualityCell:
     value, target = sums.value(quality), targets.of(quality, stage)
     worst, worst_s = total.worst.get(f"{quality} {stage.label}", (0.0, None))
-    most = sums.lost_max / sums.messages if quality == "loss" and sums.messages else value
+    most = sums.lost.max / sums.messages if quality == "loss" and sums.messages else value
     judged = worst if quality == "corruption" and value is not None else value  # its target is of one minute
-    of = {"loss": sums.messages, "corruption": sums.checked, "duplication": sums.counted, "staleness": 0}[quality]
-    return QualityCell(quality, value, most, of, target, _verdict(judged, most, target, quality), worst_s)
+    verdict = _verdict(judged, most, target, quality)
+    return QualityCell(quality, value, most, sums.known_of(quality), target, verdict, worst_s)
 
 
 def _verdict(value: float | None, most: float | None, target: float | None, quality: Quality) -> QualityVerdict:

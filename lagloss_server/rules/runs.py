@@ -56,24 +56,18 @@ class TaskTry:
 
 @dataclass(frozen=True, slots=True)
 class DagRun:
-    """One run of a DAG; times in epoch ms. `from_s`, `to_s`: the event time that it processes (epoch s). `failed_ms`:
+    """One run of a DAG; times in epoch ms. `hour`: the event time that it processes, an hour mostly. `failed_ms`:
     when it first failed, even if it succeeded later. `tries`: in the order in which they began."""
 
     dag: str
     run_id: str
     state: RunState
     due_ms: int
-    from_s: int
-    to_s: int
+    hour: TimeRange
     started_ms: int | None = None
     ended_ms: int | None = None
     failed_ms: int | None = None
     tries: tuple[TaskTry, ...] = ()
-
-    @property
-    def hour(self) -> TimeRange:
-        """The event time that it processes: an hour, mostly."""
-        return TimeRange(self.from_s, self.to_s)
 
     @property
     def has_ended(self) -> bool:
@@ -98,7 +92,7 @@ class DagRun:
     @property
     def delay_ms(self) -> int | None:
         """How long after the end of its hour it ended."""
-        return None if self.ended_ms is None else self.ended_ms - 1_000 * self.to_s
+        return None if self.ended_ms is None else self.ended_ms - 1_000 * self.hour.to_s
 
     @property
     def last_tries(self) -> list[TaskTry]:
@@ -131,8 +125,7 @@ class DagRun:
             "dag": self.dag,
             "run_id": self.run_id,
             "state": self.state,
-            "from": rfc3339(self.from_s),
-            "to": rfc3339(self.to_s),
+            **self.hour.bounds(),
             "due_at": _moment(self.due_ms),
             "started_at": _moment(self.started_ms),
             "ended_at": _moment(self.ended_ms),
@@ -316,15 +309,15 @@ def _task_repairs(tries: Sequence[TaskTry]) -> Repairs:
 def good_end_ms(runs: Iterable[DagRun], to_s: int) -> int | None:
     """Return when the result of the hour that ends at `to_s` was first there: the first success of a run that reaches
     up to it. None: it is not."""
-    ends = [run.ended_ms for run in runs if run.to_s == to_s and run.state == "success" and run.ended_ms is not None]
-    return min(ends, default=None)
+    well = [run for run in runs if run.hour.to_s == to_s and run.state == "success"]
+    return min((run.ended_ms for run in well if run.ended_ms is not None), default=None)
 
 
 def expected_hours(job: JobSpec, runs: Iterable[DagRun], now_s: float) -> list[int]:
     """Return the ends (epoch s) of the hours that a result is expected of: one after the other, from the first run's to
     the last that is over. None before the first run is known."""
     runs = list(runs)
-    ends = sorted({run.to_s for run in runs})
+    ends = sorted({run.hour.to_s for run in runs})
     if not ends:
         return []
     step_s = hour_s(job, runs)
@@ -333,8 +326,8 @@ def expected_hours(job: JobSpec, runs: Iterable[DagRun], now_s: float) -> list[i
 
 def hour_s(job: JobSpec, runs: Iterable[DagRun]) -> int:
     """Return how long the hours of a job are: that of its newest run, or its span before there is one."""
-    newest = max(runs, key=lambda run: run.to_s, default=None)
-    return job.span // 1_000 if newest is None else newest.to_s - newest.from_s
+    newest = max(runs, key=lambda run: run.hour.to_s, default=None)
+    return job.span // 1_000 if newest is None else newest.hour.length_s
 
 
 def judged_hours(job: JobSpec, runs: Sequence[DagRun], now_s: float) -> dict[int, bool]:
@@ -398,8 +391,8 @@ def _by_number(each: TaskTry) -> tuple[str, int, int]:
     return each.task, each.map_index, each.number
 
 
-def _by_hour(run: DagRun) -> tuple[str, int, int]:
-    return run.dag, run.from_s, run.to_s
+def _by_hour(run: DagRun) -> tuple[str, TimeRange]:
+    return run.dag, run.hour
 
 
 def _moment(ms: int | None) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph, GraphPlace
-from lagloss_server.model.window import Window, rfc3339
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.facts import WindowFacts
 
@@ -29,13 +30,11 @@ class WindowState:
 
 
 @dataclass(frozen=True, slots=True)
-class Wholeness:
-    """Of [from, to) (epoch s), up to `node`, or the whole pipeline. `missing`: messages that are not there, the `lost`
-    ones among them; `incomplete`: nodes whose evidence is."""
+class Wholeness(TimeRange):
+    """Whether the messages of a time range are there, up to `node` or in the whole pipeline. `missing`: messages that
+    are not there, the `lost` ones among them; `incomplete`: nodes whose evidence is."""
 
     pipeline: str
-    from_s: int
-    to_s: int
     node: str | None
     closed: int
     messages: int
@@ -43,10 +42,6 @@ class Wholeness:
     lost: int
     incomplete: tuple[str, ...]
     max_loss: float
-
-    @property
-    def minutes(self) -> int:
-        return (self.to_s - self.from_s) // 60
 
     @property
     def state(self) -> WholenessState:
@@ -68,8 +63,7 @@ class Wholeness:
     def document(self) -> dict[str, Any]:
         return {
             "pipeline": self.pipeline,
-            "from": rfc3339(self.from_s),
-            "to": rfc3339(self.to_s),
+            **self.bounds(),
             "node": self.node,
             "state": self.state,
             "why": self.why,
@@ -104,7 +98,7 @@ def wholeness(
         if "failed" in window.result.reasons:
             closed -= 1  # closing it failed: nothing is known
     return Wholeness(
-        pipeline, from_s, to_s, node, closed, messages, missing, min(lost, missing), (*incomplete,), max_loss
+        from_s, to_s, pipeline, node, closed, messages, missing, min(lost, missing), (*incomplete,), max_loss
     )
 
 

@@ -13,8 +13,8 @@ from typing import Protocol
 from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, cast, func, select, true
 
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import COUNTS, PERIOD_S, VERDICT_COLUMNS, Period, Rollup, period_of
+from lagloss_server.store.results import unpack_minute, unpack_rollup
 from lagloss_server.store.schema import core as tables
 
 Ranges = Mapping[str, Sequence[TimeRange]]
@@ -167,7 +167,8 @@ class PeriodReading:
         row = tables.RollupRow
         here = (row.period == period, *tables.at_places(row.pipeline, row.start, places))
         for name, start, packed in self.connection.execute(select(row.pipeline, row.start, row.packed).where(*here)):
-            yield (name, start), Rollup.unpack(packed)
+            if (rollup := unpack_rollup(name, period, start, packed)) is not None:
+                yield (name, start), rollup
 
     def _take_minutes(self, ranges: Ranges) -> None:
         window, asked = tables.WindowRow, _asked(ranges)
@@ -182,7 +183,8 @@ class PeriodReading:
         here = tables.at_places(window.pipeline, window.window_start, places)
         columns = (window.pipeline, window.window_start, window.document, window.facts)
         for name, start, document, facts in self.connection.execute(select(*columns).where(*here)):
-            yield (name, start), Rollup.of_window(document, WindowFacts.unpack(facts))
+            if (minute := unpack_minute(name, start, document, facts)) is not None:
+                yield (name, start), minute
 
     def _count_minutes(self, ranges: Ranges) -> None:
         """Add minutes up where they are stored."""

@@ -43,6 +43,7 @@ from lagloss_server.rules.live import LiveTally, live_result
 from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
+from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each, reason
 
@@ -274,7 +275,7 @@ class Store:
                 .order_by(window.c.window_start.desc())
                 .limit(limit)
             ).all()
-            closed = [closed_window(row) for row in reversed(rows)]
+            closed = _readable(reversed(rows))
             opened = self._open_windows(connection, pipeline, from_s, to_s)
         windows = sorted(closed + opened, key=lambda window: window.window_start)
         return windows[-limit:] if limit else windows
@@ -288,7 +289,7 @@ class Store:
                 .where(window.c.pipeline == pipeline, window.c.window_start.in_(starts_s))
                 .order_by(window.c.window_start)
             )
-            return [closed_window(row) for row in rows]
+            return _readable(rows)
 
     def missing(
         self, pipeline: str, window_start_s: int, limit: int = 1000, kinds: Sequence[str] = MISSING_KINDS
@@ -314,9 +315,13 @@ class Store:
                 .where(row.pipeline == pipeline, row.window_start == window_start_s)
                 .order_by(row.revision)
             )
+            results = [
+                (found, unpack_window(pipeline, window_start_s, found.document, found.revision)) for found in rows
+            ]
             return [
-                ListedWindow.of(found.document, "closed", found.revision, rfc3339(found.closed_at / 1000))
-                for found in rows
+                ListedWindow.of(result, "closed", found.revision, rfc3339(found.closed_at / 1000))
+                for found, result in results
+                if result is not None
             ]
 
     def rollups(self, pipeline: str, period: Period, from_s: int, to_s: int) -> dict[int, Rollup]:
@@ -328,7 +333,8 @@ class Store:
                 .where(row.pipeline == pipeline, row.period == period, row.start >= from_s, row.start < to_s)
                 .order_by(row.start)
             )
-            return {found.start: Rollup.unpack(found.packed) for found in rows}
+            results = {found.start: unpack_rollup(pipeline, period, found.start, found.packed) for found in rows}
+            return {start: rollup for start, rollup in results.items() if rollup is not None}
 
     def pipeline(self, name: str) -> StoredPipeline:
         """Return the newest version of one pipeline.
@@ -509,7 +515,13 @@ def _is_same(row: Row[Any], definition: Definition) -> bool:
         return False
 
 
-def closed_window(row: Row[Any]) -> ListedWindow:
-    """Return a row of the table `window`."""
-    closed_at = rfc3339(row.closed_at / 1000)
-    return ListedWindow.of(row.document, row.state, row.revision, closed_at, history=row.history)
+def closed_window(row: Row[Any]) -> ListedWindow | None:
+    """Return a row of the table `window`; None if its result cannot be read."""
+    result = unpack_window(row.pipeline, row.window_start, row.document)
+    if result is None:
+        return None
+    return ListedWindow.of(result, row.state, row.revision, rfc3339(row.closed_at / 1000), history=row.history)
+
+
+def _readable(rows: Iterable[Row[Any]]) -> list[ListedWindow]:
+    return [window for row in rows if (window := closed_window(row)) is not None]

@@ -196,14 +196,12 @@ def _try(row: Row[Any]) -> TaskTry:
 def _dag_run(row: Row[Any], job: JobSpec, tries: Iterable[TaskTry]) -> DagRun:
     state: RunState = row.state
     interval = None if row.interval_start is None else (row.interval_start, row.interval_end)
-    hour = job.span_of(row.due_at, interval)
     return DagRun(
         row.dag,
         row.run_id,
         state,
         row.due_at,
-        hour.from_s,
-        hour.to_s,
+        job.span_of(row.due_at, interval),
         row.started_at,
         row.ended_at,
         row.failed_at,

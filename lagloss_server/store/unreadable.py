@@ -20,6 +20,9 @@ SHOWN: Final = 20
 """Names that a text lists at most."""
 NEWER: Final = f"made by a newer version of lagloss than this {lagloss.__version__}"
 RowKind = Literal["definition", "token", "silence", "user", "tap"]
+ResultKind = Literal["window", "rollup"]
+MAX_RESULTS: Final = 1_000
+"""Unreadable results that a process names at most."""
 T = TypeVar("T")
 
 log = structlog.get_logger()
@@ -28,9 +31,10 @@ log = structlog.get_logger()
 @dataclass(frozen=True, slots=True, order=True)
 class UnreadableRow:
     """A row that is set aside. `pipeline`: whose it is, empty for no pipeline's; `name`: its key, of a definition the
-    version; `since_ms`: from when on a definition is in force (epoch ms)."""
+    version, of a result its start (epoch s), of a roll-up with the period; `since_ms`: from when on a definition is in
+    force (epoch ms)."""
 
-    kind: RowKind
+    kind: RowKind | ResultKind
     pipeline: str
     name: str
     why: str
@@ -117,7 +121,7 @@ class UnreadableRows:
             log.info("row no longer set aside", kind=kind, pipeline=row.pipeline, row=row.name)
 
     def __iter__(self) -> Iterator[UnreadableRow]:
-        return iter(sorted(row for rows in self._rows.values() for row in rows))
+        return iter(sorted([*(row for rows in self._rows.values() for row in rows), *RESULTS]))
 
     def health_note(self) -> str:
         """Return the text of a /healthz that is well."""
@@ -127,3 +131,41 @@ class UnreadableRows:
     def counts(self) -> dict[str, int]:
         """Return how many there are of each kind."""
         return dict(Counter(row.kind for row in self))
+
+
+class UnreadableResults:
+    """The stored windows and roll-ups that this process could not read when it last tried. Used by several threads.
+
+    There are millions of results, read where they are needed: no pass over all of them can find the unreadable ones.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[ResultKind, str, str], UnreadableRow] = {}
+        self._lock = threading.Lock()
+
+    def note(self, kind: ResultKind, pipeline: str, name: str, error: Exception) -> None:
+        """Note a row that cannot be read; log it if that is new."""
+        row = UnreadableRow(kind, pipeline, name, reason(error))
+        key = kind, pipeline, name
+        with self._lock:
+            if self._rows.get(key) == row or len(self._rows) >= MAX_RESULTS:
+                return
+            self._rows[key] = row
+        log.warning("row set aside", kind=kind, pipeline=pipeline, row=name, why=row.why)
+
+    def clear(self, kind: ResultKind, pipeline: str, name: str) -> None:
+        """Note that a row was read."""
+        if not self._rows:  # the hot path: no lock, and no key
+            return
+        with self._lock:
+            is_gone = self._rows.pop((kind, pipeline, name), None) is not None
+        if is_gone:
+            log.info("row no longer set aside", kind=kind, pipeline=pipeline, row=name)
+
+    def __iter__(self) -> Iterator[UnreadableRow]:
+        with self._lock:
+            return iter(sorted(self._rows.values()))
+
+
+RESULTS: Final = UnreadableResults()
+"""Those of this process."""

@@ -16,6 +16,7 @@ from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.base import format as fmt
 from lagloss_server.base.settings import Settings
 from lagloss_server.cli.runs_text import gantt_lines, job_lines
+from lagloss_server.model.window import NONE_LOST, Interval
 from lagloss_server.ops.demo.run import PLAIN_WIDTH, make_empty
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.ops.up import progress_lines, signals_interrupt
@@ -88,7 +89,7 @@ def _pictures(running: BatchRun, width: int) -> Iterator[str]:
     now_ms = time.time() * 1000
     for job in running.job_runs():
         yield from job_lines(job.stats)
-        for each in sorted(job.runs, key=lambda each: each.run.from_s):
+        for each in sorted(job.runs, key=lambda each: each.run.hour.from_s):
             yield ""
             yield from gantt_lines(each, now_ms, width)
 
@@ -114,12 +115,14 @@ def _show(console: Console, result: BatchResult, scenario: BatchScenario) -> Non
 
 def _pair(document: dict[str, Any], name: str) -> str:
     measured = document["measured"][name]
-    return f"{document['injected'][name]:,} / {fmt.count_interval(measured) if name == 'lost' else f'{measured:,}'}"
+    shown = fmt.count_interval(Interval(**measured)) if name == "lost" else f"{measured:,}"
+    return f"{document['injected'][name]:,} / {shown}"
 
 
 def _by_place(document: dict[str, Any]) -> str:
     injected, measured = document["injected"]["lost_at"], document["measured"]["lost_at"]
+    bounds = {place: Interval(**lost) for place, lost in measured.items()}
     return ", ".join(
-        f"{place} {injected.get(place, 0)}/{fmt.count_interval(measured.get(place, {'min': 0, 'max': 0}))}"
+        f"{place} {injected.get(place, 0)}/{fmt.count_interval(bounds.get(place, NONE_LOST))}"
         for place in sorted({*injected, *measured})
     )

@@ -56,7 +56,7 @@ class TrueRuns:
 def run_differences(truth: TrueRuns, runs: Iterable[DagRun], published: Mapping[int, int]) -> Iterator[str]:
     """Yield where lagloss's runs are not those of the ledger, and hours whose publication (events by hour) is not
     there."""
-    by_hour = {run.from_s: run for run in runs}
+    by_hour = {run.hour.from_s: run for run in runs}
     for hour in sorted(truth.hours):
         run = by_hour.get(hour)
         if run is None or run.state != "success":
@@ -64,7 +64,7 @@ def run_differences(truth: TrueRuns, runs: Iterable[DagRun], published: Mapping[
         if hour not in published:
             yield f"expected hour {hour} to be published"
     measured = {
-        (run.from_s, each.task, each.number) for run in by_hour.values() for each in run.tries if each.state == "failed"
+        (hour, each.task, each.number) for hour, run in by_hour.items() for each in run.tries if each.state == "failed"
     }
     for hour, task, number in sorted(truth.failed ^ measured):
         where = "the ledger" if (hour, task, number) in truth.failed else "lagloss"

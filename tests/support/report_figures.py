@@ -7,6 +7,8 @@ from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
+from msgspec import structs
+
 from dashboard.reports.changes import what_changed
 from dashboard.reports.model import BurnPoint, DestinationFigures, Figures, Incidents, LagByHop, Report, WorstHour
 from dashboard.reports.ranges import day_edges, named_range, previous
@@ -14,7 +16,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Course, Times
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.error_budget import OBJECTIVES, Target, judge
+from lagloss_server.rules.error_budget import OBJECTIVES, BudgetShare, Target, judge
 from lagloss_server.rules.hops import Hop
 from lagloss_server.rules.rollup import PartSums, Rollup
 from lagloss_server.store.periods import Coverage
@@ -30,8 +32,7 @@ def rollup(messages: int = 1_000, lost: tuple[int, int] = (5, 7), windows: int =
         verdicts={"ok": windows},
         messages=messages,
         delivered=messages - lost[1],
-        lost_min=lost[0],
-        lost_max=lost[1],
+        lost=Interval(*lost),
         on_time=messages - 40,
         on_time_of=messages,
         e2e_lags=Sketch.from_bins({10_250: messages}),
@@ -49,7 +50,7 @@ def lag_by_hop(*p95_ms: float) -> LagByHop:
 
 def destination(made: Report, name: str, now: PartSums, before: PartSums) -> DestinationFigures:
     whole, previous_ = (
-        figures(of.from_s, of.to_s, replace(of.total, destinations={name: sums}).at(name))
+        figures(of.from_s, of.to_s, structs.replace(of.total, destinations={name: sums}).at(name))
         for of, sums in ((made.whole, now), (made.previous, before))
     )
     return DestinationFigures(name, made.targets, whole, previous_)
@@ -80,7 +81,7 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
     )
     whole = figures(span.from_s, span.to_s, Rollup.merged(day.total for day in days))
     points = [
-        BurnPoint(day.to_s, ({"min": 1 - at / 5, "max": 1 - at / 9}, {"min": 1 - at / 8, "max": 1 - at / 8}))
+        BurnPoint(day.to_s, (BudgetShare(1 - at / 5, 1 - at / 9), BudgetShare(1 - at / 8, 1 - at / 8)))
         if day.known.closed
         else BurnPoint(day.to_s, (None, None))
         for at, day in enumerate(days)
@@ -99,9 +100,7 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
         days=days,
         burn_down=tuple(points),
         worst_hours=(
-            WorstHour(
-                figures(edges[0], edges[0] + 3_600, rollup()), ({"min": 0.1, "max": 0.14}, {"min": 0.2, "max": 0.2})
-            ),
+            WorstHour(figures(edges[0], edges[0] + 3_600, rollup()), (BudgetShare(0.1, 0.14), BudgetShare(0.2, 0.2))),
         ),
         incidents=Incidents(incidents, Times.of([course] if incidents else [])),
         destinations=(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.runs import DagRun, TaskTry, TryState
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record
@@ -27,7 +28,9 @@ def failed_run(to_s: int = NOON_S) -> DagRun:
     end_ms = _ms(to_s, 10)
     never = TaskTry("notify", 0, "upstream_failed")
     start_ms = _ms(to_s, 0)
-    return DagRun("scores", "r-1", "failed", start_ms, to_s - 3_600, to_s, start_ms, end_ms, end_ms, (*tries, never))
+    return DagRun(
+        "scores", "r-1", "failed", start_ms, TimeRange(to_s - 3_600, to_s), start_ms, end_ms, end_ms, (*tries, never)
+    )
 
 
 def store_failed_run(store: Store, pipeline: str, to_s: int) -> None:

@@ -28,7 +28,7 @@ from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
-from lagloss_server.store.schema.core import Base, PackedWindow
+from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.incident_rows import (
@@ -148,8 +148,6 @@ def _row(table: Table, pipeline: str, start_s: int, incident: UUID) -> dict[str,
 
 def _value(kind: Any, name: str, about: str, start_s: int) -> Any:
     match kind:
-        case PackedWindow():
-            return result_of(window_of({"pipeline": about}))
         case JSON():
             return {"of": about}
         case ARRAY():
@@ -163,7 +161,7 @@ def _value(kind: Any, name: str, about: str, start_s: int) -> Any:
                 return start_s
             return int(time.time() * 1_000) - 90_000 if name.endswith("_at") else len(about)
         case LargeBinary():
-            return about.encode()
+            return result_of(window_of({"pipeline": about})).pack() if name == "document" else about.encode()
         case DateTime():
             return datetime.now(UTC)
         case Uuid():

@@ -291,7 +291,7 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
             basis=1,
             deadline=None,
             log_start=[],
-            document=result_of(listed),
+            document=result_of(listed).pack(),
             facts=facts(window).pack(),
         )
     )

@@ -209,7 +209,7 @@ def _since(minute: Minute, zone: Zone) -> str:
 
 def _is_lossy(standing: PipelineStatus) -> bool:
     """Now: what was lost before a pipeline went blind or stale is no loss of now."""
-    ratio = standing.newest.loss_ratio["min"] if standing.newest is not None and standing.is_current else None
+    ratio = standing.newest.loss_ratio.min if standing.newest is not None and standing.is_current else None
     return ratio is not None and ratio > standing.targets.loss
 
 
@@ -233,9 +233,9 @@ def _loss_of(minute: Minute) -> str:
     """Format the loss; for a minute that could not be judged, certain loss as a lower bound, and no number without
     any."""
     ratio = minute.loss_ratio
-    if minute.verdict != "unknown" or ratio["min"] is None or minute.lost_min < minute.lost_max:
+    if minute.verdict != "unknown" or ratio.min is None or minute.lost_min < minute.lost_max:
         return fmt.percent_interval(ratio)
-    return f"at least {fmt.percent(ratio['min'])}" if minute.lost_min else fmt.NOTHING
+    return f"at least {fmt.percent(ratio.min)}" if minute.lost_min else fmt.NOTHING
 
 
 def _lag(standing: PipelineStatus) -> list[Light | None]:

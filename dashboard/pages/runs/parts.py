@@ -89,10 +89,10 @@ def _records(of: HourRun) -> list[str]:
 def _hour(of: HourRun, here: Address) -> Part:
     """Return the hour that a run processes, as a link to its minutes."""
     run, zone = of.run, here.zone
-    text = f"{zone.clock(run.from_s, date=True)}–{zone.clock(run.to_s)}"
+    text = f"{zone.clock(run.hour.from_s, date=True)}–{zone.clock(run.hour.to_s)}"
     pipeline = here.path.split("/")[2]
-    href = here.to(links.pipeline(pipeline)).over(ShownRange(run.from_s, run.to_s)).href
-    return dmc.Anchor(moment(text, f"{utc(run.from_s)} to {utc(run.to_s)}"), href=href, inherit=True)
+    href = here.to(links.pipeline(pipeline)).over(ShownRange(run.hour.from_s, run.hour.to_s)).href
+    return dmc.Anchor(moment(text, f"{utc(run.hour.from_s)} to {utc(run.hour.to_s)}"), href=href, inherit=True)
 
 
 def job_part(job: JobRuns, here: Address, dark: bool) -> Part:

@@ -18,7 +18,7 @@ from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
-from lagloss_server.model.window import ListedWindow
+from lagloss_server.model.window import Interval, ListedWindow
 from lagloss_server.rules.freshness import due_ms
 
 _STATES: Final = {
@@ -181,7 +181,7 @@ def _change(change: RevisionChange) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return fmt.count_interval(value)
+        return fmt.count_interval(Interval(value["min"], value["max"]))
     if isinstance(value, list):
         return ", ".join(value) or "none"
     return fmt.count(value) if isinstance(value, int) else str(value)

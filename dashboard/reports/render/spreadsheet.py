@@ -93,14 +93,13 @@ def _quality_row(report: Report, row: QualityRow, base_url: str) -> list[Any]:
         "to": rfc3339(span.to_s),
         "zone": span.zone,
         "messages": sums.messages,
-        "lost_min": sums.lost_min,
-        "lost_max": sums.lost_max,
+        "lost_min": sums.lost.min,
+        "lost_max": sums.lost.max,
         "staleness_ms": sums.staleness_ms,
         "windows": links["windows"],
         "sums": links["sums"],
     }
-    if sums.counted:
-        found |= {"duplicates": sums.duplicates, "duplicates_of": sums.counted}
-    if sums.checked:
-        found |= {"corrupted": sums.corrupted, "corrupted_of": sums.checked}
+    for name, (count, total) in (("duplicates", sums.duplicates), ("corrupted", sums.checksums)):
+        if total:
+            found |= {name: count, f"{name}_of": total}
     return [found.get(column) for column in COLUMNS]

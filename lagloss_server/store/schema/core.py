@@ -15,7 +15,6 @@ from sqlalchemy import (
     BigInteger,
     ColumnElement,
     DateTime,
-    Dialect,
     Double,
     Identity,
     Index,
@@ -34,9 +33,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator, TypeEngine
-
-from lagloss_server.model.window import Window
+from sqlalchemy.types import TypeEngine
 
 
 class Base(DeclarativeBase):
@@ -162,19 +159,6 @@ class TallyRow(Base):
 _WINDOW_COLUMNS = "Result columns: see Window."
 
 
-class PackedWindow(TypeDecorator[Window]):
-    """A window's result, by `Window.pack`."""
-
-    impl = LargeBinary
-    cache_ok = True
-
-    def process_bind_param(self, value: Window | None, dialect: Dialect) -> bytes | None:
-        return None if value is None else value.pack()
-
-    def process_result_value(self, value: bytes | None, dialect: Dialect) -> Window | None:
-        return None if value is None else Window.unpack(value)
-
-
 class WindowRow(Base):
     __tablename__ = "window"
     __table_args__ = (
@@ -206,7 +190,7 @@ class WindowRow(Base):
     basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
     deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
     log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
-    document: Mapped[Window] = mapped_column(PackedWindow, comment="the result as windows --json prints it, packed")
+    document: Mapped[bytes] = mapped_column(comment="the result as windows --json prints it, packed")
     stale_ms: Mapped[float | None] = mapped_column(comment="largest staleness of a checkpoint; null: not known")
     facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
 
@@ -219,7 +203,7 @@ class WindowRevisionRow(Base):
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
     revision: Mapped[int] = mapped_column(Integer, primary_key=True)
     closed_at: Mapped[int] = mapped_column(comment="epoch ms")
-    document: Mapped[Window] = mapped_column(PackedWindow, comment="as in window")
+    document: Mapped[bytes] = mapped_column(comment="as in window")
 
 
 class MissingMessageRow(Base):

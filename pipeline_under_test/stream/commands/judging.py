@@ -14,6 +14,7 @@ from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.base import format as fmt
 from lagloss_server.base.settings import Settings as LaglossSettings
 from lagloss_server.cli.options import out
+from lagloss_server.model.window import Interval
 from pipeline_under_test.harness.commands import EXIT_DIFFERS, AsJson, duration_s, fail, say
 from pipeline_under_test.stream.commands.options import DataDir, FaultOption
 from pipeline_under_test.stream.rating.search import RateTrial
@@ -129,8 +130,8 @@ def show_verdict(document: Mapping[str, Any]) -> None:
     for row in document["windows"]:
         injected, measured = row["injected"], row["measured"]
         counts = [str(injected[what]) for what in ("messages", "delivered", "dead", "filtered", "pending")]
-        found = fmt.count_interval(measured and measured["lost"])
-        table.add_row(row["window_start"], *counts, str(injected["lost"]), found)
+        lost = fmt.count_interval(measured and Interval(**measured["lost"]))
+        table.add_row(row["window_start"], *counts, str(injected["lost"]), lost)
     console.print(table)
     for difference in document["differences"][:MAX_DIFFERENCES]:
         injected, measured, ids = difference["injected"], difference["measured"], ", ".join(difference["ids"])
@@ -155,7 +156,7 @@ def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
         injected, measured = outcome["injected"], outcome["measured"]
         counts = ("", "", "", "")
         if injected is not None and measured is not None:
-            lost = (str(injected["lost"]), fmt.count_interval(measured["lost"]))
+            lost = (str(injected["lost"]), fmt.count_interval(Interval(**measured["lost"])))
             counts = (str(injected["messages"]), *lost, str(measured["duplicates"]))
         result = "as expected" if outcome["ok"] else f"{len(outcome['problems'])} problems"
         lag = fmt.duration(outcome["max_lag_ms"])

@@ -168,7 +168,7 @@ def test_habits_are_read_from_minutes_and_hours_and_once_an_hour(store: Store) -
             for start in range(hour, hour + 3_600, 60):
                 found = document(pipeline.definition, start, messages=100 + number) | {"filtered": 20}
                 store_window(connection, found, start, notify=False)
-            rollup = Rollup.merged([Rollup(60, messages=60 * (100 + number), filtered=60 * 20)])
+            rollup = Rollup.merged([Rollup(windows=60, messages=60 * (100 + number), filtered=60 * 20)])
             row = {"pipeline": "chain", "period": "hour", "start": hour, "computed_at": 0, "packed": rollup.pack()}
             connection.execute(insert(RollupRow).values(row | rollup.headline()))
     statements: list[str] = []

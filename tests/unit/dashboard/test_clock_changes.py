@@ -16,6 +16,7 @@ from dashboard.reports.wording import hours
 from dashboard.request.links import Address
 from dashboard.request.shown_range import requested_range
 from dashboard.request.zones import Zone
+from lagloss_server.rules.error_budget import BudgetShare
 from tests.support.report_figures import report
 
 NOW_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
@@ -74,7 +75,7 @@ def test_two_hours_of_one_name_are_told_apart() -> None:
 
 
 def test_the_burn_down_goes_only_forward_when_the_clocks_go_back() -> None:
-    steps = [BurnPoint(BACK - 7_200 + 1_800 * at, ({"min": 0.5, "max": 1.0}, None)) for at in range(12)]
+    steps = [BurnPoint(BACK - 7_200 + 1_800 * at, (BudgetShare(0.5, 1.0), None)) for at in range(12)]
     span = CalendarRange(steps[0].at_s, steps[-1].at_s, "Europe/Berlin")
     figure = burn_down_figure(replace(report(), span=span, burn_down=tuple(steps)))
     for line in figure.data:

@@ -60,8 +60,8 @@ def test_the_talks_table() -> None:
     ins = [rows[f"{node}.in"] for node in "abcd"]
     assert [row.count for row in ins] == [10, 9, 7, 5]
     assert [row.lost and row.lost.max for row in ins] == [0, 1, 2, 2]
-    assert fmt.count_interval(window["lost"]) == "5"
-    assert fmt.percent_interval(window["loss_ratio"]) == "50 %"
+    assert fmt.count_interval(window_of(window).lost) == "5"
+    assert fmt.percent_interval(window_of(window).loss_ratio) == "50 %"
 
 
 def test_what_a_router_and_a_sink_lose_stands_in_rows_of_their_own() -> None:

@@ -105,7 +105,7 @@ def test_pipelines_stand_worst_first_with_what_is_worst_about_them(world: World)
 def test_a_verdict_is_since_the_first_minute_that_had_it(world: World) -> None:
     chain = row(world)
     assert chain.newest is not None
-    assert (chain.newest.since_s, chain.newest.loss_ratio["min"]) == (world.newest_s - 60, 0.3)
+    assert (chain.newest.since_s, chain.newest.loss_ratio.min) == (world.newest_s - 60, 0.3)
 
 
 @pytest.mark.parametrize("percentile", [50, 95, 99, 90])
@@ -131,7 +131,7 @@ def test_budgets_and_hours_are_what_the_roll_ups_say(world: World) -> None:
     assert on_time is not None
     assert loss.left == pytest.approx({"min": 1 - 60 / 5, "max": 1 - 60 / 5})
     assert on_time.left is not None
-    assert on_time.left["max"] == pytest.approx(1 - 60 / 25)
+    assert on_time.left.max == pytest.approx(1 - 60 / 25)
     assert len(chain.hours) == 24
     assert sum(hour.lag_ms is not None for hour in chain.hours) in (1, 2)  # a full hour may lie among the minutes
     assert max(hour.loss_ratio or 0 for hour in chain.hours) >= 60 / 500

@@ -124,7 +124,7 @@ def write_windows(store: Store) -> None:
                     window_start=closed(),
                     revision=revision,
                     closed_at=1_000 * (closed() + 121 + revision),
-                    document=result_of(window_of(before)),
+                    document=result_of(window_of(before)).pack(),
                 )
             )
         silent = {"seq": 1, "started_at": 0, "sent_at": 0, "appended_at": 1_000 * (closed() + 30), "final_through": 0}

@@ -15,6 +15,7 @@ from sqlalchemy import delete, insert, select, update
 from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
+from lagloss_server.model.window import Window
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.partitions import DAY_S, ensure_days
@@ -63,7 +64,10 @@ def read_minutes(store: Store) -> dict[int, Rollup]:
     window = tables.WindowRow
     with store.engine.connect() as connection:
         rows = connection.execute(select(window.window_start, window.document, window.facts))
-        return {row.window_start: Rollup.of_window(row.document, WindowFacts.unpack(row.facts)) for row in rows}
+        return {
+            row.window_start: Rollup.of_window(Window.unpack(row.document), WindowFacts.unpack(row.facts))
+            for row in rows
+        }
 
 
 def spoil(store: Store, period: Period, start: int) -> None:

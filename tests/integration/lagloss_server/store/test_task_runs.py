@@ -58,7 +58,7 @@ def test_reports_give_the_same_rows_in_any_order_and_repeated(store: Store) -> N
     in_order = stored(store, list(REPORTS))
     (run,) = in_order
     minutes = [None if ms is None else (ms - NOON_MS) / 60_000 for ms in (run.started_ms, run.ended_ms, run.failed_ms)]
-    assert (run.state, minutes, run.to_s - run.from_s) == ("success", [21, 26, 3], 3_600)
+    assert (run.state, minutes, run.hour.length_s) == ("success", [21, 26, 3], 3_600)
     assert [(each.number, each.state, each.duration_ms) for each in run.tries] == [
         (1, "failed", 60_000),
         (2, "success", 240_000),

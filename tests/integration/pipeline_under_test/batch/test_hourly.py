@@ -67,7 +67,7 @@ class HourlyWorld:
 
     def run_of(self, hour: int) -> DagRun | None:
         """The run, as lagloss has it."""
-        found = [run for run in read_runs(self.store, self.settings.pipeline, [JOB]) if run.from_s == hour]
+        found = [run for run in read_runs(self.store, self.settings.pipeline, [JOB]) if run.hour.from_s == hour]
         return found[0] if found else None
 
     def await_run(self, hour: int, state: str) -> DagRun:
@@ -80,15 +80,15 @@ class HourlyWorld:
 
     def rerun(self, run: DagRun) -> None:
         """Run all of it again, and return once it has succeeded."""
-        number = max(each.number for each in (self.run_of(run.from_s) or run).tries)
+        number = max(each.number for each in (self.run_of(run.hour.from_s) or run).tries)
         self.api.rerun(run.run_id)
 
         def is_done() -> bool:
-            found = self.run_of(run.from_s) or run
+            found = self.run_of(run.hour.from_s) or run
             return any(each.number > number and each.task == "publish" for each in found.tries if each.ended_ms)
 
         wait_until(is_done, 240, "for the rerun")
-        self.await_run(run.from_s, "success")
+        self.await_run(run.hour.from_s, "success")
 
     def scores(self, hour: int) -> dict[str, tuple[int, float, float]]:
         with self.engine.connect() as connection:

@@ -105,8 +105,8 @@ def test_history_and_windows_without_messages_have_none(changes: dict[str, Any])
 
 
 def known(at: int, staleness_ms: dict[str, float]) -> Any:
-    document = SimpleNamespace(staleness_ms=staleness_ms)
-    return SimpleNamespace(pipeline="chain", window_start=START_S + 60 * at, basis=3, document=document)
+    result = structs.replace(closing(0, {}).result, staleness_ms=staleness_ms)
+    return SimpleNamespace(pipeline="chain", window_start=START_S + 60 * at, basis=3, document=result.pack())
 
 
 def test_windows_that_are_less_stale_by_a_closing_are_judged_again() -> None:

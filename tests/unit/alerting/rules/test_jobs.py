@@ -11,6 +11,7 @@ from alerting.rules import reader_of, rules_of
 from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.runs import DagRun, TaskTry, TryState
 from tests.support.alert_views import defined, minute, rule_of, view_of, window
 from tests.support.window_documents import window_of
@@ -45,8 +46,7 @@ def run(
         f"r{hours_before}",
         state,  # type: ignore[arg-type]
         1_000 * to_s,
-        to_s - HOUR_S,
-        to_s,
+        TimeRange(to_s - HOUR_S, to_s),
         1_000 * to_s,
         ended,
         ended if state == "failed" else None,
@@ -128,7 +128,7 @@ def test_output_is_stale_after_two_spans_and_the_deadline_or_as_the_definition_s
 
 
 def test_daily_output_is_not_stale_after_two_hours() -> None:
-    daily = replace(run(1), from_s=END_S - 25 * HOUR_S)
+    daily = replace(run(1), hour=TimeRange(END_S - 25 * HOUR_S, END_S - HOUR_S))
     assert text_of(seen(with_job(), [daily], 300), "output-stale/scores") is None
     assert text_of(seen(with_job("outputStale: {max: 2h}"), [daily], 300), "output-stale/scores") is not None
 

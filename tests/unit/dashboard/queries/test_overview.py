@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.pages import fast_html as light
@@ -23,12 +24,12 @@ from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
 from dashboard.request.links import Address
 from lagloss_server.base import format as fmt
-from lagloss_server.model.window import Interval
+from lagloss_server.model.window import NONE_LOST, Interval
 from lagloss_server.rules.error_budget import Budget
 
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)
 TARGETS = Targets(loss=0.01, lag_percentile=95, lag_ms=1_000)
-MINUTE = Minute(600, "ok", 0, 1_000, 0, 0, 100.0, 1.0, is_late=False)
+MINUTE = Minute(600, "ok", 0, 1_000, NONE_LOST, 100.0, 1.0, is_late=False)
 
 
 def budget(bad: int, more: int = 0, allowed: float = 1_000.0) -> Budget:
@@ -38,17 +39,17 @@ def budget(bad: int, more: int = 0, allowed: float = 1_000.0) -> Budget:
 
 WELL = PipelineStatus("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": budget(100), "on-time": budget(500)})
 WORSE: dict[State, dict[str, Any]] = {
-    State.LOSS: {"newest": replace(MINUTE, verdict="loss", lost_min=50, lost_max=50)},
+    State.LOSS: {"newest": structs.replace(MINUTE, verdict="loss", lost=Interval(50, 50))},
     State.CRITICAL: {"critical": 1},
     State.BLIND: {"condition": Condition.BLIND},
     State.STALE: {"condition": Condition.STALE},
-    State.UNKNOWN: {"newest": replace(MINUTE, verdict="unknown")},
-    State.LATE: {"newest": replace(MINUTE, is_late=True)},
+    State.UNKNOWN: {"newest": structs.replace(MINUTE, verdict="unknown")},
+    State.LATE: {"newest": structs.replace(MINUTE, is_late=True)},
     State.BUDGET: {"budgets": {"loss": budget(800), "on-time": budget(1_000)}},
     State.WARNING: {"warning": 2},
     State.NOT_CLOSED: {"newest": None, "condition": Condition.NOT_CLOSED},
     State.OK: {},
-    State.IDLE: {"newest": replace(MINUTE, verdict="idle"), "condition": Condition.IDLE},
+    State.IDLE: {"newest": structs.replace(MINUTE, verdict="idle"), "condition": Condition.IDLE},
 }
 
 
@@ -103,7 +104,7 @@ def test_a_pipeline_is_in_the_worst_of_the_states_that_are_true_of_it(
         true -= {State.OK}  # idle is what a pipeline without traffic is instead
     standing = replace(
         WELL,
-        newest=replace(MINUTE, verdict=verdict, is_late=is_late),
+        newest=structs.replace(MINUTE, verdict=verdict, is_late=is_late),
         condition=condition,
         critical=int(critical),
         warning=int(warning),
@@ -149,7 +150,7 @@ def test_every_order_shows_the_same_whatever_order_pipelines_are_read_in(
 
 
 def test_columns_are_ordered_by_their_worst() -> None:
-    lossy, late = replace(MINUTE, lost_min=9, lost_max=9), replace(MINUTE, lag_ms=900.0)
+    lossy, late = structs.replace(MINUTE, lost=Interval(9, 9)), structs.replace(MINUTE, lag_ms=900.0)
     spent = {"loss": budget(900), "on-time": budget(500)}
     named = {"b": {"newest": lossy}, "a": {"newest": late}, "d": {"budgets": spent}, "c": {"critical": 1}}
     found = Overview(0.0, tuple(worst_first(replace(WELL, pipeline=name, **more) for name, more in named.items())))
@@ -215,13 +216,13 @@ def test_what_is_not_known_never_counts_as_budget_that_is_left(one: Budget | Non
 def test_of_a_minute_that_could_not_be_judged_no_loss_is_not_said_to_be_zero(
     verdict: str, lost: tuple[int, int], said: str
 ) -> None:
-    newest = replace(MINUTE, verdict=verdict, lost_min=lost[0], lost_max=lost[1])
+    newest = structs.replace(MINUTE, verdict=verdict, lost=Interval(*lost))
     assert f"'data-label': 'Loss'}}, '{said}'" in str(table([replace(WELL, newest=newest)], Address("/"), 700.0))
 
 
 @pytest.mark.parametrize("condition", [Condition.BLIND, Condition.STALE])
 def test_what_was_bad_before_a_pipeline_went_blind_or_stale_is_not_marked_as_of_now(condition: Condition) -> None:
-    newest = replace(MINUTE, verdict="loss", lost_min=50, lost_max=50, is_late=True)
+    newest = structs.replace(MINUTE, verdict="loss", lost=Interval(50, 50), is_late=True)
     assert str(table([replace(WELL, newest=newest)], Address("/"), 700.0)).count("'class': 'bad'") == 2
     old = replace(WELL, newest=newest, condition=condition)
     drawn = str(table([old], Address("/"), 700.0))

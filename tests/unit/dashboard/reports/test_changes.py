@@ -6,16 +6,18 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec import structs
 
 from dashboard.reports.changes import what_changed
 from dashboard.reports.model import Report
 from dashboard.reports.ranges import day_edges
 from lagloss.wire.sketch import Sketch
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.rollup import PartSums, Rollup
 from tests.support.report_figures import destination, figures, incident, report, rollup
 
-GOOD = PartSums(Sketch(), 500, 500, on_time=500, on_time_of=500)
-BAD = PartSums(Sketch(), 500, 450, lost_min=50, lost_max=50, on_time=450, on_time_of=500)
+GOOD = PartSums(500, 500, on_time=500, on_time_of=500)
+BAD = PartSums(500, 450, lost=Interval(50, 50), on_time=450, on_time_of=500)
 
 
 def of_days(*days: Rollup, before: Rollup) -> Report:
@@ -31,17 +33,19 @@ def of_days(*days: Rollup, before: Rollup) -> Report:
 def day(messages: int = 1_000, lost: int = 0, late: int = 0) -> Rollup:
     """A whole day without a gap."""
     found = rollup(messages, (lost, lost), windows=1_440)
-    return replace(found, on_time=messages - late - lost)
+    return structs.replace(found, on_time=messages - late - lost)
 
 
 def week(messages: int = 7_000, lost: int = 0, late: int = 0) -> Rollup:
-    return replace(day(messages, lost, late), windows=7 * 1_440, verdicts={"ok": 7 * 1_440})
+    return structs.replace(day(messages, lost, late), windows=7 * 1_440, verdicts={"ok": 7 * 1_440})
 
 
 def test_it_says_by_how_much_since_which_day_where_and_why() -> None:
     blame = {"of": "loss", "conclusion": "97 % of the lost were last seen at mid by process h-7.", "findings": [{}]}
     one = incident()
-    made = of_days(day(), day(), replace(day(lost=50), e2e_lags=Sketch.from_bins({10_420: 1_000})), before=week(lost=7))
+    made = of_days(
+        day(), day(), structs.replace(day(lost=50), e2e_lags=Sketch.from_bins({10_420: 1_000})), before=week(lost=7)
+    )
     made = replace(
         made, incidents=replace(made.incidents, found=(replace(one, detail={**one.detail, "blame": blame}),))
     )
@@ -89,7 +93,7 @@ def test_what_reads_alike_is_the_same() -> None:
 
 
 def test_bounds_that_overlap_allow_no_sentence() -> None:
-    unsure = replace(day(), lost_max=20)
+    unsure = structs.replace(day(), lost=Interval(0, 20))
     loss, _ = what_changed(of_days(unsure, before=week(lost=7)))
     assert loss == (
         "Whether loss changed since 2026-W45 cannot be told: 0.1 % to 0 % – 2 % of messages, and these bounds overlap."
@@ -98,14 +102,14 @@ def test_bounds_that_overlap_allow_no_sentence() -> None:
 
 @pytest.mark.parametrize("windows", [0, 7 * 1_440 // 2 - 1])
 def test_too_little_known_is_said(windows: int) -> None:
-    before = replace(week(), windows=windows, verdicts={"ok": windows})
+    before = structs.replace(week(), windows=windows, verdicts={"ok": windows})
     (said,) = what_changed(of_days(day(), before=before))
     share = "0 %" if not windows else "50 %"
     assert said == f"Not enough data to compare with 2026-W45: {share} of the minutes of 2026-W45 have a verdict."
 
 
 def test_ranges_without_messages_are_not_compared() -> None:
-    idle = replace(Rollup(), windows=7 * 1_440, verdicts={"idle": 7 * 1_440})
+    idle = structs.replace(Rollup(), windows=7 * 1_440, verdicts={"idle": 7 * 1_440})
     loss, lateness = what_changed(of_days(day(), before=idle))
     assert loss.startswith("Not enough data to compare loss with 2026-W45")
     assert lateness.startswith("Not enough data to compare lateness with 2026-W45")

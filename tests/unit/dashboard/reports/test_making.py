@@ -18,6 +18,7 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.model.matchers import parse_matchers
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.error_budget import targets_of
 from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
 from lagloss_server.store.period_reading import RangeTotal
@@ -60,16 +61,13 @@ def stretch(from_s: int, to_s: int) -> RangeTotal:
         proofs={"beacons": minutes},
         messages=due,
         delivered=due - lost,
-        lost_min=lost,
-        lost_max=lost,
+        lost=Interval(lost, lost),
         on_time=2 * due - lost,
         on_time_of=2 * due,
         checkpoints=checkpoints,
         destinations={
-            "conn-ga": PartSums(Sketch(), due, due, on_time=due, on_time_of=due),
-            "conn-fb": PartSums(
-                Sketch(), due, due - lost, lost_min=lost, lost_max=lost, on_time=due - lost, on_time_of=due
-            ),
+            "conn-ga": PartSums(due, due, on_time=due, on_time_of=due),
+            "conn-fb": PartSums(due, due - lost, lost=Interval(lost, lost), on_time=due - lost, on_time_of=due),
         },
     )
     return RangeTotal(from_s, to_s, total)
@@ -166,19 +164,21 @@ def merged_stretches(_store: Any, _pipeline: str, edges: Sequence[int], **more: 
     """100 messages a minute from web, 10 from app, which loses one of them each; the counts alone know no source."""
 
     def total(minutes: int) -> Rollup:
-        web = PartSums(Sketch(), 100 * minutes, 100 * minutes, on_time=100 * minutes, on_time_of=100 * minutes)
+        web = PartSums(100 * minutes, 100 * minutes, on_time=100 * minutes, on_time_of=100 * minutes)
         app = PartSums(
-            Sketch(),
             10 * minutes,
             9 * minutes,
-            lost_min=minutes,
-            lost_max=minutes,
+            lost=Interval(minutes, minutes),
             on_time=9 * minutes,
             on_time_of=10 * minutes,
         )
         sources = {} if more.get("counts_only") else {"web": web, "app": app}
         return Rollup(
-            windows=minutes, verdicts={"ok": minutes}, messages=110 * minutes, lost_min=minutes, sources=sources
+            windows=minutes,
+            verdicts={"ok": minutes},
+            messages=110 * minutes,
+            lost=Interval(minutes, 0),
+            sources=sources,
         )
 
     return [RangeTotal(from_s, to_s, total((to_s - from_s) // 60)) for from_s, to_s in pairwise(edges)]

@@ -9,6 +9,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec import structs
 
 from dashboard.pages.portfolio import page
 from dashboard.pages.static_html import html_of
@@ -29,10 +30,10 @@ MADE = report()
 
 
 def of_range(lost: int = 0) -> Figures:
-    whole = replace(
+    whole = structs.replace(
         rollup(7_000, (lost, lost)), windows=7 * 1_440, verdicts={"ok": 7 * 1_440}, proofs={}, delivered=7_000 - lost
     )
-    return figures(MADE.span.from_s, MADE.span.to_s, replace(whole, on_time=7_000 - lost))
+    return figures(MADE.span.from_s, MADE.span.to_s, structs.replace(whole, on_time=7_000 - lost))
 
 
 def line(pipeline: str, lost: int = 0, before: int = 0, critical: int = 0, description: str = "") -> PortfolioLine:

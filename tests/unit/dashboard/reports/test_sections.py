@@ -8,19 +8,23 @@ import json
 import re
 from dataclasses import replace
 
+from msgspec import structs
+
 from dashboard.reports import charts, render
 from dashboard.reports.model import Report
 from lagloss.wire.sketch import Sketch
+from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.window import Interval
 from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import CheckpointSums, PartSums
+from lagloss_server.rules.rollup import CheckpointSums, LinkSums, PartSums
 from lagloss_server.rules.runs import stats_of
 from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
 from tests.support.runs import JOB, NOON_S, failed_run
 from tests.support.window_documents import chain
 
-FAST = PartSums(Sketch.from_bins({10_250: 900}), 900, 900, on_time=900, on_time_of=900)
+FAST = PartSums(900, 900, on_time=900, on_time_of=900, lags=Sketch.from_bins({10_250: 900}))
 SLOW = PartSums(
-    Sketch.from_bins({10_460: 300}), 400, 300, dead=80, lost_min=10, lost_max=20, on_time=100, on_time_of=320
+    400, 300, dead=80, lost=Interval(10, 20), on_time=100, on_time_of=320, lags=Sketch.from_bins({10_460: 300})
 )
 
 
@@ -46,7 +50,7 @@ def test_each_destination_has_its_numbers() -> None:
 def test_reasons_come_with_those_that_are_not_known() -> None:
     made, beacons = report(), {"mid.filtered": CheckpointSums(beacons=30), "snk.dead": CheckpointSums(beacons=2)}
     reasons = {"mid": {"filtered": {"a | b\nc": 25}}, "snk": {"dead": {"unreadable": 2}}}
-    total = replace(made.whole.total, checkpoints=beacons, reasons=reasons)
+    total = structs.replace(made.whole.total, checkpoints=beacons, reasons=reasons)
     text = render(replace(made, whole=replace(made.whole, total=total)), "md").decode()
     section = text.split("## Why messages were filtered or dead")[1].split("##")[0]
     assert [line for line in section.splitlines() if line.startswith(("| mid", "| snk"))] == [
@@ -60,7 +64,7 @@ def test_reasons_come_with_those_that_are_not_known() -> None:
 def test_checkpoints_with_messages_out_of_order_have_their_number_and_share() -> None:
     made = report()
     checkpoints = {"mid.in": CheckpointSums(distinct=40), "mid.out": CheckpointSums(distinct=40, out_of_order=2)}
-    total = replace(made.whole.total, checkpoints=checkpoints)
+    total = structs.replace(made.whole.total, checkpoints=checkpoints)
     text = render(replace(made, whole=replace(made.whole, total=total)), "md").decode()
     section = text.split("## Out of order")[1].split("##")[0]
     assert [line for line in section.splitlines() if line.startswith("| mid")] == ["| mid.out | 2 | 5 % |"]
@@ -86,10 +90,10 @@ def test_jobs_and_their_tasks_have_their_rates_and_repairs() -> None:
 
 def with_quality() -> Report:
     made = report()
-    total = replace(
+    total = structs.replace(
         made.whole.total,
         checkpoints={"snk.out": CheckpointSums(beacons=51, distinct=50, duplicates=1, counted=51)},
-        checksums={"src->mid": (2, 40)},
+        checksums={"src->mid": LinkSums(2, 40)},
         staleness_ms={"snk.out": 400_000.0},
         worst={
             "staleness destination snk": (400_000.0, made.span.from_s),
@@ -123,15 +127,15 @@ def test_qualities_are_rows_of_the_csv_and_part_of_the_json_where_they_are_known
 
 def test_budgets_are_drawn_over_what_is_known_of_a_range() -> None:
     made = report()
-    whole = made.burn_down_span_s
-    assert whole == (made.span.from_s, made.burn_down[-1].at_s)
+    whole = made.burn_down_range
+    assert whole == TimeRange(made.span.from_s, made.burn_down[-1].at_s)
     nothing = (None,) * len(made.burn_down[0].left)
     last = len(made.burn_down) - 1
     over_the_last = tuple(
         point if at in (0, last - 1, last) else replace(point, left=nothing) for at, point in enumerate(made.burn_down)
     )
     late = replace(made, burn_down=over_the_last)
-    assert late.burn_down_span_s == (made.burn_down[-2].at_s, made.burn_down[-1].at_s)
+    assert late.burn_down_range == TimeRange(made.burn_down[-2].at_s, made.burn_down[-1].at_s)
     assert "Error budget left over time" in charts.burn_down(late)
 
 
@@ -167,6 +171,6 @@ def test_lag_by_hop_is_left_out_where_no_lag_is_known() -> None:
 
 
 def test_a_destination_is_judged_by_its_own_counts() -> None:
-    total = replace(rollup(), destinations={"snk": SLOW}).at("snk")
+    total = structs.replace(rollup(), destinations={"snk": SLOW}).at("snk")
     assert (total.messages, total.lost_max, total.on_time_of, total.windows) == (400, 20, 320, 60)
     assert total.e2e_lags == SLOW.lags

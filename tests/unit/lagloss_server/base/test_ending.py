@@ -33,7 +33,7 @@ PROGRAMS = {
 }
 PRELUDE = (
     "import ctypes, signal, socket, subprocess, threading, time\n"
-    "from lagloss_server import ending\n"
+    "from lagloss_server.base import ending\n"
     f"ending.end_in_time({WITHIN_S})\n"
 )
 SERVED = f"""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lagloss_server.base import format as fmt
 from lagloss_server.base.times import moment
-from lagloss_server.model.window import rfc3339
+from lagloss_server.model.window import Interval, LossRatio, rfc3339
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_a_larger_share_never_reads_as_a_smaller_one(one: float, other: float) -
 
 
 def test_bounds_that_read_the_same_are_one() -> None:
-    assert fmt.count_interval({"min": 1, "max": 1_200}) == "1–1,200"
-    assert fmt.percent_interval({"min": 0.032, "max": 0.05}) == "3.2 % – 5 %"
-    assert fmt.percent_interval({"min": 0.50001, "max": 0.50002}) == "50 %"
-    assert fmt.count_interval({"min": 3, "max": None}) == fmt.percent_interval(None) == fmt.NOTHING
+    assert fmt.count_interval(Interval(1, 1_200)) == "1–1,200"
+    assert fmt.percent_interval(LossRatio(0.032, 0.05)) == "3.2 % – 5 %"
+    assert fmt.percent_interval(LossRatio(0.50001, 0.50002)) == "50 %"
+    assert fmt.count_interval(LossRatio(3, None)) == fmt.percent_interval(None) == fmt.NOTHING
 
 
 def test_one_is_singular() -> None:

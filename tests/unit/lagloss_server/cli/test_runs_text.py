@@ -7,6 +7,7 @@ from rich.table import Table
 
 from lagloss_server.cli.runs_text import gantt_lines, job_lines, runs_table, tasks_table
 from lagloss_server.model.jobs import JobSpec
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
 from lagloss_server.queries.job_runs import HourRecords, HourRun
 from lagloss_server.rules.runs import DagRun, TaskTry, stats_of, why_bad
@@ -27,9 +28,9 @@ TRIES = (
     TaskTry("notify", 0, "upstream_failed"),
 )
 NOON_MS = 1_000 * NOON_S
-FAILED = DagRun(
-    "scores", "r-1", "failed", NOON_MS, NOON_S - 3_600, NOON_S, NOON_MS, NOON_MS + 600_000, NOON_MS + 600_000, TRIES
-)
+ENDED_MS = NOON_MS + 600_000
+MORNING = TimeRange(NOON_S - 3_600, NOON_S)
+FAILED = DagRun("scores", "r-1", "failed", NOON_MS, MORNING, NOON_MS, ENDED_MS, ENDED_MS, TRIES)
 HOUR = HourRecords(60, 60, 12_000, 11_990, Interval(10, 12), 7, None, 0)
 RUN = HourRun(FAILED, HOUR, why_bad(JOB, FAILED))
 

@@ -19,7 +19,7 @@ from lagloss_server.model.window import (
     Window,
     on_time_counts,
 )
-from lagloss_server.packing.packed_json import pack_json, unpack_json
+from lagloss_server.packing.packed_json import pack_text, unpack_text
 from tests.support.window_documents import clicks, document, result_of, window_of
 
 START_S = 1_795_250_400
@@ -33,19 +33,22 @@ def listed(**more: Any) -> ListedWindow:
     return window_of(found | more)
 
 
+def packed(fields: dict[str, Any]) -> bytes:
+    return pack_text(json.dumps(fields).encode())
+
+
 def test_a_window_comes_back_from_its_bytes_and_equal_ones_have_the_same() -> None:
     stored = result_of(listed())
     assert Window.unpack(stored.pack()) == stored
     assert Window.unpack(stored.pack()).pack() == stored.pack()
-    assert stored.pack() == pack_json(unpack_json(stored.pack()))
-    assert not {"state", "revision", "closed_at", "history"} & unpack_json(stored.pack()).keys()
+    assert not {"state", "revision", "closed_at", "history"} & json.loads(unpack_text(stored.pack())).keys()
 
 
 def test_a_field_of_a_newer_version_is_passed_over_and_a_wrong_value_is_refused() -> None:
     stored = result_of(listed())
-    assert Window.unpack(pack_json({**stored.document(), "future": 1})) == stored
+    assert Window.unpack(packed({**stored.document(), "future": 1})) == stored
     with pytest.raises(ValueError, match=r"\$\.messages"):
-        Window.unpack(pack_json({**stored.document(), "messages": "many"}))
+        Window.unpack(packed({**stored.document(), "messages": "many"}))
 
 
 def test_what_is_printed_has_the_promised_order_and_nothing_that_a_window_does_not_have() -> None:
@@ -73,6 +76,6 @@ def test_losses_are_named_by_their_places_and_shares_are_of_the_messages() -> No
     due = DestinationCounts("conn-ga", 40, 30, 2, 0, 0, Interval(4, 8), 0.5, NO_LAGS)
     assert (due.loss_ratio, due.lost_min, due.lost_max) == (LossRatio(0.1, 0.2), 4, 8)
     assert on_time_counts(due) == (19, 38)
-    assert structs.replace(due, due=0).loss_ratio == LossRatio(None, None)
+    assert structs.replace(due, messages=0).loss_ratio == LossRatio(None, None)
     unknown = structs.replace(due, lost=None, on_time_share=None)
     assert (unknown.loss_ratio, unknown.lost_max, on_time_counts(unknown)) == (None, 0, (0, 0))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -12,12 +11,14 @@ from random import Random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
-from lagloss_server.model.window import Interval
+from lagloss_server.model.window import Interval, LossRatio
 from lagloss_server.rules.error_budget import (
     FOREVER_S,
     Budget,
+    BudgetShare,
     Target,
     budget_of,
     judge,
@@ -47,13 +48,15 @@ def status(total: Rollup, of: Target, missing: int = 0) -> str:
 
 def loss(low: int, high: int, messages: int = 1_000, unknown: int = 0, pending: int = 0) -> Rollup:
     verdicts = {"ok": 60 - unknown, "unknown": unknown}
-    return Rollup(windows=60, verdicts=verdicts, messages=messages, lost_min=low, lost_max=high, pending=pending)
+    return Rollup(windows=60, verdicts=verdicts, messages=messages, lost=Interval(low, high), pending=pending)
 
 
 def timed(*, late: int = 0, lost: tuple[int, int] = (0, 0), pending: int = 0) -> Rollup:
     """1,000 messages that had to be on time."""
     delivered = 1_000 - lost[1] - pending
-    return replace(loss(*lost, pending=pending), delivered=delivered, on_time=delivered - late, on_time_of=1_000)
+    return structs.replace(
+        loss(*lost, pending=pending), delivered=delivered, on_time=delivered - late, on_time_of=1_000
+    )
 
 
 def test_what_is_lost_for_certain_misses_a_target_and_what_may_be_lost_leaves_it_unproven() -> None:
@@ -90,8 +93,8 @@ def test_what_is_spent_of_a_budget_says_the_same_as_the_status(
     assert one.budget is not None
     spent, left = one.budget.spent, one.budget.left
     assert spent is not None
-    assert left == {"min": 1 - spent["max"], "max": 1 - spent["min"]}
-    assert one.status == ("missed" if spent["min"] > 1 else "met" if spent["max"] <= 1 else "unproven")
+    assert left == BudgetShare(1 - spent.max, 1 - spent.min)
+    assert one.status == ("missed" if spent.min > 1 else "met" if spent.max <= 1 else "unproven")
     assert one.budget.used.max - one.bad.max == -(-1_000 * (unknown + missing) // 60)
 
 
@@ -113,8 +116,8 @@ def test_what_is_late_spends_the_budget_of_the_lag() -> None:
     total = timed(late=40)
     one = judge("on-time", [(total, target())], 0)
     assert one.budget is not None
-    assert (one.status, one.bad.min, one.allowed, one.budget.spent) == ("met", 40, 50, {"min": 0.8, "max": 0.8})
-    assert one.good == {"min": 0.96, "max": 0.96}
+    assert (one.status, one.bad.min, one.allowed, one.budget.spent) == ("met", 40, 50, BudgetShare(0.8, 0.8))
+    assert one.good == LossRatio(0.96, 0.96)
     assert one.target == 0.95
 
 
@@ -148,8 +151,7 @@ def test_whatever_became_of_what_is_not_certain_the_status_was_right(
         filtered=counted["filtered"],
         dead=counted["dead"],
         pending=counted["pending"],
-        lost_min=counted["lost"],
-        lost_max=counted["lost"] + counted["perhaps"],
+        lost=Interval(counted["lost"], counted["lost"] + counted["perhaps"]),
         on_time=counted["on time"],
         on_time_of=len(fates) - counted["filtered"] - counted["dead"],
     )

@@ -102,7 +102,7 @@ def test_rows_have_the_rest_whose_reason_is_not_known() -> None:
 
 def test_roll_ups_add_reasons_up_and_keep_them_packed() -> None:
     one = Rollup.of_window(judged(facts()), facts())
-    unread = replace(one, reasons={})
+    unread = structs.replace(one, reasons={})
     both = Rollup.merged([one, one, unread])
     assert both.reasons["conn-ga"]["filtered"] == {"no consent": 40, "bot": 10}
     assert Rollup.unpack(both.pack()).pack() == both.pack()

@@ -257,7 +257,7 @@ def test_a_day_of_its_hours_is_the_day_of_its_windows(hours: list[list[Made]]) -
 def test_a_rollup_comes_back_as_it_was_packed(found: list[Made]) -> None:
     before = rolled_up(found)
     after = Rollup.unpack(before.pack())
-    assert (after.document(), after.pack()) == (before.document(), before.pack())
+    assert (after, after.document(), after.pack()) == (before, before.document(), before.pack())
 
 
 def test_a_rollup_of_nothing_has_no_ratios() -> None:

@@ -39,9 +39,8 @@ def run(hour: int, state: RunState, end_min: float | None = 10, *tries: TaskTry,
     ended = None if end_min is None else 1_000 * to_s + round(60_000 * end_min)
     failed = ended if state == "failed" else None
     start = 1_000 * to_s
-    return DagRun(
-        "scores", run_id or f"at-{hour}", state, start, to_s - HOUR_S, to_s, start, ended, failed, tuple(tries)
-    )
+    processed = TimeRange(to_s - HOUR_S, to_s)
+    return DagRun("scores", run_id or f"at-{hour}", state, start, processed, start, ended, failed, tuple(tries))
 
 
 @pytest.mark.parametrize(
@@ -115,7 +114,7 @@ def test_a_deadline_is_missed_by_a_late_result_and_by_none() -> None:
 
 def test_a_result_is_expected_as_often_as_the_newest_hour_is_long() -> None:
     day_s = 24 * HOUR_S
-    days = [replace(run(0, "success"), from_s=day * day_s, to_s=(day + 1) * day_s) for day in (1, 2)]
+    days = [replace(run(0, "success"), hour=TimeRange(day * day_s, (day + 1) * day_s)) for day in (1, 2)]
     assert expected_hours(JOB, days, 5 * day_s + 60) == [2 * day_s, 3 * day_s, 4 * day_s, 5 * day_s]
 
 

@@ -7,9 +7,11 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup, counts_of
+from lagloss_server.model.window import Interval
+from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup
 from lagloss_server.store.period_reading import RangeTotal, _joined, _without
 from lagloss_server.store.periods import coverage
 
@@ -29,15 +31,15 @@ def test_what_is_known_of_a_stretch_adds_up_to_its_minutes(
 
 def test_what_objectives_are_judged_by_is_read_of_the_beginning_of_a_rollup_however_large_it_is() -> None:
     most, lags = 2**62, Sketch.of(np.random.default_rng(1).lognormal(5, 3, 100_000))
-    names = ("windows", "messages", "delivered", "filtered", "dead", "pending", "unexplained")
-    sums = {name: most + at for at, name in enumerate((*names, "lost_min", "lost_max", "on_time", "on_time_of"))}
+    names = ("windows", "messages", "delivered", "filtered", "dead", "pending", "unexplained", "on_time", "on_time_of")
+    sums = {name: most + number for number, name in enumerate(names)}
     verdicts = dict.fromkeys(("idle", "loss", "ok", "unknown"), most)
     proofs = dict.fromkeys(("beacons", "tallies"), most)
     checkpoints = {"src.in": CheckpointSums(lags, most)}
-    packed = Rollup(verdicts=verdicts, proofs=proofs, **sums, e2e_lags=lags, checkpoints=checkpoints).pack()
+    counts = Rollup(verdicts=verdicts, proofs=proofs, **sums, lost=Interval(most, most))
+    packed = structs.replace(counts, e2e_lags=lags, checkpoints=checkpoints).pack()
     assert len(packed) > COUNTS_BYTES
-    counts = counts_of(packed[:COUNTS_BYTES])
-    assert Rollup.of_counts(counts["verdicts"], counts).pack() == Rollup.of_counts(verdicts, sums).pack()
+    assert Rollup.unpack_beginning(packed[:COUNTS_BYTES]).pack() == counts.pack()
 
 
 @given(st.sets(st.integers(0, 40)), st.sets(st.integers(0, 40)))

@@ -14,10 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss_server.model.definition import as_document, load_definition
+from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store import store as stored
 from lagloss_server.store import tokens, users
+from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.tap_rows import read_taps_of
-from lagloss_server.store.unreadable import NEWER, UnreadableRow, UnreadableRows, read_each
+from lagloss_server.store.unreadable import NEWER, RESULTS, UnreadableRow, UnreadableRows, read_each
+from tests.support.window_documents import chain, document, result_of, window_of
 
 ROOT = Path(__file__).parents[4]
 DOCUMENTS = [
@@ -170,3 +173,25 @@ def test_what_a_process_has_set_aside_is_replaced_kind_by_kind() -> None:
     assert aside.counts() == {"definition": 1, "silence": 1}
     aside.replace("definition", [])
     assert aside.counts() == {"silence": 1}
+
+
+def test_a_result_that_cannot_be_unpacked_is_named_until_it_can() -> None:
+    window = result_of(window_of(document(chain(), 600)))
+    with_revision = unpack_window("chain", 600, b"\0", revision=2)
+    assert unpack_window("chain", 600, b"not packed") is None
+    assert with_revision is None
+    assert unpack_rollup("chain", "hour", 3_600, b"\xff") is None
+    try:
+        assert [row.place for row in RESULTS] == [
+            "rollup chain/hour/3600",
+            "window chain/600",
+            "window chain/600/2",
+        ]
+        assert UnreadableRows().counts() == {"rollup": 1, "window": 2}
+        assert "window chain/600 (cannot be read: " in UnreadableRows().health_note()
+        assert unpack_window("chain", 600, window.pack()) == window
+        assert [row.place for row in RESULTS] == ["rollup chain/hour/3600", "window chain/600/2"]
+    finally:
+        assert unpack_window("chain", 600, window.pack(), revision=2) == window
+        assert unpack_rollup("chain", "hour", 3_600, Rollup().pack()) is not None
+    assert list(RESULTS) == []

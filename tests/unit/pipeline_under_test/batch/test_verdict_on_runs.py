@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lagloss_server.model.time_range import TimeRange
 from lagloss_server.rules.runs import DagRun, RunState, TaskTry
 from pipeline_under_test.batch.verdict import TrueRuns, run_differences
 
@@ -10,7 +11,7 @@ TRUTH = TrueRuns(frozenset({HOUR}), frozenset({(HOUR, "publish", 1)}))
 
 
 def run(state: RunState = "success", *tries: TaskTry) -> DagRun:
-    return DagRun("scores_hourly", "one", state, 1000 * (HOUR + 120), HOUR, HOUR + 120, tries=tries)
+    return DagRun("scores_hourly", "one", state, 1000 * (HOUR + 120), TimeRange(HOUR, HOUR + 120), tries=tries)
 
 
 FAILED, THEN = TaskTry("publish", 1, "failed"), TaskTry("publish", 2, "success")

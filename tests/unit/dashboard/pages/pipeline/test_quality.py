@@ -8,7 +8,7 @@ from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.static_html import html_of
 from dashboard.request.links import Address
 from lagloss_server.rules.quality import QualityRow, quality_rows
-from lagloss_server.rules.rollup import CheckpointSums, Rollup
+from lagloss_server.rules.rollup import CheckpointSums, LinkSums, Rollup
 from tests.support.window_documents import chain
 
 START_S = 1_795_250_400
@@ -23,7 +23,7 @@ def rows() -> tuple[QualityRow, ...]:
             "src.out": CheckpointSums(beacons=1_000, distinct=1_000),
             "mid.in": CheckpointSums(beacons=1_020, distinct=1_000, duplicates=20, counted=1_020),
         },
-        checksums={"src->mid": (3, 900)},
+        checksums={"src->mid": LinkSums(3, 900)},
         staleness_ms={"snk.out": 360_000.0, "mid.in": 4_000.0},
         worst={"staleness node snk": (360_000.0, START_S), "corruption link src->mid": (3, START_S + 60)},
     )
