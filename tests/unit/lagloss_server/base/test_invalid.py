@@ -32,7 +32,7 @@ from lagloss_server.base.yaml_files import parse_yaml, write_documents
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.net.problem_details import Problem
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 TAP = {"topic": "orders", "id": ["$.shop", "$.id"], "eventTime": "$.at", "where": '$.a == "b"', "format": "avro"}
 DEFINITION: dict[str, Any] = {
     "apiVersion": "lagloss/v1",
