@@ -7,11 +7,11 @@ import threading
 
 from aggregator.service import Aggregator
 from lagloss.errors import LaglossError
-from lagloss_server import logs
-from lagloss_server.ending import end_in_time
+from lagloss_server.base import logs
+from lagloss_server.base.ending import end_in_time
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.health_server import serve_health
 from lagloss_server.ops.signals import run_until_signal
-from lagloss_server.settings import Settings
 
 
 def main() -> int:

@@ -19,8 +19,8 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from lagloss.broker.errors import kafka_error
+from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.model.window import rfc3339
-from lagloss_server.turns import WatchedLoop
 
 Server = Literal["kafka", "postgresql", "spark", "lease", "aggregator"]
 """What is waited for; the lease is what another aggregator holds, the aggregator a fault of its own."""

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from typing import Final
 
 import structlog
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event, text
-from sqlalchemy.exc import DBAPIError
 
 from aggregator import quarantine
 from aggregator.clock import JudgementClock
@@ -35,30 +35,23 @@ from aggregator.results.otlp import pushing
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.net import server_watch
 from lagloss_server.ops.disk import LOW_SHARE, free_share
 from lagloss_server.ops.spark_session import check_session, spark_answers
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest, revisions
+from lagloss_server.store.ownership import AGGREGATOR, Lease, OwnerSession
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import some_of
-from lagloss_server.turns import Turns, WatchedLoop
 
 log = structlog.get_logger()
 
-LEASE = 0x1A6_1055
-"""The advisory lock of PostgreSQL that the one closer holds."""
-_IS_MINE = text(
-    "SELECT (SELECT version_num FROM alembic_version) AS revision,"
-    " EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = :backend AND granted"
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND classid = CAST(:key AS bigint) >> 32 AND objid = (CAST(:key AS bigint) & 4294967295)) AS is_held"
-)
-LEASE_S = 60
-"""A holder that gives no sign of life for so long, because it is paused or cut off, loses the lease: the server ends
-its session."""
-HEARTBEAT_S = 10.0
+LEASE_S = 60.0
+"""Of a holder that gives no sign of life for so long, because it is paused or cut off, the server ends the session: the
+lease is free."""
+_REVISION: Final = text("SELECT version_num FROM alembic_version")
 TRANSACTION_IDLE_S = 120
 """A transaction in which its client does nothing for so long is ended: one that is paused must not lock out its
 successor. Ours compute for some seconds between two statements."""
@@ -181,20 +174,21 @@ class Aggregator:
         be another one by then (restored from a backup)."""
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
-            session = {
+            settings = {
                 "idle_in_transaction_session_timeout": f"{TRANSACTION_IDLE_S}s",
                 "statement_timeout": f"{STATEMENT_S}s",
             }
-            store = stack.enter_context(closing(Store(self.settings.require_database(), **session)))
+            store = stack.enter_context(closing(Store(self.settings.require_database(), **settings)))
             event.listen(store.engine, "commit", self._mark_progress(threading.get_ident()))
             demand_newest(store.engine)
-            lease = stack.enter_context(closing(Lease(store)))
-            while not lease.is_held():
+            session = stack.enter_context(closing(OwnerSession(self.settings.require_database(), LEASE_S)))
+            lease = Lease(AGGREGATOR, session)
+            while not lease.acquire():
                 self._work_loop.finished()
                 self._wait_for(LeaseHeld("another aggregator holds the lease"))
                 if stop.wait(IDLE_S):
                     return
-            stack.enter_context(lease.fencing(store.engine))
+            stack.enter_context(fencing(store.engine, lease))
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
             reports_id = reports.topic_id()
@@ -222,7 +216,7 @@ class Aggregator:
             stack.push(self._note_outage)
             while not stop.is_set():
                 self._work_loop.finished()
-                lease.check()
+                session.check()
                 if reports.topic_id() != reports_id:
                     raise TopicRecreated(f"{self._reports} was created anew")
                 feed.check()
@@ -256,77 +250,25 @@ class Aggregator:
                 self.metrics.bad_records.labels(topic, reason).set(count)
 
 
-class Lease:
-    """One closer at a time: an advisory lock on a session of its own. The server frees it when that ends, because the
-    connection breaks or because nothing was heard on it for LEASE_S."""
+@contextmanager
+def fencing(engine: Engine, lease: Lease) -> Iterator[None]:
+    """Let no transaction of this engine commit in the block unless the lease is held, until it is committed, and the
+    tables are of this version.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._connection: Connection | None = None
-        self._guard = threading.Lock()
-        """Two threads use the connection."""
-        self._failure: DBAPIError | None = None
+    A process that was paused may have lost the lease without a word, in the middle of a transaction; another has taken
+    over then. Or an upgrade has migrated the tables under a process that still runs, whose rows are no longer what they
+    hold. Such a commit raises LeaseHeld.
+    """
 
-    def is_held(self) -> bool:
-        if self._connection is None:
-            self._connection = self._store.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
-            self._connection.execute(text(f"SET idle_session_timeout = '{LEASE_S}s'"))
-        taken = self._connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEASE}).scalar_one()
-        return bool(taken)
+    def demand(connection: Connection) -> None:
+        if not lease.is_held(connection):
+            raise LeaseHeld("the lease was lost")
+        revision = connection.execute(_REVISION).scalar_one()
+        if revision != revisions()[0]:
+            raise LeaseHeld(f"the tables were migrated to revision {revision}")
 
-    @contextmanager
-    def fencing(self, engine: Engine) -> Iterator[None]:
-        """Keep the lease while the block lasts, and let no transaction of this engine commit unless it is held at that
-        moment, and the tables are of this version.
-
-        A process that was paused may have lost the lease without a word, in the middle of a transaction; another has
-        taken over then. Or an upgrade has migrated the tables under a process that still runs, whose rows are no longer
-        what they hold. Such a commit raises LeaseHeld.
-        """
-        assert self._connection is not None
-        backend = self._connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
-        over = threading.Event()
-
-        def demand(connection: Connection) -> None:
-            found = connection.execute(_IS_MINE, {"key": LEASE, "backend": backend}).one()
-            if not found.is_held:
-                raise LeaseHeld("the lease was lost")
-            if found.revision != revisions()[0]:
-                raise LeaseHeld(f"the tables were migrated to revision {found.revision}")
-
-        event.listen(engine, "commit", demand)
-        threading.Thread(target=self._keep, args=[over], name="lease", daemon=True).start()
-        try:
-            yield
-        finally:
-            over.set()
-            event.remove(engine, "commit", demand)
-
-    def _keep(self, over: threading.Event) -> None:
-        """Give a sign of life now and then, whatever the other threads are at."""
-        while not over.wait(HEARTBEAT_S):
-            try:
-                self.check()
-            except Exception:  # whatever it is, the next check of the working thread meets it, too
-                return
-
-    def check(self) -> None:
-        """Raise DBAPIError if the connection, and with it the lease, is gone."""
-        with self._guard:
-            connection = self._connection
-            if connection is None:
-                raise ConnectionError("the lease was not acquired")
-            if self._failure is not None:
-                raise self._failure
-            try:
-                connection.execute(text("SELECT 1"))
-            except DBAPIError as error:
-                self._failure = error
-                raise
-
-    def close(self) -> None:
-        """Give it back: the server frees the lock when it sees the connection closed."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.invalidate()  # a plain close would only return it to the pool
-            connection.close()
+    event.listen(engine, "commit", demand)
+    try:
+        yield
+    finally:
+        event.remove(engine, "commit", demand)

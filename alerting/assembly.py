@@ -22,11 +22,11 @@ from alerting.incidents.routing import Escalation, ReceiverRoute
 from alerting.incidents.suppression import Maintenance
 from alerting.metrics import AlertingMetrics
 from alerting.service import Alerter
-from lagloss_server.settings import Settings
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
-from lagloss_server.trace_links import TraceLinks
 
 STATEMENT_TIMEOUT: Final = "120s"
 """For a read of all pipelines, the longest statement."""

@@ -18,10 +18,10 @@ from alerting.delivery.transports.mail import MailConfig
 from alerting.delivery.transports.pagerduty import PagerDutyConfig
 from alerting.delivery.transports.slack import SlackConfig
 from alerting.delivery.transports.webhook import WebhookConfig
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
+from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.yaml_files import load_yaml
 from lagloss_server.model.matchers import MatcherList, Matchers
-from lagloss_server.settings import Settings
-from lagloss_server.yaml_files import load_yaml
 
 _GROUP_LABELS: Final = ("pipeline",)
 

@@ -18,13 +18,13 @@ from alerting.leader_election import AWAY, Leadership, leading, pause_s
 from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
 from lagloss.errors import LaglossError
+from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.incidents.actions import holding_silences
 from lagloss_server.net.server_watch import postgresql, watching
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.unreadable import UnreadableRows
-from lagloss_server.turns import Turns, WatchedLoop
 
 STOP_S: Final = 12.0
 """Time that a sending under way has to end when the alerter stops. After that its claim expires, and the next alerter
@@ -98,7 +98,7 @@ class Alerter:
         while not self._stop.is_set():
             self._loop.finished()
             try:
-                with leading(self._database_url, self._stop, self._stand_by) as lead:
+                with leading(self._database_url, self._stop, self._stand_by, self._is_well) as lead:
                     failures = 0
                     if lead is not None:
                         self._lead_on(lead)
@@ -139,21 +139,24 @@ class Alerter:
             except Exception as error:  # the leader logs the details
                 _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
 
-    def _follow_lead(self, backend: int | None) -> None:
-        self._lead.backend = backend
-        self._metrics.leading.set(backend is not None)
+    def _is_well(self) -> bool:
+        """Return whether this alerter can lead: one whose loop hangs leaves that to another."""
+        return self._loop.problem is None
+
+    def _follow_lead(self, owner: str | None) -> None:
+        self._lead.owner = owner
+        self._metrics.leading.set(owner is not None)
 
     def _lead_on(self, lead: Leadership) -> None:
         """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
         demand_newest(self._evaluator.store.engine)
         self._name_receivers(self._evaluator.store.engine)
-        self._follow_lead(lead.backend)
+        self._follow_lead(lead.session.name)
         self._wake()
         self._evaluator.unsettle()
         rounds = Rounds()
         while not self._stop.is_set():
             self._loop.finished()
-            lead.heartbeat()
             if rounds.is_due(time.monotonic()):
                 rounds.begin(self._find_due(), time.monotonic())
             heard = lead.heard(0 if rounds.has_more() else _SLICE_S)

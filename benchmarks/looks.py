@@ -21,7 +21,7 @@ from benchmarks.figures import Figure
 from benchmarks.generated import LOSSY, add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.packed_json import unpack_json
+from lagloss_server.packing.packed_json import unpack_json
 from lagloss_server.store.store import Store
 
 NODES: Final = 3

@@ -18,6 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from sqlalchemy import func, select, text
 
 from lagloss.broker.topics import create_topics
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.model.definition import Definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -25,7 +26,6 @@ from lagloss_server.ops.processes import spawn
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.schema.taps import TapRow
 from lagloss_server.store.store import Store
-from lagloss_server.yaml_files import parse_yaml
 
 TOPICS: Final = 6
 PARTITIONS: Final = 4

@@ -22,7 +22,7 @@ from benchmarks.figures import Figure
 from benchmarks.generated import add_minute, fill
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.ops.processes import spawn, terminate
-from lagloss_server.packed_json import unpack_json
+from lagloss_server.packing.packed_json import unpack_json
 from lagloss_server.store.schema.alerting import JudgedWindowsRow
 from lagloss_server.store.schema.core import EmitterRow
 from lagloss_server.store.store import Store

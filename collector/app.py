@@ -25,13 +25,13 @@ from collector.workers import Workers
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
 from lagloss.sdk.spool.recovery import RecoveryThread
+from lagloss_server.base.turns import Turns
 from lagloss_server.net import problem_details as problems
 from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.exposition import exposed
 from lagloss_server.net.origins import Origins, OwnOrigins
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.store import Store
-from lagloss_server.turns import Turns
 
 ACK_TIMEOUT_S: Final = 10.0
 KAFKA: Final = "Kafka"

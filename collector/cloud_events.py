@@ -22,7 +22,7 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.models import BATCH, BatchJson, invalid
-from lagloss_server.invalid import explain, write_path
+from lagloss_server.base.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
 SINGLE: Final = "application/cloudevents+json"

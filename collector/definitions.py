@@ -12,9 +12,9 @@ from pydantic import BaseModel
 from collector.access import Caller, Need
 from collector.bodies import MAX_DEFINITION_BYTES
 from collector.services import JSON, CollectorServices, ask, body_document, json_answer, media_type
-from lagloss_server.errors import BadDefinition, TooManyVersions, UnknownPipeline
-from lagloss_server.fields import Name
-from lagloss_server.invalid import Invalid, write_path
+from lagloss_server.base.errors import BadDefinition, TooManyVersions, UnknownPipeline
+from lagloss_server.base.fields import Name
+from lagloss_server.base.invalid import Invalid, write_path
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.problem_details import Problem, busy, documented

@@ -11,7 +11,7 @@ from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import REPORT, Accepted, IntakeJson, ReportJson, Written, validated
 from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
-from lagloss_server.fields import Name
+from lagloss_server.base.fields import Name
 from lagloss_server.net.problem_details import documented
 
 

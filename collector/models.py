@@ -36,8 +36,8 @@ from lagloss.wire.format import (
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.times import NOT_A_TIME, read_time
 from lagloss.wire.traces import cut_traceparent
-from lagloss_server.fields import Name
-from lagloss_server.invalid import explain, write_path
+from lagloss_server.base.fields import Name
+from lagloss_server.base.invalid import explain, write_path
 from lagloss_server.net.problem_details import Problem
 
 T = TypeVar("T")

@@ -37,8 +37,8 @@ from collector.metadata_cache import KnownPipeline
 from collector.models import BeaconJson, as_seen
 from lagloss.wire.times import read_time
 from lagloss.wire.traces import write_traceparent
-from lagloss_server.fields import Name
-from lagloss_server.invalid import explain, keys_given, write_path
+from lagloss_server.base.fields import Name
+from lagloss_server.base.invalid import explain, keys_given, write_path
 from lagloss_server.net.problem_details import Problem
 
 PROTOBUF: Final = "application/x-protobuf"

@@ -14,14 +14,14 @@ from collector.services import JSON, CollectorServices, ask, body_document, json
 from collector.task_runs import Recorded, TaskRunsJson, read_reports
 from lagloss.errors import UsageError
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import UnknownPipeline
-from lagloss_server.fields import Name
+from lagloss_server.base.errors import UnknownPipeline
+from lagloss_server.base.fields import Name
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.net.problem_details import Problem, busy, documented
 from lagloss_server.queries.wholeness import read_wholeness
 from lagloss_server.store import task_runs
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport
-from lagloss_server.times import parse_time_s
 
 MAX_SPAN_S: Final = 2 * 86_400
 """Of one question whether a span is whole: each of its windows is read."""

@@ -22,7 +22,7 @@ from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
 from collector.workers import Workers
 from lagloss.broker.topics import BEACONS
-from lagloss_server.errors import UnreadableDefinition
+from lagloss_server.base.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.engine import AWAY
 

@@ -15,11 +15,11 @@ from dashboard.reports.schedule.file import load_reports
 from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.web.server import create_server
 from lagloss.errors import LaglossError
-from lagloss_server import logs
-from lagloss_server.ending import end_in_time
+from lagloss_server.base import logs
+from lagloss_server.base.ending import end_in_time
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
-from lagloss_server.settings import Settings
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 

@@ -10,7 +10,7 @@ import structlog
 
 from dashboard.access.silences import limited, require_whole
 from dashboard.request.current_user import LOCAL, require_operator, require_operator_of, require_operator_of_all
-from lagloss_server.errors import BadSilence, BadText
+from lagloss_server.base.errors import BadSilence, BadText
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import receiver_check as rehearsal
 from lagloss_server.incidents.actions import Silence

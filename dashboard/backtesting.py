@@ -13,10 +13,10 @@ from typing import IO, Any, Final
 from dashboard.request.current_user import require_operator, require_operator_of
 from dashboard.request.shown_range import ShownRange
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
-from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
+from lagloss_server.base.errors import BacktestBusy, BacktestFailed, NotEnoughData
+from lagloss_server.base.settings import ENV_PREFIX, SECRETS, Settings
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import python, run
-from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from lagloss_server.store.store import Store
 
 TIMEOUT_S: Final = 90.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import Interval, LossRatio, SideCounts, Window
 from lagloss_server.rules.group_velocity import Status
 from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict

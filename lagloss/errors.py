@@ -1,4 +1,4 @@
-"""Errors, one class each; those of the services are in `lagloss_server.errors`.
+"""Errors, one class each; those of the services are in `lagloss_server.base.errors`.
 
 A class's docstring *is* its message: what was expected, what was found, what to do next. Facts go in by keyword::
 

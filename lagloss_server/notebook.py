@@ -8,11 +8,11 @@ from dataclasses import asdict
 from math import ceil
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from lagloss_server.errors import NotebookMissing
+from lagloss_server.base.errors import NotebookMissing
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.model.window import ListedWindow
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
-from lagloss_server.times import parse_time_s
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -5,7 +5,14 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
 
 from lagloss_server.store.engine import engine_for
-from lagloss_server.store.schema import alerting, audit, dashboard, runs, taps  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import (  # noqa: F401  # their tables are registered
+    alerting,
+    audit,
+    dashboard,
+    ownership,
+    runs,
+    taps,
+)
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
 LOCK = 0x1A6_1056

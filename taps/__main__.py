@@ -7,12 +7,12 @@ import threading
 from typing import Any
 
 from lagloss.errors import LaglossError
-from lagloss_server import logs
-from lagloss_server.ending import end_in_time
+from lagloss_server.base import logs
+from lagloss_server.base.ending import end_in_time
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.health_server import serve_health
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.ops.signals import run_until_signal
-from lagloss_server.settings import Settings
 from taps.service import TapService
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lagloss.broker.connection import Cluster, KafkaConnection
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
-from lagloss_server.settings import Settings
 from taps.cluster_topics import ClusterTopics
 from taps.commit_log import CommitLog
 

@@ -18,9 +18,9 @@ from typing import Any, Final, Literal, NamedTuple
 import networkx as nx
 import numpy as np
 
+from lagloss_server.base.yaml_files import comment, write_flow, write_line
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction
-from lagloss_server.yaml_files import comment, write_flow, write_line
 from taps.extraction import Extractor
 from taps.extraction.formats import Schemas
 from taps.extraction.guesses import Guesses, guess

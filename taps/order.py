@@ -13,7 +13,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import compiled
+from lagloss_server.packing.compiled import compiled
 
 REACH: Final = 20_000
 """How many offsets before a record are looked at."""

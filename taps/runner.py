@@ -18,7 +18,7 @@ from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.shipper import IDLE_REPORT_S, NEVER, EmitterIdentity, Shipper
 from lagloss.wire.format import MAX_LABEL_CHARS, MAX_NAME_BYTES, Progress, Tally
-from lagloss_server.errors import RegistryUnreachable
+from lagloss_server.base.errors import RegistryUnreachable
 from lagloss_server.model.taps import TAP_LABEL
 from taps.cluster_topics import TURN_S, SharedLook
 from taps.commit_log import CommitReader
@@ -38,7 +38,8 @@ BEFORE_MS: Final = 120_000
 CLAIM_S: Final = 3.0
 """Between two tries to own a tap that another process owns."""
 MAX_PAUSE_S: Final = 10.0
-OWN_AGAIN_S: Final = 5.0
+NOTE_S: Final = 5.0
+"""Between two notes that a tap waits for Kafka, and looks whether it is still owned."""
 TIDY_S: Final = 60.0
 PRUNE_S: Final = 3_600.0
 REPORT_BITS: Final = 20
@@ -150,7 +151,7 @@ class TapRunner:
         """When the brokers were asked for the newest look."""
         self._owned_from = 0.0
         """Since when this process owns the tap: an earlier look may be older than one that it was planned by."""
-        self._tidied_at = self._pruned_at = self._owned_at = time.monotonic()
+        self._tidied_at = self._pruned_at = self._noted_at = time.monotonic()
 
     # -- turns --------------------------------------------------------------------------------------------------------
 
@@ -261,7 +262,7 @@ class TapRunner:
         self._store.advance(self._running.emitter, plan, self._unsaved, self._counts, kind)
         self._unsaved = []
         # by that, too: else an idle tap, which stores a plan each 10 s, would seem to wait for Kafka
-        self._owned_at = time.monotonic()
+        self._noted_at = time.monotonic()
         self._plan, self._is_done = plan, False
 
     def _carry_out(self, plan: TapPlan) -> None:
@@ -277,11 +278,11 @@ class TapRunner:
         )
         if made.positions is not None:
             self._shipper.account_for(flush, made.positions)
-        elif self._shipper.ship(flush, until=self._until, meanwhile=self._go_on_owning) is None:
+        elif self._shipper.ship(flush, until=self._until, meanwhile=self._note_wait) is None:
             return
         self._unsaved = self._account.changed()
         self._shipper.report_seq = plan.number << REPORT_BITS
-        if not self._shipper.report(until=self._until, meanwhile=self._go_on_owning):
+        if not self._shipper.report(until=self._until, meanwhile=self._note_wait):
             return
         self._reported_at = time.monotonic()
         self._is_done = True
@@ -299,16 +300,16 @@ class TapRunner:
     def _until(self) -> float:
         return float("-inf") if self._stop.is_set() and not self._closing else NEVER
 
-    def _go_on_owning(self) -> None:
-        """Keep the tap while the broker does not answer. Raises NotOwned."""
-        if time.monotonic() - self._owned_at > OWN_AGAIN_S:
-            self._owned_at = time.monotonic()
+    def _note_wait(self) -> None:
+        """Say that the broker does not answer. Raises NotOwned."""
+        if time.monotonic() - self._noted_at > NOTE_S:
+            self._noted_at = time.monotonic()
             self._store.note_trouble(
                 self._running.emitter, f"waits for Kafka: {self._outlet.last_error or 'no answer'}"
             )
 
     def _tidy(self) -> None:
-        self._owned_at = time.monotonic()
+        self._noted_at = time.monotonic()
         if time.monotonic() - self._tidied_at >= TIDY_S:
             self._tidied_at = time.monotonic()
             self._account.tidy(time.time())
@@ -339,7 +340,7 @@ class TapRunner:
         self._advance(following)
         self._shipper.report_seq = following.number << REPORT_BITS
         closed_at_ms = max(following.through_ms, self._running.since_ms)
-        if self._shipper.report(closed_at_ms=closed_at_ms, until=self._until, meanwhile=self._go_on_owning):
+        if self._shipper.report(closed_at_ms=closed_at_ms, until=self._until, meanwhile=self._note_wait):
             self._store.forget(self._running.emitter)
 
     def _end(self) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import threading
-import uuid
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,12 +14,12 @@ from sqlalchemy.exc import DBAPIError
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.errors import LaglossError
 from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss_server.base.turns import Turns, WatchedLoop
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.definition_feed import DefinitionFeed
 from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRows
-from lagloss_server.turns import Turns, WatchedLoop
 from taps.clusters import TapCluster, registry_of
 from taps.commit_log import GroupCommits
 from taps.extraction import Extractor
@@ -93,7 +90,7 @@ class TapService:
 
     def _look_after_taps(self, stop: threading.Event) -> None:
         store = Store(self._database_url, statement_timeout=STATEMENT_TIMEOUT)
-        taps = TapStore(store.engine, f"{socket.gethostname()}/{os.getpid()}/{uuid.uuid4().hex[:8]}")
+        taps = TapStore(store.engine, self._database_url)
         definitions = DefinitionFeed(store, lambda before, versions, _unreadable: taps_after(before, versions))
         pause_s = LOOK_S
         is_checked, is_changed = False, True
@@ -128,6 +125,7 @@ class TapService:
                 stop.wait(pause_s)
         finally:
             self._end()
+            taps.close()
             store.close()
 
     def _has_ended(self) -> bool:

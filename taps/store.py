@@ -1,6 +1,6 @@
 """Plans and accounts of taps in PostgreSQL: whoever owns a tap, and it alone, can store its next plan.
 
-One statement both extends the ownership and stores the plan, and only over the plan before it: of two processes that
+One statement stores a plan, if the process still owns the tap, and only over the plan before it: of two processes that
 carry out the same plan, only one gets to the next.
 """
 
@@ -12,11 +12,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import BigInteger, Connection, Engine, cast, delete, func, select, update
+from sqlalchemy import Connection, Engine, delete, func, or_, select, text, update
 from sqlalchemy.dialects.postgresql import insert
 
 from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.wire.format import Tally
+from lagloss_server.store.ownership import IS_FREE, OwnerSession
 from lagloss_server.store.schema.core import LaneRow, table_of
 from lagloss_server.store.schema.taps import TapRow, TapTallyRow, TapUnreadableRow
 from lagloss_server.store.tap_rows import read_taps_of
@@ -25,11 +26,10 @@ from taps.counts import TapCounts, UnreadableRecords
 from taps.plan import TapPlan
 from taps.wanted import RunningTap
 
-OWNED_MS: Final = 20_000
-"""Ownership without a new plan, after which another process takes over."""
+LOST_AFTER_S: Final = 15.0
+"""Time without a sign of life after which another process takes over: with `CLAIM_S`, within 20 s."""
 CONNECTIONS: Final = 4
 """At a time, no more than the engine keeps open: taps take their turns together, and new ones for each are dear."""
-_NOW: Final = cast(func.extract("epoch", func.clock_timestamp()) * 1_000, BigInteger)
 
 
 class NotOwned(Exception):
@@ -46,11 +46,13 @@ class OwnedTap:
 
 
 class TapStore:
-    """Taps of one process, `owner`. Raises DBAPIError where the database does not answer."""
+    """Taps of one process. Raises DBAPIError where the database does not answer."""
 
-    def __init__(self, engine: Engine, owner: str) -> None:
+    def __init__(self, engine: Engine, database_url: str) -> None:
         self._engine = engine
-        self._owner = owner
+        self._database_url = database_url
+        self._session: OwnerSession | None = None
+        self._opening = threading.Lock()
         self._connections = threading.BoundedSemaphore(CONNECTIONS)
 
     def add(self, running: RunningTap, first: TapPlan) -> None:
@@ -63,7 +65,7 @@ class TapStore:
             "since": running.since_ms,
             "number": first.number,
             "plan": first.document(),
-            **dict.fromkeys(("owned_until", "seen", "left_out", "early", "gone"), 0),
+            **dict.fromkeys(("seen", "left_out", "early", "gone"), 0),
             **dict.fromkeys(("owner", "commits", "trouble"), ""),
         }
         with self._transaction() as connection:
@@ -75,14 +77,11 @@ class TapStore:
 
     def claim(self, emitter: bytes) -> OwnedTap | None:
         """Own this tap from now on; None while another process owns it, or if there is none."""
-        table = table_of(TapRow)
+        table, owner = table_of(TapRow), self._owner()
         with self._transaction() as connection:
-            is_free = (table.c.owner.in_(("", self._owner))) | (table.c.owned_until < _NOW)
+            is_free = or_(table.c.owner == owner, text(IS_FREE))
             row = connection.execute(
-                update(table)
-                .where(table.c.emitter == emitter, is_free)
-                .values(owner=self._owner, owned_until=_NOW + OWNED_MS)
-                .returning(table)
+                update(table).where(table.c.emitter == emitter, is_free).values(owner=owner).returning(table)
             ).one_or_none()
             if row is None:
                 return None
@@ -100,15 +99,14 @@ class TapStore:
         Raises:
             NotOwned: this process may not carry it out.
         """
-        table = table_of(TapRow)
+        table, owner = table_of(TapRow), self._owner()
         with self._transaction() as connection:
             stored = connection.execute(
                 update(table)
-                .where(table.c.emitter == emitter, table.c.owner == self._owner, table.c.number == plan.number - 1)
+                .where(table.c.emitter == emitter, table.c.owner == owner, table.c.number == plan.number - 1)
                 .values(
                     number=plan.number,
                     plan=plan.document(),
-                    owned_until=_NOW + OWNED_MS,
                     seen=counts.seen,
                     left_out=counts.left_out,
                     early=counts.early,
@@ -161,30 +159,24 @@ class TapStore:
             return bool(connection.execute(asked).scalar_one())
 
     def note_trouble(self, emitter: bytes, trouble: str) -> None:
-        """Say why this tap waits, and go on owning it.
+        """Say why this tap waits.
 
         Raises:
             NotOwned: another process has taken it over.
         """
-        table = table_of(TapRow)
+        table, owner = table_of(TapRow), self._owner()
         with self._transaction() as connection:
             noted = connection.execute(
-                update(table)
-                .where(table.c.emitter == emitter, table.c.owner == self._owner)
-                .values(trouble=trouble, owned_until=_NOW + OWNED_MS)
+                update(table).where(table.c.emitter == emitter, table.c.owner == owner).values(trouble=trouble)
             )
         if noted.rowcount != 1:
             raise NotOwned
 
     def release(self, emitter: bytes) -> None:
         """Let another process take this tap over at once."""
-        table = table_of(TapRow)
+        table, owner = table_of(TapRow), self._owner()
         with self._transaction() as connection:
-            connection.execute(
-                update(table)
-                .where(table.c.emitter == emitter, table.c.owner == self._owner)
-                .values(owner="", owned_until=0)
-            )
+            connection.execute(update(table).where(table.c.emitter == emitter, table.c.owner == owner).values(owner=""))
 
     def forget(self, emitter: bytes) -> None:
         """Remove a tap that is closed."""
@@ -205,6 +197,18 @@ class TapStore:
         with self._transaction() as connection:
             found = read_taps_of(connection.execute(select(*columns)))
         return ReadRows((RunningTap(tap, row.emitter, row.since) for tap, row in found), found.unreadable)
+
+    def close(self) -> None:
+        """Let other processes take all taps over at once."""
+        if self._session is not None:
+            self._session.close()
+
+    def _owner(self) -> str:
+        """Return the name by which this process owns taps: another one after each loss of all of them."""
+        with self._opening:
+            if self._session is None or self._session.has_ended:
+                self._session = OwnerSession(self._database_url, LOST_AFTER_S)
+            return self._session.name
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:

@@ -24,9 +24,9 @@ from aggregator.outage import is_outage
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.broker.connection import KafkaConnection
 from lagloss.errors import BadSetting
+from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.queries.consumer_groups import GroupDescription
 from lagloss_server.store.partitions import make_days_ahead
-from lagloss_server.turns import WatchedLoop
 
 log = structlog.get_logger()
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from lagloss.wire.format import F32
 from lagloss.wire.sketch import Sketch, bin_keys
-from lagloss_server.compiled import compiled
+from lagloss_server.packing.compiled import compiled
 
 I32 = npt.NDArray[np.int32]
 Counts = npt.NDArray[np.int64]

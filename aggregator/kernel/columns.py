@@ -14,8 +14,8 @@ from aggregator.kernel.plan import WindowPlan
 from aggregator.kernel.scanner import Headers
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, BadReason, BeaconBlock, partition_of
 from lagloss.wire.positions import read_positions
-from lagloss_server.compiled import U8, compiled
 from lagloss_server.model.graph import node_of
+from lagloss_server.packing.compiled import U8, compiled
 from lagloss_server.rules.facts import Account
 
 I32 = npt.NDArray[np.int32]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import U64
-from lagloss_server.compiled import compiled
+from lagloss_server.packing.compiled import compiled
 
 Rows = npt.NDArray[np.int32]
 

@@ -18,8 +18,8 @@ from aggregator.kernel.columns import Column
 from aggregator.kernel.id_index import Rows
 from aggregator.kernel.plan import DEAD_SHARE, WindowPlan
 from lagloss.wire.format import F32, U64
-from lagloss_server.compiled import compiled
 from lagloss_server.model.graph import Graph
+from lagloss_server.packing.compiled import compiled
 from lagloss_server.rules.arithmetic import Fate, good_fate, is_unsettled
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.hops import hop_labels, longest_hops

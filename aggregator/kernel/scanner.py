@@ -16,8 +16,8 @@ import pyarrow as pa
 from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES, MAX_PARTITIONS, SAMPLE_ALL
 from lagloss.wire.sketch import MAX_LAG_MS
 from lagloss.wire.traces import TRACE_ROW
-from lagloss_server.compiled import U8, Int, compiled
-from lagloss_server.varints import avro_long
+from lagloss_server.packing.compiled import U8, Int, compiled
+from lagloss_server.packing.varints import avro_long
 
 I64 = npt.NDArray[np.int64]
 

@@ -19,7 +19,7 @@ from aggregator.reports.batch import Checkpoints, ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import is_of_group, needs
-from lagloss_server.turns import WatchedLoop
+from lagloss_server.base.turns import WatchedLoop
 
 BATCH_S: Final = 2.0
 """From one batch to the next, at least: of an emitter's reports in a batch the newest is written, so the longer the

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Sla
 from lagloss_server.model.window import Interval, ListedWindow, LossRatio, Verdict
 from lagloss_server.queries.budgets import Budgets

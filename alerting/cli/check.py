@@ -10,8 +10,8 @@ from rich.table import Table
 
 from alerting.config import RouteSpec, load_alerting
 from alerting.delivery.transports.kinds import build
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import DataDir, out
-from lagloss_server.settings import Settings
 
 
 def check(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Document, Incident, example_words, place_words
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.incidents.runbooks import runbook_file

@@ -14,19 +14,19 @@ from rich.table import Table
 
 from alerting.cli.incident_text import cells, details, times_cells
 from lagloss.errors import EXIT_BREACHED, UsageError
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import BadSilence
+from lagloss_server.base.fields import parse_duration_ms
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.times import moment, parse_time_s
 from lagloss_server.cli.options import AsJson, DataDir, note_set_aside, open_store, out
-from lagloss_server.errors import BadSilence
-from lagloss_server.fields import parse_duration_ms
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import incident as incidents
 from lagloss_server.incidents import receiver_check
 from lagloss_server.incidents import response_times as incident_times
 from lagloss_server.incidents.changes import read_record
 from lagloss_server.model.window import rfc3339
-from lagloss_server.settings import Settings
 from lagloss_server.store.audit import note_look
-from lagloss_server.times import moment, parse_time_s
 
 app = typer.Typer(help="List, acknowledge and silence incidents.", no_args_is_help=True)
 

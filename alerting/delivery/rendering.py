@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args
 
 from alerting.incidents.notification import Notification
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import destination_words, example_words, place_words
 from lagloss_server.net.sanitize import one_line
 

@@ -13,10 +13,10 @@ from alerting.delivery.transports.base import Transport
 from alerting.incidents.outbox import GROUP_AT_MOST, ClaimedMessages, Outbox
 from alerting.leader_election import AWAY, pause_s
 from alerting.metrics import AlertingMetrics
+from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
-from lagloss_server.turns import WatchedLoop
 
-LEASE_MARGIN_S: Final = 10.0
+CLAIM_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""
 TURN_MARGIN_S: Final = 120.0
 """How much longer than its sending a turn may take until it counts as hung."""
@@ -30,10 +30,10 @@ _log = structlog.get_logger("lagloss.alerting")
 
 @dataclass(slots=True)
 class HeldLead:
-    """Whether this process leads: PostgreSQL's name for the connection that holds the lead, else None. Written by the
-    alerter's thread, read by the senders'."""
+    """Whether this process leads: the session that owns the lead, else None. Written by the alerter's thread, read by
+    the senders'."""
 
-    backend: int | None = None
+    owner: str | None = None
 
 
 class Sender:
@@ -91,22 +91,22 @@ class Sender:
             self._woken.wait(wait_s)
 
     def _until_due_s(self) -> float:
-        due_s = self._outbox.next_due_s() if self._lead.backend is not None else None
+        due_s = self._outbox.next_due_s() if self._lead.owner is not None else None
         return IDLE_S if due_s is None else min(max(due_s, 0.05), IDLE_S)
 
     def _send_some(self) -> bool:
         """Claim, send and record one message or group; return whether there was one."""
-        backend = self._lead.backend
-        if backend is None or self._stopping:
+        owner = self._lead.owner
+        if owner is None or self._stopping:
             return False
         claimed_at_s = _now_s()
-        lease_s = self._transport.timeout_s + LEASE_MARGIN_S
+        claim_s = self._transport.timeout_s + CLAIM_MARGIN_S
         at_most = GROUP_AT_MOST if self._transport.takes_groups and not self._apart else 1
-        claimed = self._outbox.claim(backend, lease_s, at_most)
+        claimed = self._outbox.claim(owner, claim_s, at_most)
         if claimed is None:
             self._apart = False
             return False
-        if _now_s() - claimed_at_s > LEASE_MARGIN_S:
+        if _now_s() - claimed_at_s > CLAIM_MARGIN_S:
             return True  # we were asleep: another sender may be sending it by now
         began_s = time.monotonic()
         outcome = self._outbox.record(claimed, self._send(claimed))

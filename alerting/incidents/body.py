@@ -13,15 +13,15 @@ from typing import Any, Final
 from alerting.rules.assessment import BreachPlace
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.times import moment
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.queries.named_messages import NamedMessage
 from lagloss_server.rules.rollup import PartSums
 from lagloss_server.rules.traits import Of
 from lagloss_server.store.store import MissingMessage
-from lagloss_server.times import moment
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 VERSION: Final = 1
 MAX_EXAMPLES: Final = 20

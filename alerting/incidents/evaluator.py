@@ -31,6 +31,7 @@ from alerting.views import judged_windows
 from alerting.views.view_cache import ViewCache
 from alerting.views.window_cache import read_lossy
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.window import rfc3339
@@ -38,7 +39,6 @@ from lagloss_server.queries.blame import read_blame
 from lagloss_server.queries.named_messages import NamedMessage, PickedKind, of_kind, read_picked
 from lagloss_server.rules.facts import MAX_NAMES
 from lagloss_server.store.store import MissingMessage, Store
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 _CHANGES_AT_MOST: Final = 4
 """Maximum state changes per incident and evaluation; stops open/resolve loops."""

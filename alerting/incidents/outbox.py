@@ -1,8 +1,8 @@
 """The outbox: messages are queued, claimed and recorded, each in a statement of its own.
 
-A claim is a lease: it moves `next_attempt_at` past the longest a sending takes. An alerter that dies between claim and
-record leaves messages that are due again: they are sent at least once. Of one incident and receiver, later messages
-wait for earlier ones, so a trigger is never sent after its resolve.
+An alerter that dies between claim and record leaves messages that are due again when the claim expires: they are sent
+at least once. Of one incident and receiver, later messages wait for earlier ones, so a trigger is never sent after its
+resolve.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, insert, select, text
+from sqlalchemy import ColumnElement, Connection, Engine, insert, select, text
 
 from alerting.incidents.notification import Notification
 from alerting.incidents.notification_plan import PlannedNotification, SentNotification
 from alerting.incidents.repository import take_turn
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
+from lagloss_server.store.ownership import ALERTING, Claims
 from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 
@@ -29,9 +30,11 @@ KEPT_S: Final = 90 * 86_400
 _TYPES: Final = {"fallback": "opened", "refresh": "updated"}
 """Title of a message whose change says why it is sent, not what has become of the incident."""
 
-_CLAIM: Final = text(
+_CLAIMS: Final = Claims(OutboxMessageRow)
+_NEXT: Final = text(
     """
-    WITH free AS (
+    id = ANY(ARRAY(
+      WITH free AS (
         SELECT id, group_key, next_attempt_at FROM outbox AS due
         WHERE receiver = :receiver AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
           AND NOT EXISTS (
@@ -39,28 +42,16 @@ _CLAIM: Final = text(
             WHERE before.incident_id = due.incident_id AND before.receiver = due.receiver
               AND before.id < due.id AND before.done_at IS NULL)
         ORDER BY next_attempt_at, id LIMIT 1000),
-    wanted AS (
+      wanted AS (
         SELECT id FROM free WHERE group_key = (SELECT group_key FROM free ORDER BY next_attempt_at, id LIMIT 1)
-        ORDER BY next_attempt_at, id LIMIT :at_most),
-    chosen AS (
-        SELECT id FROM outbox
-        WHERE id = ANY(ARRAY(SELECT id FROM wanted)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
-        FOR UPDATE SKIP LOCKED)
-    UPDATE outbox SET attempts = attempts + 1, claim = :claim,
-        next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
-    WHERE id = ANY(ARRAY(SELECT id FROM chosen))
-      AND EXISTS (SELECT FROM alerting_leader WHERE backend = :backend)
-    RETURNING id, action, change, body, attempts, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s
+        ORDER BY next_attempt_at, id LIMIT :at_most)
+      SELECT id FROM outbox
+      WHERE id = ANY(ARRAY(SELECT id FROM wanted)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+      FOR UPDATE SKIP LOCKED))
+    AND EXISTS (SELECT FROM lease WHERE work = :lead AND owner = :owner)
     """
 )
-_DONE: Final = text(
-    "UPDATE outbox SET done_at = clock_timestamp(), outcome = :outcome, last_error = :error "
-    "WHERE id = ANY(:ids) AND claim = :claim AND done_at IS NULL RETURNING id"
-)
-_LATER: Final = text(
-    "UPDATE outbox SET next_attempt_at = clock_timestamp() + make_interval(secs => :after_s), last_error = :error "
-    "WHERE id = ANY(:ids) AND claim = :claim AND done_at IS NULL"
-)
+"""Condition of the messages that are due first, of one group, while the session that asks leads."""
 _FALLBACK: Final = text(
     """
     INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)
@@ -192,21 +183,19 @@ class Outbox:
         self.receiver = receiver
         self._fallback = fallback
 
-    def claim(self, backend: int, lease_s: float, at_most: int) -> ClaimedMessages | None:
-        """Claim the messages that are due first, of one group; return None if none are, or if `backend` does not lead
-        any more."""
-        claim = uuid.uuid4()
-        given = {
-            "receiver": self.receiver,
-            "claim": claim,
-            "lease_s": lease_s,
-            "at_most": at_most,
-            "backend": backend,
-        }
+    def claim(self, owner: str, claim_s: float, at_most: int) -> ClaimedMessages | None:
+        """Claim the messages that are due first, of one group; return None if none are, or if the session `owner` does
+        not lead any more."""
         with self._engine.begin() as connection:
-            rows = sorted(connection.execute(_CLAIM, given).all(), key=lambda row: row.id)
+            return self.claim_in(connection, owner, claim_s, at_most)
+
+    def claim_in(self, connection: Connection, owner: str, claim_s: float, at_most: int) -> ClaimedMessages | None:
+        """Claim messages in a transaction of the caller's."""
+        params = {"receiver": self.receiver, "at_most": at_most, "lead": ALERTING, "owner": owner}
+        claim, rows = _CLAIMS.claim(connection, claim_s, _NEXT.bindparams(**params))
         if not rows:
             return None
+        rows.sort(key=lambda row: row.id)
         notifications = tuple(Notification(row.id, row.action, row.body) for row in rows)
         changes = tuple(row.change for row in rows)
         ages_s = tuple(row.age_s for row in rows)
@@ -216,22 +205,18 @@ class Outbox:
         """Record the outcome, unless the claim has expired and another sender holds the messages. Refused messages, and
         those given up after a day, are raised through the fallback in the same commit. Return the recorded outcome; of
         a group, that of the messages that are tried again."""
-        ids = claimed.ids
         with self._engine.begin() as connection:
             match outcome:
                 case Sent():
-                    given = {"ids": ids, "claim": claimed.claim, "outcome": "sent", "error": None}
-                    connection.execute(_DONE, given)
+                    _CLAIMS.finish(connection, claimed.claim, "sent", None, _are(claimed.ids))
                 case Refused(error):
-                    self._fail(connection, claimed, ids, error)
+                    self._fail(connection, claimed, claimed.ids, error)
                 case TryLater(error):
                     given_up = outcome.given_up(claimed.attempts)
                     if claimed.overdue:
                         self._fail(connection, claimed, claimed.overdue, given_up.error)
-                    wait_s = outcome.wait_s(claimed.attempts)
-                    left = [number for number in ids if number not in claimed.overdue]
-                    connection.execute(_LATER, {"ids": left, "claim": claimed.claim, "after_s": wait_s, "error": error})
-                    return outcome if left else given_up
+                    _CLAIMS.defer(connection, claimed.claim, outcome.wait_s(claimed.attempts), error, _are(claimed.ids))
+                    return outcome if len(claimed.overdue) < len(claimed.ids) else given_up
         return outcome
 
     def _fail(self, connection: Connection, claimed: ClaimedMessages, ids: list[int], error: str) -> None:
@@ -239,8 +224,7 @@ class Outbox:
         evaluation would not send that there. It takes turns with evaluation."""
         for pipeline in connection.execute(_CONCERNED, {"ids": ids}).scalars().all():
             take_turn(connection, pipeline)
-        done = {"ids": ids, "claim": claimed.claim, "outcome": "failed", "error": error}
-        failed = connection.execute(_DONE, done).scalars().all()
+        failed = [row.id for row in _CLAIMS.finish(connection, claimed.claim, "failed", error, _are(ids))]
         if self._fallback is None or not failed:
             return
         note = f"receiver {self.receiver} refused this: {error}"
@@ -253,6 +237,10 @@ class Outbox:
         with self._engine.connect() as connection:
             due: float | None = connection.execute(_NEXT_DUE, {"receiver": self.receiver}).scalar()
         return due
+
+
+def _are(ids: Sequence[int]) -> ColumnElement[bool]:
+    return _CLAIMS.table.c.id.in_(ids)
 
 
 def drop_all_but(connection: Connection, receivers: Sequence[str]) -> None:

@@ -19,7 +19,7 @@ from alerting.rules.counting import OutOf, WindowSlice, by_the_clock, of_last
 from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import BLIND, SEEING
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import Window

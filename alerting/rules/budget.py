@@ -25,7 +25,7 @@ from alerting.rules.places import lag_places, loss_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import UNKNOWN, Flags, Floats
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline

@@ -18,7 +18,7 @@ from alerting.rules.counting import by_the_clock
 from alerting.rules.habits import SIGMA_OF_MAD, SPREADS
 from alerting.rules.measures import Measure
 from alerting.rules.view import HORIZON_S, PipelineView
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec

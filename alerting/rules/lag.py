@@ -19,7 +19,7 @@ from alerting.rules.measures import Measure, covered_by, own_targets, placed
 from alerting.rules.places import lag_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, Flags, Floats
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.place import Place

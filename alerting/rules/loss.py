@@ -20,7 +20,7 @@ from alerting.rules.measures import Measure, covered_by, labels_within, own_targ
 from alerting.rules.places import loss_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats, Ints
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.alert_rules import LossPage
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.place import Place

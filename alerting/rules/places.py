@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, TypeVar
 
 from alerting.rules.assessment import BreachPlace
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.place import Place, PlaceKind, ends_of
 from lagloss_server.model.window import CheckpointCounts, LinkCounts, NodeCounts, Window
 

@@ -14,7 +14,7 @@ from alerting.rules.base import PlacedRule, Rule, Unit
 from alerting.rules.counting import OutOf, WindowSlice, by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView, WaitingMessages
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.place import Place, place_of
 from lagloss_server.model.window import Window

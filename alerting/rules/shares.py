@@ -18,7 +18,7 @@ from alerting.rules.counting import OutOf, WindowSlice, counts, making_up, of_la
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.places import checkpoint_places
 from alerting.rules.view import PipelineView
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.window import CheckpointCounts, Window

@@ -21,7 +21,7 @@ from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.place import Place

@@ -16,7 +16,7 @@ from alerting.rules.base import PlacedRule, Unit
 from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import Window
 from lagloss_server.rules.group_progress import GroupAtRisk, PartitionNow

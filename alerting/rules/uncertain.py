@@ -21,7 +21,7 @@ from alerting.rules.measures import Measure, covered_by, labels_within, own_targ
 from alerting.rules.places import uncertain_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import Flags
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.model.window import Window

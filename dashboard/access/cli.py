@@ -10,11 +10,11 @@ from rich.table import Table
 
 from dashboard.access.policy import TeamSpec, load_access
 from lagloss.errors import UsageError
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, open_store, out
 from lagloss_server.incidents.actions import pipeline_labels
 from lagloss_server.model.matchers import reach
-from lagloss_server.settings import Settings
 
 app = typer.Typer(
     name="access",

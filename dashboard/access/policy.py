@@ -9,11 +9,11 @@ from typing import Annotated, Final, Literal
 from pydantic import Field, model_validator
 
 from dashboard.request.grants import Grants
-from lagloss_server.fields import Name, Strict, refuse
+from lagloss_server.base.fields import Name, Strict, refuse
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.yaml_files import load_yaml
 from lagloss_server.model.matchers import Matchers, of_pipelines, reach
 from lagloss_server.model.roles import Role
-from lagloss_server.settings import Settings
-from lagloss_server.yaml_files import load_yaml
 
 EVERY_USER: Final = "*"
 """As a group: every user who is logged in. No login reports a group of this name."""

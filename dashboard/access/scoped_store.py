@@ -14,13 +14,13 @@ from sqlalchemy import Engine, event
 
 from dashboard.request.current_user import asking
 from dashboard.request.grants import Grants, Pipelines
-from lagloss_server.errors import IdsHidden
+from lagloss_server.base.errors import IdsHidden
 from lagloss_server.store import audit
-from lagloss_server.store.schema import alerting, dashboard, runs, taps  # noqa: F401  # their tables are registered
+from lagloss_server.store.schema import alerting, dashboard, ownership, runs, taps  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 
-OPEN: Final = frozenset({"alerting_leader", "pruned", "reports_position"})
+OPEN: Final = frozenset({"lease", "pruned", "reports_position"})
 """Tables that say nothing of pipelines: everybody may read them whole."""
 _OWNER: Final = {"pipeline": "name"}
 """The column with the pipeline's name, where it is not `pipeline`."""

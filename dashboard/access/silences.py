@@ -8,7 +8,7 @@ from typing import Final
 
 from dashboard.request.current_user import asking, require_operator
 from dashboard.request.grants import Grants
-from lagloss_server.errors import BadSilence, NotForTeams, UnknownSilence
+from lagloss_server.base.errors import BadSilence, NotForTeams, UnknownSilence
 from lagloss_server.incidents.actions import Silence, pipeline_labels, silences
 from lagloss_server.model.matchers import Matcher, reach
 from lagloss_server.store.store import Store

@@ -25,7 +25,7 @@ from dashboard.api import (
 )
 from dashboard.queries.services import Services
 from lagloss.errors import LaglossError, UsageError
-from lagloss_server.errors import (
+from lagloss_server.base.errors import (
     AlreadyAcknowledged,
     IdsHidden,
     IncidentIsResolved,
@@ -39,7 +39,7 @@ from lagloss_server.errors import (
     UnknownWindow,
     WindowTooLarge,
 )
-from lagloss_server.fields import NOT_STORABLE, is_storable
+from lagloss_server.base.fields import NOT_STORABLE, is_storable
 from lagloss_server.net import problem_details as problems
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.store.engine import AWAY

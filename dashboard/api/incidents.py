@@ -18,7 +18,7 @@ from dashboard.queries import deliveries as sent
 from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.shown_range import ShownRange
-from lagloss_server.fields import DurationMs, Text
+from lagloss_server.base.fields import DurationMs, Text
 from lagloss_server.incidents.receiver_check import WAIT_S
 from lagloss_server.net.problem_details import documented
 

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Path, Query
 from dashboard.queries.message import Where, read_message
 from dashboard.queries.message_timeline import stays
 from dashboard.queries.services import Services
-from lagloss_server.fields import NAME_PATTERN
+from lagloss_server.base.fields import NAME_PATTERN
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.net.problem_details import documented
-from lagloss_server.times import parse_time_s
 
 
 def router(services: Services) -> APIRouter:

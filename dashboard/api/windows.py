@@ -17,18 +17,18 @@ from dashboard.queries.export import read_export
 from dashboard.queries.services import Services
 from dashboard.queries.window import check_known, read_revisions, read_window_page
 from lagloss.wire.format import WINDOW_S, window_start_of
-from lagloss_server.csv_lines import csv_lines
-from lagloss_server.errors import UnknownWindow
-from lagloss_server.fields import NAME_PATTERN
+from lagloss_server.base.errors import UnknownWindow
+from lagloss_server.base.fields import NAME_PATTERN
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.problem_details import documented
 from lagloss_server.queries.blame import blame_document, read_blame
+from lagloss_server.queries.csv_lines import csv_lines
 from lagloss_server.queries.difference import Difference, difference_in
 from lagloss_server.queries.export import MEDIA_TYPES, ExportFormat, file_name
 from lagloss_server.queries.matrix import Only, Presence
 from lagloss_server.queries.named_messages import What
 from lagloss_server.store.audit import Look
-from lagloss_server.times import parse_time_s
 
 MAX_ROWS: Final = 10_000
 _SLICE: Final = 1_000

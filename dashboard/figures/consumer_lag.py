@@ -9,7 +9,7 @@ from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import FigureFrame, carrier, line
 from dashboard.figures.look import safe
 from dashboard.queries.consumer_lag import LagBucket, Of
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 
 
 def is_shown(frame: FigureFrame) -> bool:

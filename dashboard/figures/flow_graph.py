@@ -13,7 +13,7 @@ from dashboard.design import Palette, hues, palette
 from dashboard.figures.drawing import Drawing, scatter
 from dashboard.figures.look import base_layout, safe
 from dashboard.queries.buckets import Bucket
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.place import node_label
 from lagloss_server.model.window import Interval

@@ -14,7 +14,7 @@ from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.figures.look import base_layout, faded, lag_unit
 from dashboard.queries.message_timeline import Stay
 from dashboard.request.zones import Zone, utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.runs import DagRun, TaskTry
 
 _NODE: Final = NODE_HUES[0]

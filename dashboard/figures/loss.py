@@ -15,7 +15,7 @@ from dashboard.figures.look import moments, numbers
 from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sla_periods import SlaPeriod
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import LossRatio
 
 _MARKS: Final = 240

@@ -15,7 +15,7 @@ from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import FigureFrame, line
 from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.queries.buckets import Bucket
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.place import node_label
 from lagloss_server.model.window import Percentiles

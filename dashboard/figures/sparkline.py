@@ -12,7 +12,7 @@ from typing import Final
 
 from dashboard.design import LIGHT, NODE_HUES
 from dashboard.queries.pipeline_status import Hour, Targets
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 
 HOUR_PX: Final = 5
 HEIGHT_PX: Final = 28

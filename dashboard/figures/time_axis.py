@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from dashboard.design import Palette
 from dashboard.request.zones import Zone
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.time_range import TimeRange
 
 

@@ -18,9 +18,9 @@ from dashboard.login.proxy import ProxyLogin
 from dashboard.login.sessions import is_https
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.roles import Role
 from lagloss_server.net.origins import Origins
-from lagloss_server.settings import Settings
 
 __all__ = ["SignedIn", "account", "check_binding", "protect"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from dashboard.login.groups import EVERYBODY, GroupRoles, listed
-from lagloss_server.errors import BadLogin, OpenToAll, TeamsWithoutLogin
+from lagloss_server.base.errors import BadLogin, OpenToAll, TeamsWithoutLogin
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.clients import is_loopback, parse_networks
 from lagloss_server.net.origins import origin_of
-from lagloss_server.settings import Settings
 
 
 def check_binding(settings: Settings) -> None:

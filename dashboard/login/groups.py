@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from dashboard.access.policy import EVERY_USER
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.roles import Role
-from lagloss_server.settings import Settings
 
 EVERYBODY: Final = EVERY_USER
 

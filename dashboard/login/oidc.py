@@ -25,9 +25,9 @@ from dashboard.login.pages import provider_page
 from dashboard.login.sessions import Lifetime, SessionCookie, Sessions, cookie_name, is_https
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.origins import origin_of
 from lagloss_server.net.problem_details import Problem
-from lagloss_server.settings import Settings
 
 OIDC_LOGIN: Final = "oidc"
 START_PATH: Final = "/login/oidc"

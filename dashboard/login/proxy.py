@@ -11,9 +11,9 @@ from starlette.routing import Route
 from dashboard.login.groups import EVERYBODY, GroupRoles, listed
 from dashboard.login.kinds import unauthorised
 from dashboard.request.current_user import Person
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.clients import is_within, parse_networks, peer
 from lagloss_server.net.problem_details import Problem
-from lagloss_server.settings import Settings
 
 _MAX_NAME_LENGTH: Final = 255
 

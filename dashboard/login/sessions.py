@@ -15,8 +15,8 @@ from starlette.responses import Response
 
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.origins import origin_of
-from lagloss_server.settings import Settings
 from lagloss_server.store import audit
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import SessionRow

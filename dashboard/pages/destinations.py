@@ -7,7 +7,7 @@ from dash import html
 
 from dashboard.pages.base import Part, aria
 from dashboard.queries.sla_periods import is_held, target_percentile
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Sla
 from lagloss_server.model.window import DestinationCounts, ListedWindow
 

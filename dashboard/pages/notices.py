@@ -17,8 +17,8 @@ from dashboard.request.current_user import Person
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
-from lagloss_server.errors import IdsHidden, UnreadableDefinition
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import IdsHidden, UnreadableDefinition
 from lagloss_server.model.definition import Definition
 from lagloss_server.store.engine import AWAY
 from lagloss_server.store.unreadable import UnreadableRow, some_of

@@ -8,7 +8,7 @@ from typing import Final
 import dash_mantine_components as dmc
 
 from dashboard.pages.base import Part, sideways
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import ReasonRow
 
 TITLE: Final = "Why messages were filtered or dead"

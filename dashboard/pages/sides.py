@@ -7,7 +7,7 @@ from dash import html
 
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, aria
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import ListedWindow, SideCounts
 
 _HEADS = ("side", "verdict", "messages", "lost", "delivered", "pending")

@@ -11,7 +11,7 @@ from msgspec import UNSET
 from dashboard.pages.base import Part, aria
 from dashboard.queries.sla_periods import target_percentile
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Sla
 from lagloss_server.model.window import ListedWindow, SourceCounts
 

@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, func, select
 
 from dashboard.access.silences import HeldSilence, read_silences
-from dashboard.queries.deliveries import Leader, ReceiverStatus, count_outcomes, read_leader, read_receivers
+from dashboard.queries.deliveries import ReceiverStatus, count_outcomes, read_leader, read_receivers
 from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
 from lagloss_server.incidents.actions import Silence, pipeline_labels
 from lagloss_server.incidents.changes import IncidentRecord, read_record
@@ -18,6 +18,7 @@ from lagloss_server.incidents.response_times import Times, courses
 from lagloss_server.model.matchers import labels_of, match_all
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
+from lagloss_server.store.ownership import LeaseHolder
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -102,7 +103,7 @@ class Board:
     pending: Sequence[Pending]
     silences: Sequence[Silence]
     counts: Counts
-    leader: Leader | None = None
+    leader: LeaseHolder | None = None
     receivers: Sequence[ReceiverStatus] = field(default=())
 
     @property

@@ -12,10 +12,10 @@ from sqlalchemy import ColumnElement, Row, func, select
 from dashboard.queries.incident_filters import PAGE_SIZE, within
 from dashboard.request.current_user import asking, require_operator
 from dashboard.request.grants import Grants
+from lagloss_server.base.times import moment
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.store.audit import audit_table
 from lagloss_server.store.store import Store
-from lagloss_server.times import moment
 
 HIDDEN: str = "a message"
 """Stands for the hash of a message id for whom ids of its pipeline are hidden from."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, case, func, select
@@ -13,6 +12,7 @@ from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, withi
 from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.model.time_range import TimeRange
+from lagloss_server.store.ownership import ALERTING, LeaseHolder, read_holder
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -20,7 +20,6 @@ from lagloss_server.store.store import Store
 Document = dict[str, Any]
 
 _receiver_table = table_of(alert_tables.ReceiverRow)
-_leader_table = table_of(alert_tables.LeaderRow)
 _FIRST: Final = ("failed", "waiting", "sent", "dropped")
 """Outcomes by urgency."""
 _OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")
@@ -50,14 +49,6 @@ class ReceiverStatus:
 
     def document(self) -> Document:
         return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Leader:
-    """The alerter that leads, and its last heartbeat."""
-
-    host: str
-    well_at: datetime
 
 
 def read_deliveries(
@@ -97,11 +88,10 @@ def read_receivers(store: Store) -> list[ReceiverStatus]:
         return [ReceiverStatus(row.name, row.kind, row.is_fallback) for row in rows]
 
 
-def read_leader(store: Store) -> Leader | None:
+def read_leader(store: Store) -> LeaseHolder | None:
     """None: no alerter has led yet."""
     with store.engine.connect() as connection:
-        row = connection.execute(select(_leader_table.c.host, _leader_table.c.well_at)).one_or_none()
-    return None if row is None else Leader(row.host, row.well_at)
+        return read_holder(connection, ALERTING)
 
 
 def _queued(filters: IncidentFilters, span: TimeRange) -> list[ColumnElement[bool]]:

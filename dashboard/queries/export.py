@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboard.queries.services import Services
 from dashboard.queries.window_cache import UNREADABLE
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import UnknownWindow
+from lagloss_server.base.errors import UnknownWindow
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.export import WindowExport
 from lagloss_server.queries.matrix import Presence

@@ -35,7 +35,7 @@ from dashboard.queries.health_service import (
 )
 from dashboard.queries.reports_topic import Ends
 from dashboard.queries.taps import TapState, TapStatus, read_taps
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.unreadable_rows import read_unreadable
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS

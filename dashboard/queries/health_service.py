@@ -10,15 +10,16 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row, Select, func, select, text, true
 
 from dashboard.queries.reports_topic import Ends
+from lagloss_server.base.times import moment
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.rollup import period_of
+from lagloss_server.store.ownership import ALERTING, read_holder
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import names_not_deleted
 from lagloss_server.store.unreadable import UnreadableRow
-from lagloss_server.times import moment
 
 STUCK_AFTER_S: Final = 60.0
 """Reports wait for a second before they are followed; emitters that live send one each 10 s at least."""
@@ -235,17 +236,17 @@ def read_sizes(connection: Connection) -> list[Size]:
 
 
 def read_alerting(connection: Connection, *, with_receivers: bool = True) -> AlerterHealth:
-    leader, row = alert_tables.LeaderRow, alert_tables.ReceiverRow
+    row = alert_tables.ReceiverRow
     receivers = None
     if with_receivers:
         asked = select(row.name, row.kind, row.is_fallback).order_by(row.name)
         receivers = tuple(
             {"name": name, "kind": kind, "fallback": is_fallback} for name, kind, is_fallback in _all(connection, asked)
         )
-    led = connection.execute(select(leader.host, leader.led_at, leader.well_at)).one_or_none()
-    return (
-        AlerterHealth(None, None, None, receivers) if led is None else AlerterHealth(led[0], led[1], led[2], receivers)
-    )
+    leader = read_holder(connection, ALERTING)
+    if leader is None:
+        return AlerterHealth(None, None, None, receivers)
+    return AlerterHealth(leader.host, leader.since, leader.well_at, receivers)
 
 
 def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:

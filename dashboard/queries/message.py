@@ -11,7 +11,8 @@ from dashboard.queries.window_cache import OpenLog
 from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, signed64
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import NotConfigured, NotEnoughData
+from lagloss_server.base.errors import NotConfigured, NotEnoughData
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import hashes_of
 from lagloss_server.model.window import rfc3339
@@ -19,7 +20,6 @@ from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, rea
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 
 @dataclass(frozen=True, slots=True)

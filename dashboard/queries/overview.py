@@ -24,7 +24,7 @@ from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatu
 from dashboard.queries.sla_periods import is_held
 from dashboard.queries.window_changes import WindowChanges
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.window import NO_LAGS, Lags, rfc3339

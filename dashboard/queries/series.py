@@ -12,11 +12,11 @@ from dashboard.queries import buckets, sums
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sums import Rolled
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
+from lagloss_server.queries.lru_cache import Remembered
 from lagloss_server.rules.quality import QualityRow, quality_rows
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables

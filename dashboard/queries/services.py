@@ -18,10 +18,10 @@ from dashboard.request.threads import Threads
 from lagloss.broker.errors import kafka_error, unreachable
 from lagloss.broker.topics import BEACONS
 from lagloss.errors import KafkaUnreachable
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
-from lagloss_server.trace_links import TraceLinks
 
 _MAX_DRAWN: Final = 200
 """Pages as they were last drawn, some 100 KB each."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Engine, select
 
-from lagloss_server.lru_cache import Remembered
+from lagloss_server.queries.lru_cache import Remembered
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store import periods
 from lagloss_server.store.schema import core as tables

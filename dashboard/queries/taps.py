@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import BigInteger, cast, func, select
+from sqlalchemy import BigInteger, Boolean, cast, literal_column, select
 
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.taps import Tap
 from lagloss_server.model.window import rfc3339
+from lagloss_server.store.ownership import IS_FREE
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from lagloss_server.store.store import Store
@@ -19,7 +20,6 @@ from lagloss_server.store.tap_rows import read_taps_of
 
 BEHIND_AFTER_S: Final = 60.0
 """A tap that has nothing to read says so each 10 s; windows are due a minute after their end, by default."""
-_NOW_MS: Final = cast(func.extract("epoch", func.clock_timestamp()) * 1_000, BigInteger)
 
 
 class TapState(StrEnum):
@@ -125,7 +125,7 @@ def read_taps(store: Store, definitions: Iterable[Definition], now_s: float) -> 
             *(row.emitter, row.pipeline, row.node, row.tap, row.since, row.seen),
             *(row.left_out, row.early, row.gone, row.commits, row.trouble),
             cast(row.plan["through_ms"].astext, BigInteger).label("through_ms"),
-            (row.owned_until >= _NOW_MS).label("is_owned"),
+            literal_column(f"NOT ({IS_FREE})", Boolean).label("is_owned"),
         )
         .where(tables.is_any(row.pipeline, names))
         .order_by(row.since)  # of a tap that was dropped and is wanted again, the newest counts

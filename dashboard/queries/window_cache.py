@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 
 from dashboard.queries.shared_reads import SharedReads
 from lagloss.errors import KafkaUnreachable
-from lagloss_server.errors import NotConfigured, NotEnoughData, WindowTooLarge
+from lagloss_server.base.errors import NotConfigured, NotEnoughData, WindowTooLarge
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence

@@ -11,9 +11,9 @@ import psycopg
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
+from lagloss_server.base.turns import WatchedLoop
 from lagloss_server.store.engine import ALERTS_CHANNEL, WINDOWS_CHANNEL
 from lagloss_server.store.store import Store
-from lagloss_server.turns import WatchedLoop
 
 _WAIT_S: Final = 1.0
 """Time until a call to stop is noticed, and between attempts to listen."""

@@ -9,7 +9,7 @@ from dashboard.format import place_label
 from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.trend import Trend, bad_shares, trend
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window import Interval, Lags
 from lagloss_server.rules.error_budget import OBJECTIVES, Attainment, Objective

@@ -9,7 +9,7 @@ from typing import Final
 from dashboard.design import LIGHT
 from dashboard.reports import wording
 from dashboard.reports.model import BurnPoint, Figures, Report
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.error_budget import Share, Status
 
 WIDTH: Final = 960

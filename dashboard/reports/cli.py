@@ -14,11 +14,11 @@ from dashboard.reports.portfolio import make_portfolio
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
 from dashboard.reports.render.formats import FORMATS, Reported, file_name, format_of, render
 from lagloss.errors import EXIT_BREACHED, UsageError
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, open_store
-from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.matchers import parse_matchers
-from lagloss_server.settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 

@@ -8,7 +8,7 @@ from dashboard.format import place_label
 from dashboard.reports import wording
 from dashboard.reports.model import DestinationFigures, Report, lost_places
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
 from lagloss_server.incidents.response_times import time_to_repair_s
 from lagloss_server.model.window import Lags

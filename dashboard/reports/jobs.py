@@ -6,7 +6,7 @@ from dashboard.reports.parts import Cell, Pages, ReportSection, Table
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.runs import JobStats, Repairs
 
 _NOTE = (

@@ -10,7 +10,7 @@ from dashboard.reports import wording
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request import links
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.error_budget import Status

@@ -13,7 +13,7 @@ from dashboard.reports.trend import TRENDS
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.error_budget import Attainment
 from lagloss_server.store.unreadable import some_of
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboard.format import QUALITIES, QUALITY_NOTE, QUALITY_VERDICTS, place_label, quality_target, quality_value
 from dashboard.reports.parts import Cell, Pages, ReportSection, Table
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.quality import QualityCell
 
 

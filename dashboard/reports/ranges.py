@@ -11,9 +11,9 @@ from typing import Final, Literal
 from dashboard.request.shown_range import MAX_SPAN_S, RANGES_S, last
 from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import BadSpan
+from lagloss_server.base.errors import BadSpan
+from lagloss_server.base.times import parse_any_time_s
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.times import parse_any_time_s
 
 Unit = Literal["week", "month", "quarter"]
 PRESETS: Final = (

@@ -9,7 +9,7 @@ from dashboard.reports.jobs import jobs
 from dashboard.reports.model import Report
 from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection, Table, numbers
 from dashboard.reports.quality import quality
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import Lags
 from lagloss_server.rules.error_budget import Attainment
 

@@ -8,7 +8,7 @@ from dashboard.format import VerdictLook
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {

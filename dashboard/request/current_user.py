@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dashboard.request.grants import EVERYTHING, NOTHING, ONLY_LOOKS, Grants
-from lagloss_server.errors import NotAllowed, NotForTeams, NotOfYourTeam
+from lagloss_server.base.errors import NotAllowed, NotForTeams, NotOfYourTeam
 from lagloss_server.model.roles import Role
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import BadSpan, BadTime
+from lagloss_server.base.errors import BadSpan, BadTime
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.times import parse_time_s
 
 RANGES_S: Final = {
     "15m": 900,

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from lagloss_server import format as fmt
-from lagloss_server.errors import BadZone
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import BadZone
 
 UTC_NAME: Final = "UTC"
 

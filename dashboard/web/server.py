@@ -27,10 +27,10 @@ from dashboard.web.first_answer import FirstAnswers
 from dashboard.web.index import PAGE, Index
 from dashboard.web.metrics import CountedRequests, DashboardMetrics
 from dashboard.web.runbook_page import runbook_html
+from lagloss_server.base.turns import Turns
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.net.exposition import exposed
 from lagloss_server.net.server_watch import postgresql_of, watching
-from lagloss_server.turns import Turns
 
 _WARM_S: Final = 5.0
 """Time between reads of the overview where no reader asks for it."""

@@ -20,17 +20,17 @@ from rich.console import Console
 import lagloss
 from lagloss.broker.errors import kafka_error, reaching, unreachable
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, LaglossError, UsageError
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import NotConfigured, NotEnoughData, UnknownWindow
+from lagloss_server.base.invalid import explain, keys_given
+from lagloss_server.base.settings import ENV_PREFIX, Settings
+from lagloss_server.base.times import parse_time_s
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
-from lagloss_server.errors import NotConfigured, NotEnoughData, UnknownWindow
-from lagloss_server.invalid import explain, keys_given
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.processes import become, python
-from lagloss_server.settings import ENV_PREFIX, Settings
-from lagloss_server.times import parse_time_s
-from lagloss_server.trace_links import TraceLinks
 
 if TYPE_CHECKING:
     from lagloss_server.queries.beacon_log import BeaconLog

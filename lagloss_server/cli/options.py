@@ -15,8 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from rich.console import Console
 
 from lagloss.errors import UsageError
-from lagloss_server.invalid import explain
-from lagloss_server.settings import Settings
+from lagloss_server.base.invalid import explain
+from lagloss_server.base.settings import Settings
 
 if TYPE_CHECKING:
     from lagloss_server.store.store import Store

@@ -7,7 +7,7 @@ from typing import Final
 
 from rich.table import Column, Table
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.queries.job_runs import HourRecords, HourRun
 from lagloss_server.rules.runs import JobStats, Repairs, bars_of
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.table import Table
 
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, note_set_aside, open_store, out
 from lagloss_server.model.window import rfc3339
-from lagloss_server.settings import Settings
 
 if TYPE_CHECKING:
     from lagloss_server.store.tokens import Token

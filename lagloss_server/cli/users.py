@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import UsageError
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import AsJson, DataDir, note_set_aside, open_store, out
 from lagloss_server.model.roles import Role
-from lagloss_server.settings import Settings
 
 app = typer.Typer(name="users", help="Add, change and remove users of the dashboard.", no_args_is_help=True)
 

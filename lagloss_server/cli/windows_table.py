@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Column, Table
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import DestinationCounts, ListedWindow, SideCounts, SourceCounts
 
 

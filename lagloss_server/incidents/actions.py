@@ -16,9 +16,10 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, Text, cast, func, insert, literal, select, update
 from sqlalchemy.dialects.postgresql import distinct_on
 
-from lagloss_server import format as fmt
-from lagloss_server.errors import AlreadyAcknowledged, BadSilence, BadText, IncidentIsResolved, UnknownSilence
-from lagloss_server.fields import is_storable
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import AlreadyAcknowledged, BadSilence, BadText, IncidentIsResolved, UnknownSilence
+from lagloss_server.base.fields import is_storable
+from lagloss_server.base.times import moment
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
 from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all, reach
@@ -29,7 +30,6 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each
-from lagloss_server.times import moment
 
 MAX_SILENCE_S: Final = 86_400
 silence_table = table_of(alert_tables.SilenceRow)

@@ -10,12 +10,12 @@ from uuid import UUID
 
 from sqlalchemy import Connection, insert, select
 
+from lagloss_server.base.times import moment
 from lagloss_server.incidents.deliveries import Delivery, deliveries
 from lagloss_server.incidents.incident import Incident, incident
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
-from lagloss_server.times import moment
 
 change_table = table_of(alert_tables.IncidentChangeRow)
 

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from sqlalchemy import Row, func, select
 
+from lagloss_server.base.times import moment
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
-from lagloss_server.times import moment
 
 FAILED_FOR: Final = timedelta(days=7)
 """Deliveries that failed longer ago are not brought up any more."""

@@ -12,8 +12,9 @@ from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, func, select
 
-from lagloss_server import format as fmt
-from lagloss_server.errors import AmbiguousIncident, UnknownIncident
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import AmbiguousIncident, UnknownIncident
+from lagloss_server.base.times import moment
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.sanitize import one_line
@@ -22,7 +23,6 @@ from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
-from lagloss_server.times import moment
 
 _ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
 

@@ -10,21 +10,21 @@ from uuid import uuid4
 
 from sqlalchemy import Row, func, insert, select, update
 
-from lagloss_server.errors import NoAlerter, UnknownReceiver
+from lagloss_server.base.errors import NoAlerter, UnknownReceiver
+from lagloss_server.base.times import moment
 from lagloss_server.incidents.actions import notify
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store import audit
+from lagloss_server.store.ownership import ALERTING, read_holder
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
-from lagloss_server.times import moment
 
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2
 
 receiver_table = table_of(alert_tables.ReceiverRow)
-leader_table = table_of(alert_tables.LeaderRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ def _take_back(store: Store, message: int) -> bool:
 
 def _leads(store: Store) -> str:
     with store.engine.connect() as connection:
-        row = connection.execute(select(leader_table.c.host, leader_table.c.well_at)).one_or_none()
-    if row is None:
+        leader = read_holder(connection, ALERTING)
+    if leader is None:
         return "no alerter has led yet"
-    return f"the last alerter that led, on {row.host}, was well at {moment(row.well_at)}"
+    return f"the last alerter that led, on {leader.host}, was well at {moment(leader.well_at)}"

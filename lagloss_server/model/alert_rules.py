@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandle
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like
+from lagloss_server.base.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.model.place import PlaceKind

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
-from lagloss_server.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like, refuse
+from lagloss_server.base.fields import NUMBER, DurationMs, Name, PositiveMs, Strict, like, refuse
+from lagloss_server.base.yaml_files import load_yaml, parse_yaml
 from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.cuts import AFTER, cut_problem
 from lagloss_server.model.flow import Flow
@@ -23,7 +24,6 @@ from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of
 from lagloss_server.model.tap_resolution import TapProblem, taps_of
 from lagloss_server.model.taps import Order, Tap
-from lagloss_server.yaml_files import load_yaml, parse_yaml
 
 MAX_JOBS = 20
 MAX_CHECKPOINTS = 200

@@ -15,7 +15,7 @@ from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from lagloss.wire.times import Unit
-from lagloss_server.fields import describe
+from lagloss_server.base.fields import describe
 
 Source = Literal["value", "key", "header", "timestamp"]
 Path = tuple[str | int, ...]

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, like
+from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, like
 from lagloss_server.model.time_range import TimeRange
 
 MINUTE_MS: Final = 60_000

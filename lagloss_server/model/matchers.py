@@ -12,8 +12,8 @@ from typing import Annotated, Any, Final, Protocol
 import re2
 from pydantic import BeforeValidator, Field
 
-from lagloss_server.errors import BadMatchers
-from lagloss_server.fields import describe
+from lagloss_server.base.errors import BadMatchers
+from lagloss_server.base.fields import describe
 from lagloss_server.model.place import PlaceKind
 
 INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import networkx as nx
 from pydantic import Field
 
-from lagloss_server.fields import Name, Strict, like
+from lagloss_server.base.fields import Name, Strict, like
 from lagloss_server.model.taps import Elsewhere, GroupId, TapPlace, TapSpec
 
 QueueUrl = Annotated[

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from lagloss_server.fields import Name, Strict, like
+from lagloss_server.base.fields import Name, Strict, like
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, RecordPart, TimeExpression
 
 TAP_LABEL: Final = "lagloss.tap"

@@ -16,9 +16,9 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType, structs
 
 from lagloss.wire.sketch import Sketch
-from lagloss_server.format import datetime_of
+from lagloss_server.base.format import datetime_of
 from lagloss_server.model.place import link_label, link_name, node_label
-from lagloss_server.packed_json import pack_text, unpack_text
+from lagloss_server.packing.packed_json import pack_text, unpack_text
 
 State = Literal["open", "closed", "sealed"]
 Verdict = Literal["ok", "loss", "unknown", "idle"]

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from lagloss.errors import EXIT_UNREACHABLE
-from lagloss_server import ending
+from lagloss_server.base import ending
 from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_HEAD_BYTES: Final = 16 * 1024

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from lagloss_server.fields import like
+from lagloss_server.base.fields import like
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret

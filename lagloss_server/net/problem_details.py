@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
-from lagloss_server.invalid import explain, write_path
+from lagloss_server.base.invalid import explain, write_path
 
 RETRY_AFTER_S: Final = 5
 

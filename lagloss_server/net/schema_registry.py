@@ -21,7 +21,7 @@ import httpx2
 
 from lagloss.environment import secret
 from lagloss.errors import BadSetting
-from lagloss_server.errors import RegistryRefuses, RegistryUnreachable
+from lagloss_server.base.errors import RegistryRefuses, RegistryUnreachable
 
 PREFIX: Final = "LAGLOSS_SCHEMA_REGISTRY_"
 FIELDS: Final = {

@@ -20,8 +20,8 @@ from sqlalchemy import Engine, text
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import BrokerRefusals, kafka_error
 from lagloss.broker.topics import BEACONS
-from lagloss_server.database_url import PATIENCE, connection_options
-from lagloss_server.turns import ServerLoop, Turns
+from lagloss_server.base.database_url import PATIENCE, connection_options
+from lagloss_server.base.turns import ServerLoop, Turns
 
 ASK_EVERY_S: Final = 2.0
 ANSWER_LIMIT_S: Final = 10.0

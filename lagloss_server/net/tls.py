@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from lagloss_server.errors import UnusableReceiver
+from lagloss_server.base.errors import UnusableReceiver
 
 
 def add_ca_file(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:

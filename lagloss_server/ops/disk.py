@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lagloss_server.errors import DiskFull, DiskUnusable, DiskUnwritable
+from lagloss_server.base.errors import DiskFull, DiskUnusable, DiskUnwritable
 
 FULL_MB: Final = 32
 """Less than a server needs to start: PostgreSQL makes a WAL segment of 16 MB, Kafka two index files of 10 MB each."""

@@ -26,7 +26,8 @@ from lagloss.broker.connection import KafkaConnection
 from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, connect, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
-from lagloss_server.instances import find_running
+from lagloss_server.base.instances import find_running
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.health_server import LEASE
 from lagloss_server.net.schema_registry import RegistryConnection, SchemaRegistry
 from lagloss_server.ops import disk, jars, machine
@@ -34,7 +35,6 @@ from lagloss_server.ops.checks import TIMEOUT_S, Check, Verdict
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.tap_checks import check_clusters, check_tap_rows
 from lagloss_server.ops.unreadable_rows import read_unreadable
-from lagloss_server.settings import Settings
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import revisions
 from lagloss_server.store.store import Store

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lagloss.errors import LaglossError
-from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched, SparkMissing
+from lagloss_server.base.errors import JarMismatch, JarsMissing, JarsNotFetched, SparkMissing
 from lagloss_server.ops.child_environment import PACKAGES, foreign_environment
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.processes import start

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lagloss_server.errors import JavaMissing
+from lagloss_server.base.errors import JavaMissing
 from lagloss_server.ops.machine import MIN_JAVA, java_found, java_path, java_version
 
 

@@ -8,9 +8,9 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from lagloss.broker.topics import create_topics
 from lagloss.errors import LaglossError
-from lagloss_server.database_url import without_password
-from lagloss_server.errors import DatabaseUnreachable
-from lagloss_server.settings import Settings
+from lagloss_server.base.database_url import without_password
+from lagloss_server.base.errors import DatabaseUnreachable
+from lagloss_server.base.settings import Settings
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.rights import grant

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
 
-from lagloss_server.errors import AlreadyRunning, PortInUse
+from lagloss_server.base.errors import AlreadyRunning, PortInUse
 from lagloss_server.ops._die_with_parent import PID_BYTES, end_all, started
 from lagloss_server.ops.child_environment import NOTHING, own_environment
 from lagloss_server.ops.machine import port_is_free

@@ -7,10 +7,10 @@ from typing import Any
 
 import httpx2
 
-from lagloss_server.errors import NotEnoughData, ServerNotReady
+from lagloss_server.base.errors import NotEnoughData, ServerNotReady
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.supervisor import Say
-from lagloss_server.settings import Settings
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.store import Store
 

@@ -19,7 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lagloss.broker.connection import KafkaConnection
-from lagloss_server.errors import SparkEnded
+from lagloss_server.base.errors import SparkEnded
 from lagloss_server.net.server_watch import Answers
 from lagloss_server.ops import code_archive as shipping
 from lagloss_server.ops import jars

@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx2
 
-from lagloss_server.errors import ServerNotReady
+from lagloss_server.base.errors import ServerNotReady
 from lagloss_server.ops.processes import log_tail, python, spawn, terminate
 
 Say = Callable[[str], None]

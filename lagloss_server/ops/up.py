@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from lagloss.errors import EXIT_OK, ServerUnreachable
-from lagloss_server.database_url import without_password
-from lagloss_server.errors import AlreadyRunning, DiskUnusable, MachineTooSmall, UnreachableDirectory
-from lagloss_server.instances import remove_endpoints, write_endpoints
+from lagloss_server.base.database_url import without_password
+from lagloss_server.base.errors import AlreadyRunning, DiskUnusable, MachineTooSmall, UnreachableDirectory
+from lagloss_server.base.instances import remove_endpoints, write_endpoints
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops import disk, jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
@@ -30,7 +31,6 @@ from lagloss_server.ops.prepare import prepare
 from lagloss_server.ops.private_files import OWNER_ONLY, close_folder, make_folder, umask
 from lagloss_server.ops.processes import choose_port, end_leftovers, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
-from lagloss_server.settings import Settings
 
 READY_TIMEOUT_S: Final = 180
 """Spark alone takes 10 to 15 s on an idle laptop, several times that on a busy one."""

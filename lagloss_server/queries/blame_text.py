@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.rules.blame import LEAST_BAD, Blame, Finding

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from lagloss_server.lru_cache import Remembered
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.queries.lru_cache import Remembered
 from lagloss_server.rules.error_budget import (
     BUDGET_DAYS,
     OBJECTIVES,

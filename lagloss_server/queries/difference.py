@@ -10,14 +10,14 @@ import numpy as np
 
 from lagloss.wire.format import share_of
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import UnknownCheckpoint
+from lagloss_server.base.errors import UnknownCheckpoint
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import unescape_id
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window
 from lagloss_server.store.store import Store
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 MAX_NAMES = 1_000
 

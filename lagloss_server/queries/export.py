@@ -11,14 +11,14 @@ from itertools import islice
 from typing import Any, Final, Literal
 
 from lagloss.wire.format import share_of
-from lagloss_server.csv_lines import csv_lines
-from lagloss_server.errors import NotebookMissing
-from lagloss_server.format import datetime_of
+from lagloss_server.base.errors import NotebookMissing
+from lagloss_server.base.format import datetime_of
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.model.window import rfc3339
+from lagloss_server.queries.csv_lines import csv_lines
 from lagloss_server.queries.logged_messages import logged_messages
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, What
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 ExportFormat = Literal["csv", "parquet", "json"]
 MEDIA_TYPES: Final[dict[ExportFormat, str]] = {

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from msgspec import structs
 
-from lagloss_server.errors import UnknownRun
+from lagloss_server.base.errors import UnknownRun
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval

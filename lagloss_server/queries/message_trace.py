@@ -19,6 +19,7 @@ from sqlalchemy import func, select
 from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids, unpack_ranges
 from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.message_ids import readable_id, unescape_id
 from lagloss_server.model.window import rfc3339
@@ -28,7 +29,6 @@ from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges
 from lagloss_server.queries.window_blocks import good_block, good_blocks, window_ranges
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 _BATCH_BEACONS: Final = 2_000_000
 """Beacons, as tallies count them, of windows that are searched in one step: about a second."""

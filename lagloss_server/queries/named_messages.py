@@ -16,6 +16,7 @@ import numpy as np
 from sqlalchemy import Connection, Row, select
 
 from lagloss.wire.traces import TraceContext
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.message_ids import unescape_id
 from lagloss_server.model.place import Place, node_label
@@ -23,7 +24,6 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 
 PickedKind = Literal["late", "dead", "corrupted"]
 What = Literal["lost", "late", "dead", "all"]

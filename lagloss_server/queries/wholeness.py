@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from sqlalchemy import select
 
-from lagloss_server.errors import UnknownNode
+from lagloss_server.base.errors import UnknownNode
 from lagloss_server.model.definition import in_force
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.facts import WindowFacts

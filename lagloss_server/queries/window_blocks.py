@@ -17,7 +17,7 @@ import numpy.typing as npt
 from lagloss.wire.checks import check_block
 from lagloss.wire.format import SAMPLE_ALL, U64, BadRecord, BeaconBlock, OffsetRange, block_key, id_starts
 from lagloss.wire.traces import TraceContext, TraceRows, read_traces
-from lagloss_server.errors import NotEnoughData
+from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.window import rfc3339

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import F32
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.window import Window
 

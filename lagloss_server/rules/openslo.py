@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.yaml_files import write_documents
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.rule_places import of_pipeline, places_of
 from lagloss_server.rules.error_budget import BUDGET_DAYS, BURN_SPANS, OBJECTIVES, BurnSpans, Objective, Target
-from lagloss_server.yaml_files import write_documents
 
 API_VERSION: Final = "openslo/v1"
 TARGET: Final = "lagloss"

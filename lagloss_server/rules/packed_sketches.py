@@ -14,7 +14,7 @@ import numpy as np
 
 from lagloss.wire.avro import decode_bytes, decode_longs, encode_bytes, encode_longs
 from lagloss.wire.sketch import Sketch
-from lagloss_server.packed_json import pack_json, unpack_json
+from lagloss_server.packing.packed_json import pack_json, unpack_json
 
 _LEVEL: Final = 6
 _MEMORY: Final = 9

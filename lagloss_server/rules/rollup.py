@@ -30,7 +30,7 @@ from lagloss_server.model.window import (
     on_time_counts,
     reason_rows,
 )
-from lagloss_server.packed_json import pack_json, unpack_json
+from lagloss_server.packing.packed_json import pack_json, unpack_json
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.packed_sketches import pack_document, unpack_document, unpack_sketches
 from lagloss_server.rules.quality import stages_of_window, worst_of

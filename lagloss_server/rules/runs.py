@@ -11,7 +11,7 @@ from itertools import groupby
 from statistics import median
 from typing import Any, Final, Literal
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph, GraphPlace
 from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.arithmetic import missing_places

@@ -10,7 +10,7 @@ import psycopg
 from sqlalchemy import URL, Engine, ExceptionContext, create_engine, event
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, TimeoutError
 
-from lagloss_server.database_url import PATIENCE, SECRET_OPTIONS, connection_options
+from lagloss_server.base.database_url import PATIENCE, SECRET_OPTIONS, connection_options
 
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""

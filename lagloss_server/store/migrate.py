@@ -12,7 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine
 
-from lagloss_server.errors import TablesBehind, TablesUnknown
+from lagloss_server.base.errors import TablesBehind, TablesUnknown
 
 _PACKAGED: Final = Path(__file__).with_name("migrations")
 MIGRATIONS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[2] / "migrations"

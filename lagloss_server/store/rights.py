@@ -19,8 +19,9 @@ _ALERTING: Final = ("incident", "incident_change", "outbox", "silence")
 RUNS: Final = (DagRunRow.__tablename__, TaskTryRow.__tablename__)
 WRITES: Final = {
     "lagloss_aggregator": (
-        *("audited", "consumer_group", "consumer_lag", "deferred_reports", "emitter", "missing_message"),
+        *("audited", "consumer_group", "consumer_lag", "deferred_reports", "emitter", "lease"),
         *(
+            "missing_message",
             "picked_messages",
             "progress",
             "pruned",
@@ -34,7 +35,7 @@ WRITES: Final = {
         *("set_aside", "stranger", "tally", "window", "window_history"),
     ),
     "lagloss_collector": ("pipeline", *RUNS),
-    "lagloss_alerting": (*_ALERTING, "alerting_leader", "judged_windows", "pending_breach", "receiver"),
+    "lagloss_alerting": (*_ALERTING, "lease", "judged_windows", "pending_breach", "receiver"),
     "lagloss_taps": ("tap", "tap_tally", "tap_unreadable"),
     "lagloss_dashboard": (*_ALERTING, "login_session", "login_user", "recompute_request", "report_run"),
     "lagloss_cli": (*_ALERTING, "login_session", "login_user", "pipeline", "recompute_request", "token"),

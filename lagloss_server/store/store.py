@@ -35,7 +35,7 @@ from sqlalchemy.orm import aliased
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
+from lagloss_server.base.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow, rfc3339

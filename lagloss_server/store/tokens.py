@@ -16,8 +16,8 @@ from typing import Any, Final, Literal, get_args
 
 from sqlalchemy import Connection, Row, insert, select, update
 
-from lagloss_server.errors import UnknownToken
-from lagloss_server.fields import describe
+from lagloss_server.base.errors import UnknownToken
+from lagloss_server.base.fields import describe
 from lagloss_server.store import audit
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MAX_MOMENT_MS, Store

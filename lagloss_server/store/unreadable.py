@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from sqlalchemy import Row
 
 import lagloss
-from lagloss_server.invalid import explain
+from lagloss_server.base.invalid import explain
 
 MAX_REASON: Final = 200
 SHOWN: Final = 20

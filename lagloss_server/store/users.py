@@ -16,8 +16,8 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from lagloss_server.errors import BadGroup, BadPassword, BadUserName, UnknownUser, UserExists
-from lagloss_server.fields import describe
+from lagloss_server.base.errors import BadGroup, BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.base.fields import describe
 from lagloss_server.model.roles import Role
 from lagloss_server.store import audit
 from lagloss_server.store.schema.core import table_of

@@ -89,7 +89,7 @@ def downgrade() -> None:
         "DROP TABLE pipeline, token, reports_position, deferred_reports, emitter, progress, tally, stranger, "
         '"window", window_history, missing_message, picked_messages, audited, recompute_request, set_aside, '
         "rollup, rollup_dirty, pruned, quarantine, quarantine_count, consumer_lag, consumer_group, "
-        "incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, alerting_leader, "
+        "incident, incident_change, outbox, pending_breach, judged_windows, silence, receiver, lease, "
         "login_user, login_session, report_run, audit_trail, dag_run, task_try, tap, tap_tally, tap_unreadable"
     )
     op.execute("DROP FUNCTION audit_trail_is_kept")
@@ -492,8 +492,8 @@ def _incidents() -> None:
         jsonb("body"),
         moment("created_at", default=CLOCK),
         integer("attempts", default="0"),
-        moment("next_attempt_at", default=CLOCK),
-        uuid("claim", "who may record the last attempt", null=True),
+        moment("next_attempt_at", "while it is claimed: when the claim expires", default=CLOCK),
+        uuid("claim", "who may record the attempt; null: none is under way", null=True),
         text("outcome", "sent, failed or dropped (out of date before it was sent)", null=True),
         moment("done_at", null=True),
         text("last_error", null=True),
@@ -549,13 +549,12 @@ def _incidents() -> None:
         comment="Receivers that the leading alerter knows, without secrets. Writer: alerting.",
     )
     op.create_table(
-        "alerting_leader",
-        boolean("only", "true: there is one row", key=True),
-        integer("backend", "PostgreSQL process that holds the lead's lock"),
-        text("host"),
-        moment("led_at"),
-        moment("well_at"),
-        comment="Which alerter leads, and when it was last well. Writer: alerting.",
+        "lease",
+        text("work", "aggregator or alerting", key=True),
+        text("owner", "session that does it while its name is locked: host, process, number"),
+        moment("since"),
+        moment("well_at", "its last sign of life, for people"),
+        comment="Work that one process does at a time, and which does it. Writers: aggregator and alerting.",
     )
 
 
@@ -587,8 +586,8 @@ def _dashboard() -> None:
         moment("due_at", key=True),
         moment("created_at", default=CLOCK),
         integer("attempts", default="0"),
-        moment("next_attempt_at", "while it is made and sent: when the claim runs out", default=CLOCK),
-        uuid("claim", "who may record the last attempt", null=True),
+        moment("next_attempt_at", "while it is claimed: when the claim expires", default=CLOCK),
+        uuid("claim", "who may record the attempt; null: none is under way", null=True),
         jsonb("reached", "addresses that have it, receivers that it is queued for", default="[]"),
         text("outcome", "sent, failed or skipped; null: not done yet", null=True),
         moment("done_at", null=True),
@@ -666,8 +665,7 @@ def _taps() -> None:
         bigint("since", "epoch ms: start of its first window"),
         bigint("number", "of the newest plan"),
         jsonb("plan"),
-        text("owner", "process that carries it out; empty: none"),
-        bigint("owned_until", "epoch ms on the server's clock, after which another takes over"),
+        text("owner", "session that carries it out while its name is locked; empty: none"),
         bigint("seen", "records read"),
         bigint("left_out", "of them, records that its filter leaves out"),
         bigint("early", "of them, records of windows before its first"),

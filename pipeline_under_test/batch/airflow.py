@@ -26,7 +26,7 @@ from typing import Final, Self
 import httpx2
 
 from lagloss import __version__
-from lagloss_server.errors import ServerNotReady
+from lagloss_server.base.errors import ServerNotReady
 from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, run, spawn, terminate

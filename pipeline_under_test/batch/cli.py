@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import typer
 
 from lagloss.errors import EXIT_USAGE
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import IMPORTERS
 from pipeline_under_test.harness.commands import EXIT_DIFFERS, AsJson, StopFlag, duration_s, fail, on_end, say

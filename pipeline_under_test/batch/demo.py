@@ -13,12 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.runs_text import gantt_lines, job_lines
 from lagloss_server.ops.demo.run import PLAIN_WIDTH, make_empty
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.ops.up import progress_lines, signals_interrupt
-from lagloss_server.settings import Settings
 from pipeline_under_test.batch.outcome import problems_of
 from pipeline_under_test.batch.run import BatchResult, BatchRun, batch_run
 from pipeline_under_test.batch.scenario import BatchScenario, JobFault, load_batch_scenario

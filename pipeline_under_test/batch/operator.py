@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 from sqlalchemy import Engine
 
 from lagloss.files import BadNotification, objects_in
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.ops.supervisor import Say
 from pipeline_under_test.batch.airflow_api import AirflowRun
 from pipeline_under_test.batch.aws import Aws, Infrastructure

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from lagloss.errors import LaglossError
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.supervisor import Say
-from lagloss_server.settings import Settings
 from pipeline_under_test.batch.run import BatchResult, batch_run
 from pipeline_under_test.batch.scenario import BatchExpectations, BatchScenario
 from pipeline_under_test.batch.stack import BatchStack, Sizes

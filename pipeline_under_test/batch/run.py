@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx2
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import NotEnoughData
+from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.queries.job_runs import JobRuns, read_job_runs
 from lagloss_server.store.store import Store

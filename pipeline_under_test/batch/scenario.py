@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, model_validator
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
-from lagloss_server.yaml_files import load_yaml
+from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.base.yaml_files import load_yaml
 from pipeline_under_test.batch.faults import parse
 from pipeline_under_test.batch.hourly.faults import TaskFault
 from pipeline_under_test.batch.settings import BatchSettings

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from lagloss_server.instances import default_data_dir
+from lagloss_server.base.instances import default_data_dir
 from pipeline_under_test.batch.ledger import FactLedger
 from pipeline_under_test.batch.topology import HOUR_S, PIPELINE
 

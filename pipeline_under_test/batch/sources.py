@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.batch.events import USERS, ScoreEvent, ScoreMaker, of_click
 from pipeline_under_test.batch.settings import BatchSettings
 from pipeline_under_test.batch.topology import LANDING

@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 
 import psycopg
 
-from lagloss_server.errors import ServerNotReady
+from lagloss_server.base.errors import ServerNotReady
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.processes import LOOPBACK, launcher, log_tail, python, rotate
 from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
 from lagloss_server.ops.up import ServiceStack
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from pipeline_under_test.batch import hourly
 from pipeline_under_test.batch.airflow import USER, EmbeddedAirflow

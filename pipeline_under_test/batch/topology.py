@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import yaml
 
-from lagloss_server.fields import parse_duration_ms
+from lagloss_server.base.fields import parse_duration_ms
 from lagloss_server.model.definition import Definition
 
 PIPELINE: Final = "scores"

@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx2
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.times import parse_time_s
+from lagloss_server.base.times import parse_time_s
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import lag_s, verdict_of
 from pipeline_under_test.stream.outcome import windows_of

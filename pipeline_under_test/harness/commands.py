@@ -15,7 +15,7 @@ import typer
 from confluent_kafka import KafkaException
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE, LaglossError
-from lagloss_server.fields import parse_duration_ms
+from lagloss_server.base.fields import parse_duration_ms
 
 EXIT_DIFFERS: Final = 1
 """The result differs from the expectation; the other codes are those of `lagloss`."""

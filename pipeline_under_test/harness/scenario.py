@@ -9,7 +9,7 @@ from typing import Final
 
 from pydantic import AfterValidator
 
-from lagloss_server.fields import Strict
+from lagloss_server.base.fields import Strict
 from lagloss_server.ops.child_environment import PACKAGES
 
 _PACKAGED: Final = Path(__file__).with_name("library")

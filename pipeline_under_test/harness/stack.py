@@ -10,12 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lagloss_server.errors import ServerNotReady
-from lagloss_server.instances import read_endpoints
+from lagloss_server.base.errors import ServerNotReady
+from lagloss_server.base.instances import read_endpoints
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import log_tail, python, spawn, terminate
-from lagloss_server.settings import Settings
 
 READY_TIMEOUT_S: Final = 240.0
 STOP_TIMEOUT_S: Final = 60.0

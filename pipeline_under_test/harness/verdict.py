@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.base.settings import Settings as LaglossSettings
 from lagloss_server.cli.options import open_store
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import NONE_LOST, ListedWindow, rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.measured import Measured, read_measured, unsure_places
 from pipeline_under_test.harness.truth import OUTCOMES, TrueWindow, Truth

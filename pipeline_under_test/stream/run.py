@@ -13,7 +13,7 @@ from sqlalchemy.exc import OperationalError
 
 from lagloss.errors import LaglossError
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import NotEnoughData
+from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.brokers import BrokerFaults
 from pipeline_under_test.harness.loss_watch import LossWatch

@@ -7,11 +7,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.base.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.base.yaml_files import load_yaml, parse_yaml
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.taps import Order
 from lagloss_server.model.window import Verdict
-from lagloss_server.yaml_files import load_yaml, parse_yaml
 from pipeline_under_test.harness.faults import LEAD_S, Fault, Injection, Injections
 from pipeline_under_test.harness.ledger import place_of_link, place_of_node
 from pipeline_under_test.harness.scenario import DIRECTORY, Bounds, one_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from lagloss_server.errors import NotEnoughData
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.harness.ledger import LedgerReader
 from pipeline_under_test.harness.verdict import Verdict, verdicts_on
 from pipeline_under_test.stream.settings import ReferenceSettings

@@ -12,13 +12,13 @@ from confluent_kafka.admin import AdminClient
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import reaching
 from lagloss.errors import UsageError
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.fields import DurationMs, Name
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import DataDir, demand
-from lagloss_server.errors import NotEnoughData
-from lagloss_server.fields import DurationMs, Name
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.taps import GroupId, TopicName
 from lagloss_server.queries.consumer_groups import ConsumerGroups
-from lagloss_server.settings import Settings
 from taps.clusters import cluster_of, registry_of
 from taps.discovery import TopicGuess, as_yaml, propose
 from taps.sample import read_between, read_newest

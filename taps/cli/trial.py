@@ -15,14 +15,14 @@ from rich.table import Table
 from lagloss.broker.errors import reaching
 from lagloss.errors import UsageError
 from lagloss.wire.sketch import rank
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.format import datetime_of
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import AsJson, DataDir, out
-from lagloss_server.errors import NotEnoughData
-from lagloss_server.format import datetime_of
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.taps import FORMATS, Extraction, Format, read_schema
 from lagloss_server.model.window import rfc3339
-from lagloss_server.settings import Settings
 from taps.clusters import cluster_of, registry_of
 from taps.extraction import Extractor
 from taps.extraction.guesses import Guesses, guess

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss_server.compiled import U8
+from lagloss_server.packing.compiled import U8
 from taps.extraction import kinds
 from taps.extraction.values import Absent, Days, Micros, Millis, Moment, Nanos, UnreadablePart, Uuid
 

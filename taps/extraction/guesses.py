@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from lagloss_server.fields import is_storable
-from lagloss_server.format import datetime_of
+from lagloss_server.base.fields import is_storable
+from lagloss_server.base.format import datetime_of
 from lagloss_server.model.expressions import MAX_LENGTH, Path, RecordPart, write_part
 from lagloss_server.model.message_ids import readable_id
 from taps.extraction import kinds

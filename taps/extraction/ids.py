@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import MAX_ID_BYTES
-from lagloss_server.compiled import U8, Int, compiled_bare
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
 from taps.extraction import kinds
 from taps.extraction.columns import I8, I64, PartColumn
 from taps.extraction.reasons import CODES

@@ -27,7 +27,7 @@ from sqlalchemy.exc import ProgrammingError
 from lagloss.broker.topics import connect, create_missing, create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import Progress
-from lagloss_server.errors import DatabaseUnreachable
+from lagloss_server.base.errors import DatabaseUnreachable
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres

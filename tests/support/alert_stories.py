@@ -34,8 +34,8 @@ PIPELINES: Final = ("first", "second")
 ROUTED: Final = ("hook", "chat")
 FALLBACK: Final = "mail"
 RECEIVERS: Final = (*ROUTED, "boss", FALLBACK)
-BACKENDS: Final = (11, 22)
-LEASE_S: Final = 20.0
+OWNERS: Final = ("first", "second")
+CLAIM_S: Final = 20.0
 RULES: Final = (
     "",
     "loss: off",
@@ -91,14 +91,14 @@ class Story:
             policy=NotificationPolicy(FALLBACK, {"chat": 60.0}),
             story=self.random,
         )
-        self.evaluators = [Evaluator(self.store, self.notifier) for _ in BACKENDS]
+        self.evaluators = [Evaluator(self.store, self.notifier) for _ in OWNERS]
         for name in PIPELINES:
             self.store.apply(only_loss(name=name))
         with self.store.engine.begin() as connection:
             connection.execute(
-                text("INSERT INTO alerting_leader VALUES (true, :pid, 'here', now(), now())"), {"pid": BACKENDS[0]}
+                text("INSERT INTO lease VALUES ('alerting', :owner, now(), now())"), {"owner": OWNERS[0]}
             )
-        self.leader = BACKENDS[0]
+        self.leader = OWNERS[0]
 
     def happen(self) -> None:
         """Something does."""
@@ -156,12 +156,12 @@ class Story:
         return changes
 
     def new_alerter(self) -> None:
-        self.evaluators[self.random.randrange(len(BACKENDS))] = Evaluator(self.store, self.notifier)
+        self.evaluators[self.random.randrange(len(OWNERS))] = Evaluator(self.store, self.notifier)
 
     def another_leads(self) -> None:
-        self.leader = self.random.choice(BACKENDS)
+        self.leader = self.random.choice(OWNERS)
         with self.store.engine.begin() as connection:
-            connection.execute(text("UPDATE alerting_leader SET backend = :pid"), {"pid": self.leader})
+            connection.execute(text("UPDATE lease SET owner = :owner"), {"owner": self.leader})
 
     def silence(self) -> None:
         matcher = self.random.choice(("pipeline=first", "rule=loss", "severity=warning"))
@@ -178,15 +178,15 @@ class Story:
                 incident_actions.acknowledge(self.store, str(self.random.choice(is_open).id), "ann")
 
     def claim(self) -> None:
-        backend, receiver = self.random.choice(BACKENDS), self.random.choice(RECEIVERS)
-        self.take(backend, receiver, at_most=self.random.choice((1, 50)))
+        owner, receiver = self.random.choice(OWNERS), self.random.choice(RECEIVERS)
+        self.take(owner, receiver, at_most=self.random.choice((1, 50)))
 
-    def take(self, backend: int, receiver: str, at_most: int) -> InHand | None:
+    def take(self, owner: str, receiver: str, at_most: int) -> InHand | None:
         outbox = Outbox(self.store.engine, receiver, FALLBACK)
-        claimed = outbox.claim(backend, LEASE_S, at_most)
+        claimed = outbox.claim(owner, CLAIM_S, at_most)
         if claimed is None:
             return None
-        assert backend == self.leader, "who does not lead claims nothing"
+        assert owner == self.leader, "who does not lead claims nothing"
         self.in_hand.append(InHand(outbox, claimed))
         return self.in_hand[-1]
 
@@ -220,7 +220,7 @@ class Story:
 
     def later(self, seconds: float) -> None:
         """All rows are so much older. Who has not sent within its claim's time never does."""
-        if seconds > LEASE_S:
+        if seconds > CLAIM_S:
             self.in_hand = [held for held in self.in_hand if held.outcome is not None]
         moments = {
             "incident": ("opened_at", "resolved_at", "acknowledged_at"),

@@ -19,8 +19,8 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.feed import ReportFeed
 from aggregator.set_aside import SetAside
+from lagloss_server.base.settings import Settings
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from tests.support.kafka_log import pause_s
 

@@ -16,10 +16,10 @@ from alerting.assembly import build
 from collector.app import create_app
 from dashboard.queries.services import Services
 from dashboard.web.server import create_server
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.health_server import serve_health
 from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from taps.service import TapService
 

@@ -8,13 +8,14 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, insert
 
+from lagloss_server.store.ownership import ALERTING
 from lagloss_server.store.schema.alerting import (
     IncidentChangeRow,
     IncidentRow,
-    LeaderRow,
     OutboxMessageRow,
     ReceiverRow,
 )
+from lagloss_server.store.schema.ownership import LeaseRow
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIRST = int(NOON.timestamp()) - 180
@@ -138,4 +139,4 @@ def store_receiver(connection: Connection, name: str, kind: str = "webhook") -> 
 
 
 def store_leader(connection: Connection, host: str, well_at: datetime) -> None:
-    connection.execute(insert(LeaderRow).values(only=True, backend=1, host=host, led_at=well_at, well_at=well_at))
+    connection.execute(insert(LeaseRow).values(work=ALERTING, owner=f"{host}/1/0", since=well_at, well_at=well_at))

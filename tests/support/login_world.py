@@ -16,10 +16,10 @@ from starlette.types import ASGIApp
 from dashboard.login import protect
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking, require_operator
-from lagloss_server.errors import NotAllowed
+from lagloss_server.base.errors import NotAllowed
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 
 PASSWORD = "correct horse battery"

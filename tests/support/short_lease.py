@@ -14,13 +14,13 @@ from aggregator import __main__, service
 from aggregator.closing import window_store as closings
 from tests.support.dying.processes import around
 
-LEASE_S = 3
+LEASE_S = 3.0
 TRANSACTION_IDLE_S = 5
 
 
 def main() -> int:
     """Run the aggregator."""
-    service.LEASE_S, service.HEARTBEAT_S = LEASE_S, 0.5
+    service.LEASE_S = LEASE_S
     service.TRANSACTION_IDLE_S = TRANSACTION_IDLE_S
     if len(sys.argv) > 1:
         marker, permit = map(Path, sys.argv[1:])

@@ -80,8 +80,8 @@ class Saboteur:
 
 
 class FragileStore(TapStore):
-    def __init__(self, engine: Engine, owner: str, saboteur: Saboteur) -> None:
-        super().__init__(engine, owner)
+    def __init__(self, engine: Engine, database_url: str, saboteur: Saboteur) -> None:
+        super().__init__(engine, database_url)
         self._saboteur = saboteur
 
     def advance(self, *given: Any) -> None:
@@ -138,6 +138,7 @@ class History:
 
     bootstrap: str
     engine: Engine
+    database_url: str
     seed: int
     reads_all: bool = True
     since_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000 // WINDOW_MS * WINDOW_MS - WINDOW_MS)
@@ -348,12 +349,12 @@ class History:
         reader = TopicReader(self.bootstrap, self.topic, self.shared.topics)
         outlet = FragileOutlet(partition_count=3, records=self.log, _ends=self.ends)
         outlet.saboteur = saboteur
-        store = FragileStore(self.engine, uuid.uuid4().hex, saboteur)
+        store = FragileStore(self.engine, self.database_url, saboteur)
         maker = BlockMaker(running.tap, running.emitter, self.since_ms, Extractor(running.tap.extraction, None))
         engine = LocalEngine(reader, maker, LIMIT)
         commits = GroupCommits(self.shared.commits, self.bootstrap, self.group, self.topic) if kind == "group" else None
         runner = TapRunner(running, store, outlet, reader, engine, commits, TapMetrics(), 0)
-        return Runner(runner, saboteur, reader, [commits.close] if commits else [])
+        return Runner(runner, saboteur, reader, [store.close, *([commits.close] if commits else [])])
 
     def turn(self, kind: str, *, kill: bool = False) -> None:
         """Have one of the processes take a turn, in which it may be killed."""
@@ -389,10 +390,10 @@ class History:
             self.runners[kind].append(self.new_runner(kind))
 
     def expire(self, kind: str) -> None:
-        """Let another process own the tap, as after 20 s without a sign of life; the one that did goes on."""
+        """Let another process own the tap, as after 15 s without a sign of life; the one that did goes on."""
         row = table_of(TapRow)
         with self.engine.begin() as connection:
-            connection.execute(update(row).where(row.c.emitter == self.taps[kind].emitter).values(owned_until=0))
+            connection.execute(update(row).where(row.c.emitter == self.taps[kind].emitter).values(owner=""))
 
     def act(self) -> None:
         """Do something, whatever."""

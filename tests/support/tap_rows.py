@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,12 +20,12 @@ def store_tap(
     *,
     since_ms: int,
     through_ms: int,
-    owned_for_ms: int = 3_600_000,
+    owner: str = "",
     unreadable: Mapping[str, tuple[int, int, int, int]] | None = None,
     **more: Any,
 ) -> None:
     """Store a tap that has read everything observed before `through_ms`, with what it could not read: by reason the
-    count, and an example's partition, offset and time."""
+    count, and an example's partition, offset and time. `owner`: a session's name."""
     emitter = hashlib.sha256(f"{tap.pipeline} {tap.node} {tap.source} {since_ms}".encode()).digest()[:16]
     values = {
         "emitter": emitter,
@@ -36,8 +35,7 @@ def store_tap(
         "since": since_ms,
         "number": 7,
         "plan": TapPlan(7, through_ms, 8, 1, through_ms=through_ms).document(),
-        "owner": "host/1/0123abcd",
-        "owned_until": int(time.time() * 1_000) + owned_for_ms,
+        "owner": owner,
         **dict.fromkeys(("seen", "left_out", "early", "gone"), 0),
         "commits": "",
         "trouble": "",

@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from lagloss.broker.topics import BEACONS
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.store.store import Store
-from lagloss_server.yaml_files import parse_yaml
 from pipeline_under_test.harness.measured import Measured, read_measured
 from pipeline_under_test.harness.stack import ScenarioStack
 from tests.support.kafka_log import consumer_of, wait_for

@@ -16,7 +16,7 @@ from alerting.delivery.rendering import as_text, message
 from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
 from alerting.incidents.notification import Notification
-from lagloss_server.fields import DurationMs
+from lagloss_server.base.fields import DurationMs
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.sanitize import one_line

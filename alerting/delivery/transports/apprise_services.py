@@ -21,7 +21,7 @@ from alerting.delivery.rendering import RenderedMessage, as_text, message
 from alerting.delivery.transports.base import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
 from alerting.incidents.notification import Notification
-from lagloss_server.errors import UnusableReceiver
+from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome, Sent, TryLater
 from lagloss_server.net.secret import Secret
 

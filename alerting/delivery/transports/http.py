@@ -16,7 +16,7 @@ import httpcore2
 import httpx2
 
 from alerting.delivery.transports.dns_pinning import PinnedNetwork
-from lagloss_server.errors import UnusableReceiver
+from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.addresses import Resolver, is_public, resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater

@@ -12,7 +12,7 @@ from alerting.delivery.rendering import TextSection, message
 from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Action, Notification
-from lagloss_server.errors import UnusableReceiver
+from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.sanitize import one_line

@@ -12,7 +12,7 @@ from standardwebhooks import Webhook
 from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpTarget
 from alerting.incidents.notification import Notification
-from lagloss_server.errors import UnusableReceiver
+from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome
 from lagloss_server.net.secret import Secret
 

@@ -14,16 +14,17 @@ from dashboard.pages.base import Part, alert, aria, badge
 from dashboard.pages.incident.act_links import Do, act_link
 from dashboard.pages.incident.cards import OUTCOMES, at, cards, failures, pipeline_link, severity_badge, table, when
 from dashboard.queries.alerts import Board, IncidentHistory, Pending
-from dashboard.queries.deliveries import Deliveries, Leader
+from dashboard.queries.deliveries import Deliveries
 from dashboard.queries.incident_filters import PAGE_SIZE
 from dashboard.request import links
 from dashboard.request.current_user import Person
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.actions import Silence
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times
+from lagloss_server.store.ownership import LeaseHolder
 
 LEADS_FOR_S: Final = 30.0
 """An alerter without a heartbeat for this long no longer leads: it sends one every 2 s."""
@@ -76,7 +77,7 @@ def _tab(tab: Tab, number: int | None, is_shown: bool, here: Address) -> Part:
     return dmc.Anchor(f"{tab.capitalize()}{about}", href=href, className="nav-link alert-tab", **marks)
 
 
-def no_alerter(leader: Leader | None, here: Address, now_s: float) -> Part | None:
+def no_alerter(leader: LeaseHolder | None, here: Address, now_s: float) -> Part | None:
     """Return a banner if no alerter leads."""
     if leader is not None and now_s - leader.well_at.timestamp() < LEADS_FOR_S:
         return None

@@ -24,10 +24,10 @@ from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
 from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
-from lagloss_server import format as fmt
-from lagloss_server.errors import NoAlerter
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import NoAlerter
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.incidents.receiver_check import WAIT_S, CheckOutcome
-from lagloss_server.times import parse_time_s
 
 
 class TrialId(StrEnum):

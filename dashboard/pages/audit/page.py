@@ -23,8 +23,8 @@ from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
-from lagloss_server import format as fmt
-from lagloss_server.errors import NotAllowed
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import NotAllowed
 from lagloss_server.store.audit import ACTIONS
 from lagloss_server.store.store import Store
 

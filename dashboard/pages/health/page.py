@@ -20,7 +20,7 @@ from dashboard.queries.reports_topic import Ends, ReportsTopic
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.links import Address
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.store.store import Store
 
 _NOTICE: Final = "health-notice"

@@ -16,7 +16,7 @@ from dashboard.queries.taps import TapStatus
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 
 SHOWN: Final = 30

@@ -17,7 +17,7 @@ from dashboard.request import links
 from dashboard.request.current_user import Person
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, place_words
 

@@ -26,8 +26,8 @@ from dashboard.request.current_user import LOCAL, asking
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.errors import LaglossError
-from lagloss_server.errors import AlreadyAcknowledged
-from lagloss_server.times import parse_time_s
+from lagloss_server.base.errors import AlreadyAcknowledged
+from lagloss_server.base.times import parse_time_s
 
 
 class Form(StrEnum):

@@ -37,8 +37,8 @@ from dashboard.request.current_user import Person, asking
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import Zone
-from lagloss_server import format as fmt
-from lagloss_server.errors import AmbiguousIncident, UnknownIncident
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, destination_words, example_words, place_words

@@ -23,10 +23,10 @@ from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from lagloss.wire.format import MAX_ID_BYTES
-from lagloss_server.errors import BadTime, IdsHidden, UnknownPipeline
-from lagloss_server.lru_cache import Remembered
+from lagloss_server.base.errors import BadTime, IdsHidden, UnknownPipeline
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.model.window import rfc3339
-from lagloss_server.times import parse_time_s
+from lagloss_server.queries.lru_cache import Remembered
 
 _WHERE: Final = ("around", "before", "after")
 _KEPT: Final = 64

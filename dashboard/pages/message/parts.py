@@ -17,12 +17,12 @@ from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.traces import TraceContext
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search, Trail
 from lagloss_server.rules.hops import BEFORE_FIRST
-from lagloss_server.trace_links import TraceLinks
 
 _LOOKS: Final = {
     "lost": ("Lost", "✖", "red"),

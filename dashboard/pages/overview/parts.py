@@ -21,7 +21,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.store.partitions import DAY_S
 
 _PHRASES: Final[Mapping[State, tuple[str, str]]] = {

@@ -13,7 +13,7 @@ from dashboard.pages.base import Part, aria, badge, moment, sideways
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.group_progress import PartitionNow
 from lagloss_server.rules.group_velocity import Velocity
 

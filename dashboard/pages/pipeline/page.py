@@ -32,7 +32,7 @@ from dashboard.queries.services import Services
 from dashboard.request.current_user import asking, sight
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.rules import hops
 from lagloss_server.store.store import Store
 

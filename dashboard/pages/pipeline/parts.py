@@ -27,7 +27,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.window import ListedWindow, LossRatio
 from lagloss_server.rules.rollup import PERIOD_S

@@ -13,7 +13,7 @@ from dashboard.pages.base import Part, aria, sideways
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules.quality import QualityCell, QualityRow
 
 

@@ -13,7 +13,7 @@ from dashboard.pages.base import Part
 from dashboard.pages.pipeline import steps
 from dashboard.queries.panels import Panels
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.rules import hops
 
 _TITLE = "Share of each hop of the lag"

@@ -12,7 +12,7 @@ from dashboard.pages.base import Part, icon, moment, sideways
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 
 _HEADS: Final = ("Checkpoints", "Source", "State", "Read through", "Records", "Not readable")
 _NUMBERS: Final = frozenset({"Records"})

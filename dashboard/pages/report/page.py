@@ -20,7 +20,7 @@ from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarRange, choose, pr
 from dashboard.request.links import Address
 from dashboard.request.shown_range import RANGES_S, ShownRange
 from lagloss.errors import UsageError
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 
 _LAST: Final = ("7d", "30d", "90d")
 REFRESH_MS: Final = 60_000

@@ -18,7 +18,7 @@ from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
-from lagloss_server.errors import UnknownPipeline, UnknownRun
+from lagloss_server.base.errors import UnknownPipeline, UnknownRun
 from lagloss_server.queries.job_runs import HourRun, JobRuns, read_job_runs, read_run
 
 _RANGES: Final = ("6h", "24h", "7d", "30d", "90d")

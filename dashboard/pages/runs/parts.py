@@ -15,7 +15,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.queries.job_runs import HourRun, JobRuns
 from lagloss_server.rules.runs import JobStats, Repairs, TaskTry
 

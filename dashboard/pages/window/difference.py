@@ -11,11 +11,11 @@ from dashboard.queries.window import count_difference
 from dashboard.queries.window_cache import UNREADABLE
 from dashboard.request import links
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
-from lagloss_server.errors import IdsHidden, UnknownCheckpoint
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import IdsHidden, UnknownCheckpoint
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
-from lagloss_server.trace_links import TraceLinks
 
 
 def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:

@@ -13,12 +13,12 @@ from dashboard.pages.window.table import ANY_OUT, table_rows
 from dashboard.queries.window import WindowRead
 from dashboard.request import links
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.graph import Graph, GraphPlace
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.matrix import OUT_OF_ORDER, MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
-from lagloss_server.trace_links import TraceLinks
 
 _OPTIONS: Final = {
     "theme": "themeQuartz",

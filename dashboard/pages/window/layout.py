@@ -16,10 +16,10 @@ from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S, window_start_of
-from lagloss_server.errors import BadTime
+from lagloss_server.base.errors import BadTime
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.queries.export import ExportFormat
 from lagloss_server.queries.matrix import Only
-from lagloss_server.times import parse_time_s
 
 _LAST_S: Final = 253_000_000_000
 """In the year 9987: calendars end soon after."""

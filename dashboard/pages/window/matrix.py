@@ -17,10 +17,10 @@ from dashboard.queries.window_cache import UNREADABLE
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss.wire.format import share_of
-from lagloss_server import format as fmt
-from lagloss_server.errors import IdsHidden
+from lagloss_server.base import format as fmt
+from lagloss_server.base.errors import IdsHidden
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.queries.matrix import Only, Presence
-from lagloss_server.trace_links import TraceLinks
 
 SHOWN_ROWS: Final = 10_000
 """A browser scrolls through so many without effort; the filters look at all of the window."""

@@ -23,7 +23,7 @@ from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 
 
 def register(app: Dash, services: Services) -> None:

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 
 from dashboard.pages.base import Part, sideways
 from dashboard.pages.reasons import reasons_table
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import NONE_LOST, Interval, Window
 

@@ -17,7 +17,7 @@ from dashboard.pages.sources import sources
 from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.rules.freshness import due_ms
 

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from dashboard.design import LIGHT, css_variables
 from dashboard.reports import wording
 from dashboard.reports.parts import Layout
-from lagloss_server.errors import PangoMissing
+from lagloss_server.base.errors import PangoMissing
 
 
 def page(layout: Layout) -> str:

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 
 from dashboard.reports.model import Figures, Report, figure_links
 from dashboard.reports.portfolio import Portfolio
-from lagloss_server.csv_lines import csv_lines
 from lagloss_server.model.window import Lags, rfc3339
+from lagloss_server.queries.csv_lines import csv_lines
 from lagloss_server.rules.quality import QualityRow
 
 COLUMNS: Final = (

@@ -20,12 +20,12 @@ from dashboard.reports.schedule.receivers import combined, problem_of, queue, re
 from dashboard.reports.schedule.runs import Runs
 from dashboard.reports.schedule.scheduler import SEND_TIMEOUT_S
 from lagloss.errors import EXIT_BREACHED, UsageError
+from lagloss_server.base.format import NOTHING
+from lagloss_server.base.settings import Settings
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, open_store, out
-from lagloss_server.format import NOTHING
 from lagloss_server.net.mail import Address, send_mail
 from lagloss_server.net.outcome import Sent
-from lagloss_server.settings import Settings
 
 NEXT_SHOWN = 3
 

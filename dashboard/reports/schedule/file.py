@@ -13,12 +13,12 @@ from dashboard.reports.ranges import PRESETS, CalendarRange, between, named_rang
 from dashboard.reports.render.formats import FORMATS
 from dashboard.reports.schedule.rule import Schedule
 from lagloss.errors import LaglossError
-from lagloss_server.fields import Name, Strict, Zone, describe, refuse
+from lagloss_server.base.fields import Name, Strict, Zone, describe, refuse
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.yaml_files import load_yaml
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.matchers import MatcherList, of_pipelines, reach
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec
-from lagloss_server.settings import Settings
-from lagloss_server.yaml_files import load_yaml
 
 
 def _none_if_all(given: object) -> object:

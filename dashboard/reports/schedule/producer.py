@@ -18,7 +18,7 @@ from dashboard.reports.wording import range_words, status, verdict_sentences
 from dashboard.request import links
 from dashboard.request.shown_range import ShownRange
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.errors import UnknownPipeline, UnreadableDefinition
+from lagloss_server.base.errors import UnknownPipeline, UnreadableDefinition
 from lagloss_server.model.definition import Definition
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.store.schema import core as tables

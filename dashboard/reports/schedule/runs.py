@@ -1,7 +1,7 @@
 """Runs of scheduled reports in PostgreSQL: the process that claims one makes and sends it, and records the outcome.
 
-A claim is a lease, which its holder renews while it works. A dashboard that dies leaves a run that is due again when
-the lease has run out, to this or another one. Addresses that have the mail, and receivers that it is queued for, are
+Its holder renews a claim while it works. A dashboard that dies leaves a run that is due again when the claim has
+expired, to this or another one. Addresses that have the mail, and receivers that it is queued for, are
 recorded, so that a run that is tried again goes to the others only.
 """
 
@@ -11,17 +11,17 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, bindparam, select, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import ColumnElement, Connection, Engine, and_, select, text
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
+from lagloss_server.store.ownership import Claims
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import ReportRunRow
 
-LEASE_S: Final = 600.0
+CLAIM_S: Final = 600.0
 """Longer than one report of one pipeline, and the sending of all, can take."""
 FIRST_RETRY_S: Final = 60.0
 LONGEST_RETRY_S: Final = 3_600.0
@@ -45,38 +45,7 @@ _OVERTAKE: Final = text(
       AND next_attempt_at <= clock_timestamp()
     """
 )
-_WAITED: Final = text(
-    """
-    SELECT extract(epoch FROM clock_timestamp() - created_at)::float8 FROM report_run
-    WHERE report = :report AND schedule = :schedule AND due_at = :due_at
-      AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
-    """
-)
-_CLAIM: Final = text(
-    """
-    UPDATE report_run SET attempts = attempts + 1, claim = :claim,
-        next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
-    WHERE report = :report AND schedule = :schedule AND due_at = :due_at
-      AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
-    RETURNING attempts, reached, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s
-    """
-)
-_RENEW: Final = text(
-    "UPDATE report_run SET next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s) "
-    "WHERE claim = :claim AND done_at IS NULL RETURNING true"
-)
-_REACH: Final = text(
-    "UPDATE report_run SET reached = reached || :reached WHERE claim = :claim AND done_at IS NULL RETURNING true"
-).bindparams(bindparam("reached", type_=JSONB))
-_DONE: Final = text(
-    "UPDATE report_run SET outcome = :outcome, done_at = clock_timestamp(), claim = NULL, last_error = :error, "
-    "reached = reached || :reached WHERE claim = :claim AND done_at IS NULL"
-).bindparams(bindparam("reached", type_=JSONB))
-_LATER: Final = text(
-    "UPDATE report_run SET next_attempt_at = clock_timestamp() + make_interval(secs => :after_s), claim = NULL, "
-    "last_error = :error, reached = reached || :reached WHERE claim = :claim AND done_at IS NULL"
-).bindparams(bindparam("reached", type_=JSONB))
-
+_CLAIMS: Final = Claims(ReportRunRow)
 _FORGET: Final = text(
     """
     DELETE FROM report_run AS old WHERE due_at < clock_timestamp() - make_interval(days => :keep_days)
@@ -128,11 +97,11 @@ class LastRun:
 
 
 class Runs:
-    """The runs in one database. `lease_s` and `first_retry_s` are for tests."""
+    """The runs in one database. `claim_s` and `first_retry_s` are for tests."""
 
-    def __init__(self, engine: Engine, lease_s: float = LEASE_S, first_retry_s: float = FIRST_RETRY_S) -> None:
+    def __init__(self, engine: Engine, claim_s: float = CLAIM_S, first_retry_s: float = FIRST_RETRY_S) -> None:
         self._engine = engine
-        self._lease_s = lease_s
+        self._claim_s = claim_s
         self._first_retry_s = first_retry_s
 
     def begin(self, key: RunKey) -> None:
@@ -146,33 +115,31 @@ class Runs:
     def waited_s(self, key: RunKey) -> float | None:
         """Seconds since the run was begun, if it waits to be claimed now; else None."""
         with self._engine.connect() as connection:
-            waited: float | None = connection.execute(_WAITED, key.columns).scalar_one_or_none()
+            waits = select(_CLAIMS.age_s).where(_is(key), _CLAIMS.is_due)
+            waited: float | None = connection.execute(waits).scalar_one_or_none()
         return waited
 
     def claim(self, key: RunKey) -> ClaimedRun | None:
         """Claim the run, unless it is claimed, done or deferred."""
-        claim = uuid.uuid4()
         with self._engine.begin() as connection:
-            row = connection.execute(_CLAIM, {**key.columns, "claim": claim, "lease_s": self._lease_s}).one_or_none()
-        return None if row is None else ClaimedRun(claim, row.attempts, frozenset(row.reached), row.age_s)
+            claim, rows = _CLAIMS.claim(connection, self._claim_s, _is(key))
+        return next((ClaimedRun(claim, row.attempts, frozenset(row.reached), row.age_s) for row in rows), None)
 
     def release(self, claimed: ClaimedRun) -> None:
         """Lets go of the run, if it is still ours: it is due again now."""
         with self._engine.begin() as connection:
-            connection.execute(_RENEW, {"claim": claimed.claim, "lease_s": 0})
+            _CLAIMS.renew(connection, claimed.claim, 0)
 
     def renew(self, claimed: ClaimedRun) -> bool:
-        """Hold the claim for another lease; whether it was still ours."""
+        """Hold the claim for as long again; whether it was still ours."""
         with self._engine.begin() as connection:
-            given = {"claim": claimed.claim, "lease_s": self._lease_s}
-            return connection.execute(_RENEW, given).one_or_none() is not None
+            return _CLAIMS.renew(connection, claimed.claim, self._claim_s)
 
     def once(self, claimed: ClaimedRun, reached: Sequence[str], write: Callable[[Connection], None]) -> bool:
         """Write something and that these have the report, in one commit, if the run is still ours; return whether it
         was."""
         with self._engine.begin() as connection:
-            given = {"claim": claimed.claim, "reached": list(reached)}
-            is_ours = connection.execute(_REACH, given).one_or_none() is not None
+            is_ours = _CLAIMS.renew(connection, claimed.claim, self._claim_s, reached=_with(reached))
             if is_ours:
                 write(connection)
         return is_ours
@@ -182,16 +149,16 @@ class Runs:
         what was recorded."""
         if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:
             outcome = outcome.given_up(claimed.attempts)
-        given = {"claim": claimed.claim, "reached": list(reached)}
+        claim, now_reached = claimed.claim, _with(reached)
         with self._engine.begin() as connection:
             match outcome:
                 case Sent():
-                    connection.execute(_DONE, {**given, "outcome": "sent", "error": None})
+                    _CLAIMS.finish(connection, claim, "sent", None, reached=now_reached)
                 case Refused(error):
-                    connection.execute(_DONE, {**given, "outcome": "failed", "error": error})
+                    _CLAIMS.finish(connection, claim, "failed", error, reached=now_reached)
                 case TryLater(error):
                     wait_s = outcome.wait_s(claimed.attempts, self._first_retry_s, LONGEST_RETRY_S)
-                    connection.execute(_LATER, {**given, "error": error, "after_s": wait_s})
+                    _CLAIMS.defer(connection, claim, wait_s, error, reached=now_reached)
         return outcome
 
     def forget(self, keep_days: int) -> int:
@@ -211,3 +178,13 @@ class Runs:
                 .limit(1)
             ).one_or_none()
         return None if row is None else LastRun(row.due_at, row.outcome, row.attempts, row.last_error)
+
+
+def _is(key: RunKey) -> ColumnElement[bool]:
+    columns = _CLAIMS.table.c
+    return and_(*(columns[name] == value for name, value in key.columns.items()))
+
+
+def _with(reached: Sequence[str]) -> ColumnElement[list[Any]]:
+    """Return what `reached` is with these more."""
+    return ReportRunRow.reached.concat([*reached])

@@ -16,10 +16,10 @@ from dashboard.reports.schedule.producer import Maker, Producer, unsettled
 from dashboard.reports.schedule.receivers import combined, problem_of, queue, read_kinds
 from dashboard.reports.schedule.runs import ClaimedRun, RunKey, Runs
 from lagloss.errors import LaglossError
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.mail import MailDelivery, send_mail
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 
 LOOK_S: Final = 20.0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from lagloss.errors import EXIT_BREACHED, EXIT_NOT_ENOUGH_DATA, EXIT_OK
-from lagloss_server.errors import ServerNotReady
+from lagloss_server.base.errors import ServerNotReady
 from lagloss_server.ops.child_environment import PACKAGES
 from lagloss_server.ops.processes import log_tail, python, run, spawn, terminate
 

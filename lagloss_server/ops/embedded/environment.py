@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lagloss_server.errors import ServerNotInstalled
+from lagloss_server.base.errors import ServerNotInstalled
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.jars import jars_dir
 from lagloss_server.ops.processes import python, run

@@ -22,7 +22,7 @@ from typing import Final, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
+from lagloss_server.base.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
 from lagloss_server.ops import disk
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.kafka_node import (

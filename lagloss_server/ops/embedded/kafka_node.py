@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lagloss_server.errors import StaleDataDirectory
+from lagloss_server.base.errors import StaleDataDirectory
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.disk import problem_of
 from lagloss_server.ops.processes import LOOPBACK, run

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lagloss_server.errors import ServerNotReady
+from lagloss_server.base.errors import ServerNotReady
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail, python, spawn, terminate

@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from lagloss_server.errors import (
+from lagloss_server.base.errors import (
     AlreadyRunning,
     PasswordFileOpen,
     PortInUse,

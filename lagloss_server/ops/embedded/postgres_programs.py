@@ -16,7 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from lagloss_server.errors import PostgresMissing, ServerNotReady
+from lagloss_server.base.errors import PostgresMissing, ServerNotReady
 from lagloss_server.ops.child_environment import foreign_environment
 from lagloss_server.ops.processes import run
 

@@ -1,4 +1,4 @@
-"""Alerting's tables: incidents and all that happened to them, notifications, silences, who leads."""
+"""Alerting's tables: incidents and all that happened to them, notifications, silences."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import uuid
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ForeignKey, Identity, Index, Integer, func, text
+from sqlalchemy import ForeignKey, Identity, Index, Integer, text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from lagloss_server.store.schema.core import Base
+from lagloss_server.store.schema.ownership import ClaimColumns
 
 
 class IncidentRow(Base):
@@ -67,7 +68,7 @@ class IncidentChangeRow(Base):
     last_window: Mapped[int] = mapped_column(comment="epoch s")
 
 
-class OutboxMessageRow(Base):
+class OutboxMessageRow(ClaimColumns, Base):
     __tablename__ = "outbox"
     __table_args__ = (
         Index("outbox_due", "receiver", "next_attempt_at", postgresql_where=text("done_at IS NULL")),
@@ -85,13 +86,7 @@ class OutboxMessageRow(Base):
     )
     group_key: Mapped[str] = mapped_column(comment="those of one receiver that are due together may go together")
     body: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    attempts: Mapped[int] = mapped_column(Integer, server_default="0")
-    next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
-    claim: Mapped[uuid.UUID | None] = mapped_column(comment="who may record the last attempt")
     outcome: Mapped[str | None] = mapped_column(comment="sent, failed or dropped (out of date before it was sent)")
-    done_at: Mapped[datetime | None]
-    last_error: Mapped[str | None]
 
 
 class PendingBreachRow(Base):
@@ -145,14 +140,3 @@ class ReceiverRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     kind: Mapped[str]
     is_fallback: Mapped[bool]
-
-
-class LeaderRow(Base):
-    __tablename__ = "alerting_leader"
-    __table_args__ = {"comment": "Which alerter leads, and when it was last well. Writer: alerting."}
-
-    only: Mapped[bool] = mapped_column(primary_key=True, comment="true: there is one row")
-    backend: Mapped[int] = mapped_column(Integer, comment="PostgreSQL process that holds the lead's lock")
-    host: Mapped[str]
-    led_at: Mapped[datetime]
-    well_at: Mapped[datetime]

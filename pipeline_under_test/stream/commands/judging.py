@@ -11,9 +11,9 @@ import typer
 from rich.table import Column, Table
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.settings import Settings as LaglossSettings
 from lagloss_server.cli.options import out
-from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.harness.commands import EXIT_DIFFERS, AsJson, duration_s, fail, say
 from pipeline_under_test.stream.commands.options import DataDir, FaultOption
 from pipeline_under_test.stream.rating.search import RateTrial

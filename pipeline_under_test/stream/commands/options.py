@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from lagloss_server.errors import BadTime
-from lagloss_server.settings import Settings as LaglossSettings
-from lagloss_server.times import parse_time_s
+from lagloss_server.base.errors import BadTime
+from lagloss_server.base.settings import Settings as LaglossSettings
+from lagloss_server.base.times import parse_time_s
 from pipeline_under_test.harness.faults import BadFault, Fault
 from pipeline_under_test.stream.faults import parse
 from pipeline_under_test.stream.processes.process_faults import NoFaketime, library

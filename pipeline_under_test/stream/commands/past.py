@@ -9,8 +9,8 @@ import typer
 
 from lagloss.errors import EXIT_USAGE
 from lagloss.wire.format import name_fits
+from lagloss_server.base.settings import Settings as LaglossSettings
 from lagloss_server.model.window import rfc3339
-from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.harness.commands import fail, say
 from pipeline_under_test.stream.commands.options import DataDir, Rate, time_s
 from pipeline_under_test.stream.settings import ReferenceSettings

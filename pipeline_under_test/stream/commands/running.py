@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
-from lagloss_server.settings import Settings as LaglossSettings
+from lagloss_server.base.settings import Settings as LaglossSettings
 from pipeline_under_test.harness.commands import StopFlag, fail, on_end, say
 from pipeline_under_test.harness.faults import LOOK_EVERY_S, Fault, Injection
 from pipeline_under_test.harness.policies import Policy

@@ -9,7 +9,7 @@ import pytest
 
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.metrics import AggregatorMetrics
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
 from tests.support.stored_windows import DEFINITION, NOW_MS, Stored, days_ago

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from sqlalchemy import insert, select, text
 
-from aggregator import service
 from aggregator.outage import LeaseHeld, is_outage
-from aggregator.service import LEASE, Lease
+from aggregator.service import LEASE_S, fencing
 from lagloss.broker.topics import create_topics
+from lagloss_server.store.ownership import AGGREGATOR, Lease, OwnerSession
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, stands_by
@@ -29,28 +31,36 @@ def names(store: Store) -> set[str]:
         return set(connection.execute(select(PRUNED.c.table_name)).scalars())
 
 
-def end_holder(store: Store) -> None:
+def end_session(store: Store, owner: OwnerSession) -> None:
     """As a network does that is cut off: the holder's backend ends, and the holder does not hear of it."""
     with store.engine.connect() as connection:
-        connection.execute(
-            text("SELECT pg_terminate_backend(pid, 20000) FROM pg_locks WHERE locktype = 'advisory' AND objid = :key"),
-            {"key": LEASE},
-        )
+        ended = text("SELECT pg_terminate_backend(:pid, 20000)")
+        assert connection.execute(ended, {"pid": owner.connection.info.backend_pid}).scalar_one()
 
 
-def test_who_lost_the_lease_in_the_middle_of_a_transaction_commits_nothing(database_url: str, store: Store) -> None:
-    with closing(Store(database_url)) as mine, closing(Lease(mine)) as lease, closing(Lease(store)) as other:
-        assert lease.is_held()
-        assert not other.is_held()
-        with lease.fencing(mine.engine):
+@pytest.fixture
+def sessions(database_url: str) -> Iterator[list[OwnerSession]]:
+    """Two processes."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(OwnerSession(database_url, LEASE_S))) for _ in range(2)]
+
+
+def test_who_lost_the_lease_in_the_middle_of_a_transaction_commits_nothing(
+    database_url: str, store: Store, sessions: list[OwnerSession]
+) -> None:
+    lease, other = (Lease(AGGREGATOR, session) for session in sessions)
+    with closing(Store(database_url)) as mine:
+        assert lease.acquire()
+        assert not other.acquire()
+        with fencing(mine.engine, lease):
             with mine.engine.begin() as connection:
                 connection.execute(insert(PRUNED).values(table_name="held", before_s=0))
 
             def paused() -> None:
                 with mine.engine.begin() as connection:
                     connection.execute(insert(PRUNED).values(table_name="paused", before_s=0))
-                    end_holder(store)
-                    assert other.is_held()
+                    end_session(store, lease.session)
+                    assert other.acquire()
 
             with pytest.raises(LeaseHeld) as lost:
                 paused()
@@ -61,23 +71,23 @@ def test_who_lost_the_lease_in_the_middle_of_a_transaction_commits_nothing(datab
         assert names(store) == {"held", "outside"}
 
 
-def test_a_holder_that_gives_no_sign_of_life_loses_the_lease_and_one_that_is_busy_keeps_it(
-    database_url: str, store: Store, monkeypatch: pytest.MonkeyPatch
+def test_nobody_takes_over_between_the_check_and_the_commit(
+    database_url: str, store: Store, sessions: list[OwnerSession]
 ) -> None:
-    monkeypatch.setattr(service, "LEASE_S", 1)
-    monkeypatch.setattr(service, "HEARTBEAT_S", 0.2)
-    with closing(Store(database_url)) as mine, closing(Lease(mine)) as lease, closing(Lease(store)) as other:
-        assert lease.is_held()
-        with lease.fencing(mine.engine):
-            until = time.monotonic() + 3
-            while time.monotonic() < until:  # what its own thread does takes three times as long as the lease
-                assert not other.is_held()
-                time.sleep(0.1)
-            lease.check()
-        wait_until(other.is_held, 10, "for the lease to run out")
-        with pytest.raises(Exception, match="idle-session timeout") as lost:
-            lease.check()
-        assert is_outage(lost.value)
+    lease, other = (Lease(AGGREGATOR, session) for session in sessions)
+    assert lease.acquire()
+    with ThreadPoolExecutor(1) as threads:
+        with store.engine.begin() as connection:
+            assert lease.is_held(connection)
+            connection.execute(insert(PRUNED).values(table_name="held", before_s=0))
+            end_session(store, lease.session)
+            taken = threads.submit(other.acquire)
+            with pytest.raises(TimeoutError):
+                taken.result(0.5)
+        assert taken.result(10)
+    with store.engine.begin() as connection:
+        assert not lease.is_held(connection)
+        assert other.is_held(connection)
 
 
 WRITTEN_BY = """
@@ -134,11 +144,14 @@ def test_one_that_is_stopped_in_a_commit_is_succeeded_and_writes_nothing_when_it
     assert [window["messages"] for window in minutes.closed(store)] == [MESSAGES] * 2
 
 
-def test_after_a_migration_a_process_of_the_older_version_commits_nothing(database_url: str, store: Store) -> None:
+def test_after_a_migration_a_process_of_the_older_version_commits_nothing(
+    database_url: str, store: Store, sessions: list[OwnerSession]
+) -> None:
     """As in an upgrade on Kubernetes, which migrates while the old pods still run."""
-    with closing(Store(database_url)) as mine, closing(Lease(mine)) as lease:
-        assert lease.is_held()
-        with lease.fencing(mine.engine):
+    lease = Lease(AGGREGATOR, sessions[0])
+    with closing(Store(database_url)) as mine:
+        assert lease.acquire()
+        with fencing(mine.engine, lease):
 
             def overtaken() -> None:
                 with mine.engine.begin() as connection:

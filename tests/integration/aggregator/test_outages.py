@@ -17,12 +17,12 @@ from sqlalchemy import text
 
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.sdk.emitter import Emitter
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.doctor import check_services
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.embedded.postgres_programs import find_programs
-from lagloss_server.settings import Settings
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store

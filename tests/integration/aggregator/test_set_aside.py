@@ -5,8 +5,8 @@ from __future__ import annotations
 from aggregator.metrics import AggregatorMetrics
 from aggregator.service import Aggregator
 from aggregator.set_aside import Item, SetAside
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops.doctor import check_database
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import SHOWN
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lagloss.broker.topics import create_topics
-from lagloss_server.errors import TablesUnknown
+from lagloss_server.base.errors import TablesUnknown
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.migrate import demand_newest, migrate
 from lagloss_server.store.store import Store

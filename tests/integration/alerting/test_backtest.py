@@ -17,7 +17,7 @@ from alerting.backtest.replay import UNTRIED, is_by_the_clock
 from alerting.cli.main import app
 from alerting.rules import rules_of
 from alerting.views.view_cache import ViewCache
-from lagloss_server.errors import BadDefinition, NotEnoughData
+from lagloss_server.base.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store
 from tests.support.alert_views import Told

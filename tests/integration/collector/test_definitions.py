@@ -17,7 +17,7 @@ import yaml
 from sqlalchemy import select
 
 from collector.definitions import MAX_VERSIONS_A_DAY
-from lagloss_server.errors import UnknownPipeline, UnknownToken
+from lagloss_server.base.errors import UnknownPipeline, UnknownToken
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store import tokens

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.model.window import rfc3339
 from lagloss_server.notebook import read_windows
 from lagloss_server.store.store import Store

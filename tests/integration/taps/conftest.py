@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from sqlalchemy import Engine
@@ -13,10 +14,12 @@ from tests.conftest import fresh_database
 
 
 @pytest.fixture(scope="session")
-def tap_engine(postgres: EmbeddedPostgres) -> Iterator[Engine]:
+def tap_database(postgres: EmbeddedPostgres) -> Iterator[str]:
     with fresh_database(postgres) as url:
-        store = Store(url)
-        try:
-            yield store.engine
-        finally:
-            store.close()
+        yield url
+
+
+@pytest.fixture(scope="session")
+def tap_engine(tap_database: str) -> Iterator[Engine]:
+    with closing(Store(tap_database)) as store:
+        yield store.engine

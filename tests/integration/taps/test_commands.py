@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lagloss_server.instances import ENDPOINTS_FILE
+from lagloss_server.base.instances import ENDPOINTS_FILE
 from lagloss_server.model.definition import parse_definition
 
 RECORDS = 300

@@ -19,14 +19,14 @@ FIRST = int(os.environ.get("LAGLOSS_TAP_SEED", "1"))
 
 @pytest.mark.timeout(120 + 20 * HISTORIES)
 def test_taps_tell_every_record_once_whatever_happens(
-    kafka_bootstrap: str, tap_engine: Engine, monkeypatch: pytest.MonkeyPatch
+    kafka_bootstrap: str, tap_engine: Engine, tap_database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (plan, kernel):
         monkeypatch.setattr(module, "GAP_MS", 0)  # else histories would be too short for any
     kills = beacons = 0
     for seed in range(FIRST, FIRST + HISTORIES):
         reach = random.Random(seed).choice([0, 3, planner.REACH, planner.REACH])
-        history = History(kafka_bootstrap, tap_engine, seed, reads_all=reach >= LONGEST)
+        history = History(kafka_bootstrap, tap_engine, tap_database, seed, reads_all=reach >= LONGEST)
         try:
             with monkeypatch.context() as patched:
                 patched.setattr(planner, "REACH", reach)

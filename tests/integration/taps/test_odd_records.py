@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.instances import read_endpoints
+from lagloss_server.base.instances import read_endpoints
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.stack import ScenarioStack
 from tests.support.kafka_log import wait_for

@@ -8,9 +8,9 @@ from alerting.assembly import notifier
 from alerting.config import AlertingFile, load_alerting
 from alerting.delivery.transports.kinds import build
 from lagloss.errors import UsageError
-from lagloss_server.errors import BadDefinition
-from lagloss_server.settings import Settings
-from lagloss_server.yaml_files import parse_yaml
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.yaml_files import parse_yaml
 
 HEAD = "apiVersion: lagloss/v1\nkind: Alerting\n"
 MAINTENANCE = """receivers: []

@@ -6,7 +6,7 @@ import pytest
 
 from dashboard import format as words
 from dashboard.pages.window.table import ANY_OUT, table_rows
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import Interval
 from tests.support.window_documents import chain, clicks, document, window_of

@@ -12,7 +12,7 @@ from dashboard.queries import window_changes
 from dashboard.queries.window_changes import WindowChanges
 from dashboard.reports.schedule import scheduler
 from dashboard.reports.schedule.scheduler import Scheduler
-from lagloss_server.settings import Settings
+from lagloss_server.base.settings import Settings
 
 ERRORS = [ValueError("a row"), RecursionError(), AssertionError()]
 

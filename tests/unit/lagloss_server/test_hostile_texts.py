@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss_server.errors import BadDefinition
-from lagloss_server.fields import NOT_STORABLE, Strict
-from lagloss_server.invalid import Invalid, write_path
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.fields import NOT_STORABLE, Strict
+from lagloss_server.base.invalid import Invalid, write_path
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.matchers import Matcher
-from lagloss_server.yaml_files import parse_yaml
 
 DEFINITION = """apiVersion: lagloss/v1
 kind: Pipeline

@@ -7,7 +7,7 @@ import sys
 import pandas as pd
 import pytest
 
-from lagloss_server.errors import BadTime, NotebookMissing
+from lagloss_server.base.errors import BadTime, NotebookMissing
 from lagloss_server.notebook import read_windows, windows_frame
 from tests.support.window_documents import clicks, document, window_of
 

@@ -29,6 +29,8 @@ from dashboard.reports.schedule.cli import app as reports_app
 from dashboard.web.metrics import DashboardMetrics
 from lagloss.broker.connection import ANY_PROPERTY, PREFIX, PROPERTIES
 from lagloss.wire.format import BadReason
+from lagloss_server.base.settings import ENV_PREFIX, Settings
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.cli.main import app
 from lagloss_server.incidents import receiver_check as rehearsal
 from lagloss_server.incidents.runbooks import KINDS
@@ -38,11 +40,9 @@ from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.nodes import NodeSpec
 from lagloss_server.net.schema_registry import FIELDS as REGISTRY_FIELDS
 from lagloss_server.net.schema_registry import PREFIX as REGISTRY_PREFIX
-from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.store.audit import ACTIONS, Action
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.yaml_files import parse_yaml
 from taps.cli.main import app as tap_app
 from taps.metrics import TapMetrics
 

@@ -19,9 +19,9 @@ from dashboard.login.checking import check_binding
 from dashboard.reports.schedule.file import load_reports
 from lagloss.broker.connection import PREFIX, PROPERTIES, KafkaConnection
 from lagloss.broker.connection import SECRETS as KAFKA_SECRETS
-from lagloss_server.database_url import SECRET_OPTIONS, connection_options
+from lagloss_server.base.database_url import SECRET_OPTIONS, connection_options
+from lagloss_server.base.settings import ENV_PREFIX, SECRETS, Settings
 from lagloss_server.ops.spark_session import defaults_in, is_local, session_conf
-from lagloss_server.settings import ENV_PREFIX, SECRETS, Settings
 from tests.programs import need
 from tests.support.manifests import (
     CHART,

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 import lagloss
-from lagloss_server.database_url import connection_options
-from lagloss_server.settings import Settings
+from lagloss_server.base.database_url import connection_options
+from lagloss_server.base.settings import Settings
 from pipeline_under_test.batch.cli import app as batch_commands
 from pipeline_under_test.batch.settings import ENV_PREFIX, BatchSettings
 

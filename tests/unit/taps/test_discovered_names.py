@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lagloss_server.base.yaml_files import write_documents, write_flow
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.expressions import RecordPart, write_part
 from lagloss_server.model.taps import TapSpec
-from lagloss_server.yaml_files import write_documents, write_flow
 from taps.discovery import NodeGuess, Output, as_yaml, propose
 from tests.unit.taps.test_discovery import IDS, topic
 
@@ -146,7 +146,7 @@ documents = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionarie
 
 @given(st.dictionaries(fields, documents))
 def test_any_document_that_is_written_is_read_back(document: dict[str, object]) -> None:
-    from lagloss_server.yaml_files import _read
+    from lagloss_server.base.yaml_files import _read
 
     shared = {"one": document, "two": document}
     assert _read(write_flow(shared))[1] == shared

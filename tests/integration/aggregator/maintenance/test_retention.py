@@ -24,8 +24,8 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import Progress
+from lagloss_server.base.settings import Settings
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.settings import Settings
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from sqlalchemy import text, update
 
@@ -118,15 +117,10 @@ def test_of_two_alerters_one_leads_and_the_other_takes_over_without_doubles(
 
 
 def leader_among(store: Store, processes: list[Any]) -> Any:
-    """The process whose connection the leader's row names."""
+    """The process whose session owns the lead."""
     with store.engine.connect() as connection:
-        port = connection.execute(
-            text("SELECT client_port FROM pg_stat_activity JOIN alerting_leader ON pid = backend")
-        ).scalar()
-    for process in processes:
-        if any(each.laddr.port == port for each in psutil.Process(process.pid).net_connections()):
-            return process
-    return None
+        owner = connection.execute(text("SELECT owner FROM lease WHERE work = 'alerting'")).scalar() or "//"
+    return next((process for process in processes if owner.split("/")[1] == str(process.pid)), None)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from typing import Any
 
 import pytest
@@ -21,16 +20,14 @@ from lagloss_server.store.store import Store
 from tests.integration.alerting.test_turns import Meanwhile, TellingMeanwhile
 from tests.support.alerting_world import close_window, close_windows, evaluate, only_loss, rows
 
-LEADER, ANOTHER = 11, 22
-LEASE_S = 20.0
+LEADER, ANOTHER = "leader", "another"
+CLAIM_S = 20.0
 
 
 @pytest.fixture
 def store(watched: Store) -> Store:
     with watched.engine.begin() as connection:
-        connection.execute(
-            text("INSERT INTO alerting_leader VALUES (true, :pid, 'here', now(), now())"), {"pid": LEADER}
-        )
+        connection.execute(text("INSERT INTO lease VALUES ('alerting', :owner, now(), now())"), {"owner": LEADER})
     return watched
 
 
@@ -39,7 +36,7 @@ def evaluator(store: Store, *receivers: str) -> Evaluator:
 
 
 def claim(store: Store, receiver: str = "hook", at_most: int = 50) -> ClaimedMessages:
-    claimed = Outbox(store.engine, receiver, "mail").claim(LEADER, LEASE_S, at_most)
+    claimed = Outbox(store.engine, receiver, "mail").claim(LEADER, CLAIM_S, at_most)
     assert claimed is not None
     return claimed
 
@@ -68,7 +65,7 @@ def queue_tests(store: Store, groups: list[str]) -> list[int]:
 
 def test_who_does_not_lead_claims_nothing(store: Store) -> None:
     queue_tests(store, ["a"])
-    assert Outbox(store.engine, "hook", None).claim(ANOTHER, LEASE_S, 50) is None
+    assert Outbox(store.engine, "hook", None).claim(ANOTHER, CLAIM_S, 50) is None
     assert claim(store).attempts == 1
 
 
@@ -76,7 +73,7 @@ def test_a_claim_takes_what_is_due_first_of_one_group_and_nobody_takes_it_again_
     first, other, second = queue_tests(store, ["a", "b", "a"])
     assert claim(store).ids == [first, second]
     assert claim(store).ids == [other]
-    assert Outbox(store.engine, "hook", None).claim(LEADER, LEASE_S, 50) is None
+    assert Outbox(store.engine, "hook", None).claim(LEADER, CLAIM_S, 50) is None
     make_due(store)
     assert claim(store, at_most=1).ids == [first]
 
@@ -84,8 +81,9 @@ def test_a_claim_takes_what_is_due_first_of_one_group_and_nobody_takes_it_again_
 def test_while_one_message_is_claimed_the_claim_leaves_all_others_free(store: Store) -> None:
     first, second = queue_tests(store, ["a", "a"])
     with store.engine.begin() as connection:
-        taken = {"receiver": "hook", "claim": uuid.uuid4(), "lease_s": LEASE_S, "at_most": 1, "backend": LEADER}
-        assert [row.id for row in connection.execute(outbox._CLAIM, taken)] == [first]
+        claimed = Outbox(store.engine, "hook", None).claim_in(connection, LEADER, CLAIM_S, 1)
+        assert claimed is not None
+        assert claimed.ids == [first]
         free = connection.execute(text("SELECT id FROM outbox WHERE id = :id"), {"id": second}).scalar_one()
         with store.engine.begin() as other:
             locked = other.execute(text("SELECT id FROM outbox FOR UPDATE SKIP LOCKED")).scalars().all()
@@ -98,7 +96,7 @@ def test_later_messages_of_an_incident_wait_for_earlier_ones_also_for_those_that
     trigger = claim(store)
     assert [each.action for each in trigger.notifications] == ["trigger"]
     record(store, trigger, TryLater("HTTP 503"))
-    assert Outbox(store.engine, "hook", None).claim(LEADER, LEASE_S, 50) is None
+    assert Outbox(store.engine, "hook", None).claim(LEADER, CLAIM_S, 50) is None
     make_due(store)
     trigger = claim(store)
     assert [each.action for each in trigger.notifications] == ["trigger"]

@@ -14,7 +14,7 @@ from sqlalchemy.orm import aliased
 from dashboard.access.scoped_store import OPEN, ScopedStore
 from dashboard.request.current_user import LOCAL, NO_PERSON, Person
 from dashboard.request.grants import Grants
-from lagloss_server.errors import IdsHidden, UnknownPipeline
+from lagloss_server.base.errors import IdsHidden, UnknownPipeline
 from lagloss_server.store.audit import audit_table
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import Base, table_of

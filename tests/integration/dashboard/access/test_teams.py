@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 from dashboard.queries.services import Services
 from dashboard.web.server import create_server
 from lagloss.wire.format import hash_id
-from lagloss_server.settings import Settings
+from lagloss_server.base.settings import Settings
 from lagloss_server.store.schema.core import Base
 from lagloss_server.store.store import Store
 from tests.support.dashboards import until

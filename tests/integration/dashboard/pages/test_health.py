@@ -21,7 +21,7 @@ from dashboard.request.links import Address
 from dashboard.request.zones import Zone
 from lagloss.broker.topics import REPORTS, create_topics
 from lagloss.wire.format import EmitterReport, encode_report
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store

@@ -23,7 +23,7 @@ from dashboard.queries.panels import read_panels
 from dashboard.queries.series import MAX_BUCKETS, Series, bucket_s, read_series
 from dashboard.request.shown_range import MAX_SPAN_S, ShownRange
 from lagloss.wire.sketch import Sketch
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.partitions import ensure_days

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from dashboard.queries.reports_topic import Ends
 from dashboard.queries.taps import TapState, TapStatus, read_taps
 from dashboard.request.links import Address
 from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.store.ownership import OwnerSession
 from lagloss_server.store.store import Store
 from tests.support.tap_rows import store_tap
 
@@ -25,6 +29,13 @@ spec:
     - {name: shop, to: [store], taps: {out: {topic: orders, id: $.id, eventTime: $.at}}}
     - {name: store, taps: {in: {group: sink}}}
 """
+
+
+@pytest.fixture
+def owner(database_url: str) -> Iterator[str]:
+    """Return the name of a session that lives."""
+    with closing(OwnerSession(database_url, 60)) as session:
+        yield session.name
 
 
 def now_ms() -> int:
@@ -54,15 +65,15 @@ def test_a_tap_without_a_row_is_shown_as_not_begun(store: Store, definition: Def
 
 
 def test_counts_and_the_newest_example_of_each_reason_are_those_of_the_tap(
-    store: Store, definition: Definition
+    store: Store, definition: Definition, owner: str
 ) -> None:
     at_ms = now_ms()
     topic, group = definition.taps
     counts = {"seen": 100, "left_out": 10, "early": 5, "gone": 3}
     bad = {"no_id": (2, 0, 41, at_ms - 1_000), "not_json": (7, 1, 12, at_ms - 9_000)}
     with store.engine.begin() as connection:
-        store_tap(connection, topic, since_ms=60_000, through_ms=at_ms, unreadable=bad, **counts)
-        store_tap(connection, group, since_ms=60_000, through_ms=at_ms, seen=90, commits="polled")
+        store_tap(connection, topic, owner=owner, since_ms=60_000, through_ms=at_ms, unreadable=bad, **counts)
+        store_tap(connection, group, owner=owner, since_ms=60_000, through_ms=at_ms, seen=90, commits="polled")
     read_topic, read_group = read(store, definition)
     assert (read_topic.state, read_topic.commits, read_group.commits) == (TapState.READING, None, "polled")
     assert [getattr(read_topic, name) for name in ("records", "left_out", "early", "gone")] == [100, 10, 5, 3]
@@ -77,11 +88,18 @@ def test_counts_and_the_newest_example_of_each_reason_are_those_of_the_tap(
 
 @pytest.mark.parametrize("stamp_ms", [1_795_701_790_642_000, 1_795_701_790_642_000_000, -(1 << 63), (1 << 63) - 1, -1])
 def test_an_example_whose_producer_wrote_another_unit_is_shown(
-    store: Store, definition: Definition, stamp_ms: int
+    store: Store, definition: Definition, owner: str, stamp_ms: int
 ) -> None:
     topic, _ = definition.taps
     with store.engine.begin() as connection:
-        store_tap(connection, topic, since_ms=60_000, through_ms=now_ms(), unreadable={"no_id": (1, 0, 41, stamp_ms)})
+        store_tap(
+            connection,
+            topic,
+            owner=owner,
+            since_ms=60_000,
+            through_ms=now_ms(),
+            unreadable={"no_id": (1, 0, 41, stamp_ms)},
+        )
     taps = read(store, definition)
     (example,) = [found["example"] for found in taps[0].document()["unreadable"]]
     year = "1969" if stamp_ms == -1 else "9999" if stamp_ms > 0 else "0001"
@@ -90,12 +108,14 @@ def test_an_example_whose_producer_wrote_another_unit_is_shown(
     problems(store)
 
 
-def test_records_that_could_not_be_read_days_ago_are_no_problem_of_today(store: Store, definition: Definition) -> None:
+def test_records_that_could_not_be_read_days_ago_are_no_problem_of_today(
+    store: Store, definition: Definition, owner: str
+) -> None:
     topic, group = definition.taps
     with store.engine.begin() as connection:
         old = {"no_id": (2, 0, 41, now_ms() - 86_401_000)}
-        store_tap(connection, topic, since_ms=60_000, through_ms=now_ms(), unreadable=old)
-        store_tap(connection, group, since_ms=60_000, through_ms=now_ms())
+        store_tap(connection, topic, owner=owner, since_ms=60_000, through_ms=now_ms(), unreadable=old)
+        store_tap(connection, group, owner=owner, since_ms=60_000, through_ms=now_ms())
     assert not [what for what in problems(store) if "tap" in what.replace("tapped", "")]
 
 
@@ -109,30 +129,30 @@ def test_records_that_could_not_be_read_days_ago_are_no_problem_of_today(store: 
             "1 tap is behind, that of topic orders for shop of tapped by 1.5 min",
         ),
         ({"trouble": "no answer"}, TapState.WAITING, "topic orders for shop of tapped among them: no answer."),
-        ({"owned_for_ms": -1}, TapState.NOT_RUN, "1 tap is read by no process"),
-        ({"owned_for_ms": -1, "trouble": "no answer"}, TapState.NOT_RUN, "1 tap is read by no process"),
+        ({"owner": "ended"}, TapState.NOT_RUN, "1 tap is read by no process"),
+        ({"owner": "ended", "trouble": "no answer"}, TapState.NOT_RUN, "1 tap is read by no process"),
     ],
 )
 def test_what_a_tap_does_follows_from_who_owns_it_why_it_waits_and_how_far_it_is(
-    store: Store, definition: Definition, changed: dict[str, int], state: TapState, what: str | None
+    store: Store, definition: Definition, owner: str, changed: dict[str, Any], state: TapState, what: str | None
 ) -> None:
     topic, group = definition.taps
     with store.engine.begin() as connection:
         at_ms = now_ms() + changed.pop("through_ms", 0)
-        store_tap(connection, topic, since_ms=60_000, through_ms=at_ms, **changed)
-        store_tap(connection, group, since_ms=60_000, through_ms=now_ms())
+        store_tap(connection, topic, since_ms=60_000, through_ms=at_ms, **{"owner": owner} | changed)
+        store_tap(connection, group, owner=owner, since_ms=60_000, through_ms=now_ms())
     assert [tap.state for tap in read(store, definition)] == [state, TapState.READING]
     found = [problem for problem in problems(store) if "tapped" in problem and "tap" in problem.replace("tapped", "")]
     assert (what is None and not found) or (what is not None and what in found[0])
 
 
 def test_a_tap_that_has_read_nothing_is_behind_from_a_minute_after_its_first_window(
-    store: Store, definition: Definition
+    store: Store, definition: Definition, owner: str
 ) -> None:
     topic, group = definition.taps
     with store.engine.begin() as connection:
-        store_tap(connection, topic, since_ms=now_ms() + 30_000, through_ms=0)
-        store_tap(connection, group, since_ms=now_ms() - 61_000, through_ms=0)
+        store_tap(connection, topic, owner=owner, since_ms=now_ms() + 30_000, through_ms=0)
+        store_tap(connection, group, owner=owner, since_ms=now_ms() - 61_000, through_ms=0)
     assert [(tap.state, tap.through_s, tap.behind_s) for tap in read(store, definition)] == [
         (TapState.READING, None, None),
         (TapState.BEHIND, None, None),
@@ -147,9 +167,9 @@ def test_taps_are_in_the_order_of_the_flow_and_of_a_node_what_it_takes_in_comes_
 
 
 def test_of_a_tap_that_was_dropped_and_is_wanted_again_the_newest_is_shown(
-    store: Store, definition: Definition
+    store: Store, definition: Definition, owner: str
 ) -> None:
     with store.engine.begin() as connection:
         for since_ms, seen in ((120_000, 2), (60_000, 1)):
-            store_tap(connection, definition.taps[0], since_ms=since_ms, through_ms=now_ms(), seen=seen)
+            store_tap(connection, definition.taps[0], owner=owner, since_ms=since_ms, through_ms=now_ms(), seen=seen)
     assert [tap.records for tap in read(store, definition)] == [2, 0]

@@ -14,7 +14,7 @@ from dashboard.queries import window_cache as logged
 from dashboard.queries.window_cache import LoggedWindows
 from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
-from lagloss_server.errors import WindowTooLarge
+from lagloss_server.base.errors import WindowTooLarge
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import Store
 from tests.support.dashboards import until

@@ -29,7 +29,7 @@ from dashboard.reports.cli import app
 from dashboard.reports.ranges import CalendarRange, between, named_range
 from lagloss.errors import LaglossError
 from lagloss.wire.sketch import Sketch
-from lagloss_server.errors import UnknownPipeline
+from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.rules.rollup import Period, Rollup, period_of

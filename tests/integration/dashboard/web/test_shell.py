@@ -9,9 +9,9 @@ import httpx2
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.store import users
 from lagloss_server.store.store import Store
-from lagloss_server.times import parse_time_s
 from tests.fakes.prometheus import complaints
 from tests.support.dashboards import Watched, address, serving, serving_clicks, until
 

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import select, update
 
 from lagloss.errors import LaglossError
-from lagloss_server.errors import (
+from lagloss_server.base.errors import (
     AlreadyAcknowledged,
     AmbiguousIncident,
     BadSilence,

@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient
 
 from lagloss.broker.topics import BEACONS, REPORTS, connect, create_topics, wrong_settings
 from lagloss.errors import KafkaUnreachable
-from lagloss_server.errors import AlreadyRunning, PasswordFileOpen, PortInUse, StaleDataDirectory
+from lagloss_server.base.errors import AlreadyRunning, PasswordFileOpen, PortInUse, StaleDataDirectory
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres

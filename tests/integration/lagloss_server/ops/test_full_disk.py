@@ -16,8 +16,8 @@ from confluent_kafka import Producer
 
 from benchmarks.kills import Up
 from lagloss.broker.topics import BEACONS, create_topics
-from lagloss_server.errors import DiskFull
-from lagloss_server.instances import read_endpoints
+from lagloss_server.base.errors import DiskFull
+from lagloss_server.base.instances import read_endpoints
 from lagloss_server.ops._die_with_parent import started
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres

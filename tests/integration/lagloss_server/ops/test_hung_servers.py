@@ -12,7 +12,7 @@ import httpx2
 import psutil
 import pytest
 
-from lagloss_server.instances import read_endpoints
+from lagloss_server.base.instances import read_endpoints
 from pipeline_under_test.harness.stack import ScenarioStack
 
 SERVICES = ("aggregator", "alerting", "collector", "dashboard", "taps")

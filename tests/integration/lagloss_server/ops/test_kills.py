@@ -20,7 +20,7 @@ PROGRAM = """
 import signal, sys, time
 from pathlib import Path
 from aggregator.kernel.session import start_session
-from lagloss_server.ending import end_in_time
+from lagloss_server.base.ending import end_in_time
 
 def hang(batches):
     time.sleep(600)

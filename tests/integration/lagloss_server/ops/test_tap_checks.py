@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.checks import Check
 from lagloss_server.ops.doctor import check_taps
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from tests.support.kafka_log import wait_for
 from tests.support.tap_rows import store_tap

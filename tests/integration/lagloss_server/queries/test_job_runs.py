@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lagloss_server.errors import UnknownRun
+from lagloss_server.base.errors import UnknownRun
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import Interval
 from lagloss_server.queries.job_runs import read_job_runs, read_run

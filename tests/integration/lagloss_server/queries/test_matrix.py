@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from lagloss.errors import EXIT_USAGE
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, hash_id
+from lagloss_server.base.errors import NotEnoughData, UnknownPipeline, UnknownWindow
 from lagloss_server.cli.main import app
-from lagloss_server.errors import NotEnoughData, UnknownPipeline, UnknownWindow
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog

@@ -11,12 +11,12 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from lagloss.wire.format import OffsetRange, hash_id
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import NotEnoughData
+from lagloss_server.base.errors import NotEnoughData
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.message_trace import SearchLimit, read_trail, search
 from lagloss_server.store.store import Store
-from lagloss_server.trace_links import TraceLinks
 from tests.conftest import Topics
 from tests.support.logged_blocks import Logged
 

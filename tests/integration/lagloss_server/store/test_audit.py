@@ -17,8 +17,8 @@ from alerting.cli.main import app as alerts_app
 from dashboard.access.cli import NoAccessFile
 from dashboard.access.cli import app as access_app
 from lagloss.broker.topics import BEACONS, create_topics
+from lagloss_server.base.errors import BadGroup, UnknownPipeline, UnknownSilence
 from lagloss_server.cli.main import app
-from lagloss_server.errors import BadGroup, UnknownPipeline, UnknownSilence
 from lagloss_server.incidents import actions
 from lagloss_server.model.window import rfc3339
 from lagloss_server.store import audit, recompute_requests

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from lagloss.errors import EXIT_UNREACHABLE
-from lagloss_server.errors import TablesBehind, TablesUnknown
+from lagloss_server.base.errors import TablesBehind, TablesUnknown
 from lagloss_server.store.migrate import demand_newest, migrate, revisions
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store

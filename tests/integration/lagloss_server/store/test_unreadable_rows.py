@@ -17,10 +17,10 @@ from confluent_kafka.cimpl import NewTopic
 from sqlalchemy import text
 
 from lagloss.broker.topics import create_topics
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.definition import as_document, parse_definition
 from lagloss_server.ops.doctor import check_rows
 from lagloss_server.ops.processes import choose_port, spawn, terminate
-from lagloss_server.settings import Settings
 from lagloss_server.store import tokens
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import metric

@@ -14,8 +14,8 @@ from argon2.profiles import RFC_9106_LOW_MEMORY
 from sqlalchemy import insert, select, update
 from typer.testing import CliRunner, Result
 
+from lagloss_server.base.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.cli.main import app
-from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import UserRow

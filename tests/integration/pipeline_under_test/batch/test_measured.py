@@ -11,10 +11,10 @@ from sqlalchemy import select
 
 from lagloss import Emitter
 from lagloss.broker.connection import BOOTSTRAP_VARIABLE
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.localstack import EmbeddedLocalStack
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from pipeline_under_test.batch.operator import bury
 from pipeline_under_test.batch.schema import EVENT

@@ -11,12 +11,12 @@ from alerting.cli.incident_text import details
 from alerting.incidents.body import MAX_EXAMPLES, IncidentEvidence, incident_body
 from alerting.rules.assessment import BreachPlace
 from lagloss.wire.traces import TraceContext
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.incident import Incident, example_words
 from lagloss_server.net.outcome import backoff_s
 from lagloss_server.queries.named_messages import NamedMessage
 from lagloss_server.store.store import MissingMessage
-from lagloss_server.trace_links import TraceLinks
 
 START = 1_795_250_400
 LOST = MissingMessage(START, 2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from alerting.delivery.transports.kinds import KINDS, build
 from alerting.delivery.transports.pagerduty import PagerDutyConfig
 from alerting.delivery.transports.webhook import WebhookConfig
-from lagloss_server.errors import UnusableReceiver
+from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.secret import Secret, SecretMissing
 
 VALUE = "s3cret-value"

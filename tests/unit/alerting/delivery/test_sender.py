@@ -22,12 +22,12 @@ class OneMessage(Outbox):
 
     def __init__(self) -> None:
         self.receiver = "hook"
-        self.leases_s: list[float] = []
+        self.claims_s: list[float] = []
         self.asked_again = threading.Event()
 
-    def claim(self, backend: int, lease_s: float, at_most: int) -> ClaimedMessages | None:
-        self.leases_s.append(lease_s)
-        if len(self.leases_s) > 1:
+    def claim(self, owner: str, claim_s: float, at_most: int) -> ClaimedMessages | None:
+        self.claims_s.append(claim_s)
+        if len(self.claims_s) > 1:
             self.asked_again.set()
             return None
         return ClaimedMessages(uuid.uuid4(), (Notification(1, "trigger", {}),), ("opened",), 1, (0.0,))
@@ -58,7 +58,7 @@ class Kept:
 def run(outbox: OneMessage) -> Kept:
     """Lets a sender work until there is nothing more to claim."""
     transport = Kept()
-    sender = Sender(outbox, transport, HeldLead(7), AlertingMetrics())
+    sender = Sender(outbox, transport, HeldLead("me"), AlertingMetrics())
     sender.start()
     assert outbox.asked_again.wait(5)
     sender.stop()
@@ -69,10 +69,10 @@ def run(outbox: OneMessage) -> Kept:
 def test_a_claim_holds_longer_than_the_claiming_and_the_sending_together() -> None:
     outbox = OneMessage()
     assert len(run(outbox).sent) == 1
-    assert outbox.leases_s[0] >= Kept.timeout_s + sending.LEASE_MARGIN_S
+    assert outbox.claims_s[0] >= Kept.timeout_s + sending.CLAIM_MARGIN_S
 
 
 def test_who_was_asleep_between_claim_and_sending_leaves_the_message_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock: Any = iter([0.0, sending.LEASE_MARGIN_S + 0.1])
+    clock: Any = iter([0.0, sending.CLAIM_MARGIN_S + 0.1])
     monkeypatch.setattr(sending, "_now_s", lambda: next(clock, 100.0))
     assert run(OneMessage()).sent == []

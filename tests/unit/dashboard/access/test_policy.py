@@ -12,10 +12,10 @@ from dashboard.access.policy import AccessFile, grants_of
 from dashboard.login.groups import GroupRoles
 from dashboard.request.current_user import Person, require_operator_of, require_operator_of_all
 from dashboard.request.grants import EVERYTHING, NOTHING, ONLY_LOOKS, Grants
-from lagloss_server.errors import BadDefinition, NotAllowed, NotForTeams, NotOfYourTeam
+from lagloss_server.base.errors import BadDefinition, NotAllowed, NotForTeams, NotOfYourTeam
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.model.matchers import Matcher, match_all, reach
-from lagloss_server.settings import Settings
-from lagloss_server.yaml_files import parse_yaml
 from tests.support.teams_world import asked_by
 
 PIPELINES = {

@@ -13,7 +13,7 @@ from sqlalchemy import exc
 from dashboard.api.app import create_api
 from dashboard.pages.notices import Failed, attempt
 from dashboard.queries.services import Services
-from lagloss_server.settings import Settings
+from lagloss_server.base.settings import Settings
 from lagloss_server.store.engine import AWAY
 from lagloss_server.store.store import Store
 

@@ -10,10 +10,10 @@ from fastapi.testclient import TestClient
 
 from dashboard.api.app import create_api
 from dashboard.queries.services import Services
-from lagloss_server.errors import IdsHidden
+from lagloss_server.base.errors import IdsHidden
+from lagloss_server.base.settings import Settings
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.export import WindowExport
-from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 from tests.unit.lagloss_server.queries.test_named_messages import START_S, odd_message
 

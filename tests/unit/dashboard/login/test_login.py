@@ -20,10 +20,10 @@ from dashboard.login.next_path import HOME, checked_next, wanted
 from dashboard.login.oidc import ProviderError, trusted_metadata
 from dashboard.login.sessions import Lifetime
 from dashboard.request.current_user import Person
-from lagloss_server.errors import BadLogin, OpenToAll, TeamsWithoutLogin
+from lagloss_server.base.errors import BadLogin, OpenToAll, TeamsWithoutLogin
+from lagloss_server.base.settings import Settings
 from lagloss_server.net.clients import UNKNOWN, client, guesser, parse_networks
 from lagloss_server.net.problem_details import Problem
-from lagloss_server.settings import Settings
 
 PROVIDER = {
     "login": "oidc",

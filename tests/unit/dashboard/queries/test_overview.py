@@ -22,7 +22,7 @@ from dashboard.queries.condition import condition as condition_of
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
 from dashboard.request.links import Address
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
 from lagloss_server.model.window import Interval
 from lagloss_server.rules.error_budget import Budget
 

@@ -19,7 +19,7 @@ from dashboard.reports.model import Figures
 from dashboard.reports.portfolio import Portfolio, PortfolioLine, burn_rate
 from dashboard.reports.portfolio_sections import headline, summary
 from dashboard.request.links import Address
-from lagloss_server.errors import BadMatchers
+from lagloss_server.base.errors import BadMatchers
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.rules.rollup import Rollup
 from tests.support.report_figures import figures, report, rollup

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dashboard.reports.ranges import CalendarRange, between, choose, day_edges, named_range, previous
 from lagloss.errors import UsageError
-from lagloss_server.errors import BadSpan, BadTime, BadZone
+from lagloss_server.base.errors import BadSpan, BadTime, BadZone
 
 NOW_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()
 ZONES = st.sampled_from(

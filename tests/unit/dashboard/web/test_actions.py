@@ -17,9 +17,9 @@ from dashboard.backtesting import backtest
 from dashboard.request.current_user import LOCAL, Person, answer_for
 from dashboard.request.shown_range import ShownRange
 from lagloss.errors import LaglossError
-from lagloss_server.database_url import connection_options
-from lagloss_server.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, NotAllowed, NotEnoughData
-from lagloss_server.settings import Settings
+from lagloss_server.base.database_url import connection_options
+from lagloss_server.base.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, NotAllowed, NotEnoughData
+from lagloss_server.base.settings import Settings
 from lagloss_server.store.store import Store
 
 
@@ -117,7 +117,7 @@ def test_a_backtest_reads_the_database_where_its_url_is_in_a_file_and_no_other_s
     for name in ("LAGLOSS_DATABASE_PASSWORD_FILE", "LAGLOSS_OIDC_CLIENT_SECRET_FILE"):
         monkeypatch.setenv(name, str(tmp_path / "secret"))
     told = (
-        "import json; from lagloss_server.settings import Settings; s = Settings();"
+        "import json; from lagloss_server.base.settings import Settings; s = Settings();"
         "print(json.dumps([s.require_database(), s.oidc_client_secret]))"
     )
     database, secret = tried(told, settings=Settings())

@@ -15,8 +15,8 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
+from lagloss_server.base.errors import UnknownWindow
 from lagloss_server.cli import main
-from lagloss_server.errors import UnknownWindow
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.named_messages import KeptMessages
 from lagloss_server.rules.picked import PickedMessages

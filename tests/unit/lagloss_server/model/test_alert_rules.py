@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from alerting.rules import rules_of
-from lagloss_server.errors import BadDefinition
+from lagloss_server.base.errors import BadDefinition
 from lagloss_server.model.alert_rules import Alerts
 from lagloss_server.model.definition import Definition, as_document, parse_definition
 

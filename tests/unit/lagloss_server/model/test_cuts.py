@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss_server.errors import BadDefinition
+from lagloss_server.base.errors import BadDefinition
 from lagloss_server.model.cuts import parent_of
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from lagloss_server.fields import Strict
+from lagloss_server.base.fields import Strict
 from lagloss_server.model.expressions import (
     Comparison,
     ConditionExpression,

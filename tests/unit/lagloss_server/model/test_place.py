@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from alerting.incidents.body import _place as breach_document
 from alerting.rules.assessment import BreachPlace
-from lagloss_server.fields import NAME_PATTERN
+from lagloss_server.base.fields import NAME_PATTERN
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.flow import Flow
 from lagloss_server.model.place import Place, PlaceKind, ends_of, link_label, link_name, node_label, place_of

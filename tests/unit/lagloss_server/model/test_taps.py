@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lagloss_server.errors import BadDefinition
+from lagloss_server.base.errors import BadDefinition
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap

@@ -19,7 +19,7 @@ from lagloss_server.model.window import (
     Window,
     on_time_counts,
 )
-from lagloss_server.packed_json import pack_json, unpack_json
+from lagloss_server.packing.packed_json import pack_json, unpack_json
 from tests.support.window_documents import clicks, document, result_of, window_of
 
 START_S = 1_795_250_400

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from lagloss.errors import BadSetting
-from lagloss_server.errors import RegistryRefuses, RegistryUnreachable
+from lagloss_server.base.errors import RegistryRefuses, RegistryUnreachable
 from lagloss_server.net.schema_registry import (
     MAX_MISSES,
     MISS_S,

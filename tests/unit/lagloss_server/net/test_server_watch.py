@@ -11,9 +11,9 @@ from contextlib import suppress
 
 import pytest
 
+from lagloss_server.base.turns import Turns
 from lagloss_server.net import server_watch
 from lagloss_server.net.server_watch import postgresql, watching
-from lagloss_server.turns import Turns
 
 
 @pytest.fixture(autouse=True)

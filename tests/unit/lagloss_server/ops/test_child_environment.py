@@ -15,13 +15,13 @@ from lagloss.broker import connection
 from lagloss.environment import secret
 from lagloss.errors import BadSetting
 from lagloss.sdk.outlets.choice import TOKEN_VARIABLE
-from lagloss_server import settings
+from lagloss_server.base import settings
+from lagloss_server.base.settings import Settings
 from lagloss_server.net import schema_registry
 from lagloss_server.ops.child_environment import PACKAGES, foreign_environment, own_environment, own_modules_first
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.processes import python, run, spawn
 from lagloss_server.ops.up import _services
-from lagloss_server.settings import Settings
 
 SECRETS = (
     *(f"{settings.ENV_PREFIX}{name}".upper() for name in settings.SECRETS),

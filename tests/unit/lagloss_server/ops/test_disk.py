@@ -15,14 +15,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.errors import LaglossError
-from lagloss_server.errors import AlreadyRunning, DiskFull, DiskUnwritable, ServerNotReady, StaleDataDirectory
+from lagloss_server.base.errors import AlreadyRunning, DiskFull, DiskUnwritable, ServerNotReady, StaleDataDirectory
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops import disk, doctor
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import BrokerNode
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.supervisor import Service
 from lagloss_server.ops.up import SERVER_RETRY_S, ServiceStack, progress_lines
-from lagloss_server.settings import Settings
 
 KAFKA_WORDS = (
     "[2026-11-26 10:00:00,1] ERROR Error while appending records to lagloss.beacons-0 in dir {dir} "

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import NewTopic
 
-from lagloss_server.instances import write_endpoints
+from lagloss_server.base.instances import write_endpoints
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops import doctor, jars, machine
 from lagloss_server.ops.doctor import Check, check_jars, check_services, check_space, exit_code
-from lagloss_server.settings import Settings
 
 NOWHERE = "http://127.0.0.1:9"
 SERVICES = ("aggregator", "alerting", "taps", "collector")

@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops import doctor
 from lagloss_server.ops.doctor import Check, check_schema_registry, show
-from lagloss_server.settings import Settings
 from tests.support.registry_server import registry_server
 
 URL = "LAGLOSS_SCHEMA_REGISTRY_URL"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lagloss_server.errors import ServerNotInstalled
+from lagloss_server.base.errors import ServerNotInstalled
 from lagloss_server.ops.embedded.environment import LockedEnvironment
 from lagloss_server.ops.embedded.localstack import ENVIRONMENT as LOCALSTACK
 from pipeline_under_test.batch.airflow import ENVIRONMENT as AIRFLOW

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
-from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched
+from lagloss_server.base.errors import JarMismatch, JarsMissing, JarsNotFetched
 from lagloss_server.ops import jars
 
 GOOD = {"a-1.jar": b"jar a", "b-2.jar": b"jar b"}

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lagloss_server.errors import MachineTooSmall, PortInUse
+from lagloss_server.base.errors import MachineTooSmall, PortInUse
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops import machine
 from lagloss_server.ops.up import ServiceStack
-from lagloss_server.settings import Settings
 
 SCRIPT = Path(machine.__file__)
 

@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from lagloss.errors import LaglossError
-from lagloss_server import errors
-from lagloss_server.errors import PortInUse
+from lagloss_server.base import errors
+from lagloss_server.base.errors import PortInUse
 from lagloss_server.ops._die_with_parent import started
 from lagloss_server.ops.demo.run import make_empty
 from lagloss_server.ops.processes import (

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lagloss_server.base.settings import Settings
 from lagloss_server.ops.embedded.kafka import _read_ports
 from lagloss_server.ops.embedded.postgres import _read_port
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.ops.up import ServiceStack, _print_ready, _service_ports
-from lagloss_server.settings import Settings
 
 SERVICES = ("aggregator", "alerting", "collector", "dashboard", "taps")
 

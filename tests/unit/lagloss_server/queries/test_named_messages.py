@@ -12,7 +12,8 @@ import pytest
 
 from lagloss.wire.format import hash_id
 from lagloss.wire.traces import TraceContext
-from lagloss_server.errors import NotebookMissing
+from lagloss_server.base.errors import NotebookMissing
+from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.place import Place
 from lagloss_server.queries.export import WindowExport, file_name
 from lagloss_server.queries.logged_messages import logged_messages
@@ -20,7 +21,6 @@ from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMe
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.picked import SEEN_MS
 from lagloss_server.store.store import MissingMessage
-from lagloss_server.trace_links import TraceLinks
 from tests.support.faulty_worlds import START_S, FaultyWorld, Harm, faulty_world, presence_of
 
 TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")

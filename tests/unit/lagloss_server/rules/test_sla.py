@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import bin_value_ms
-from lagloss_server.format import percentile as percentile_name
+from lagloss_server.base.format import percentile as percentile_name
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import ListedWindow
 from lagloss_server.rules.sla import breaches, held_percentile

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lagloss_server.errors import BadDefinition
-from lagloss_server.yaml_files import parse_yaml
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.yaml_files import parse_yaml
 from pipeline_under_test.batch.demo import demo_scenario
 from pipeline_under_test.batch.outcome import problems_of
 from pipeline_under_test.batch.run import BatchResult

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lagloss.wire.format import hash_id
-from lagloss_server.errors import BadDefinition
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.model.window import ListedWindow, rfc3339
 from lagloss_server.ops.demo.pipeline import ACTS, FAULTS
 from lagloss_server.store.store import MissingMessage
-from lagloss_server.yaml_files import parse_yaml
 from pipeline_under_test.harness.ledger import Fate, LedgerEntry
 from pipeline_under_test.harness.loss_watch import FalseLoss, false_loss
 from pipeline_under_test.harness.scenario import DIRECTORY

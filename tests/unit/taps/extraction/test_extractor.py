@@ -15,7 +15,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss_server.errors import RegistryUnreachable
+from lagloss_server.base.errors import RegistryUnreachable
 from lagloss_server.model.expressions import ConditionExpression, IdExpression, TimeExpression
 from lagloss_server.net.schema_registry import RegisteredSchema
 from taps.extraction import BadTapSchema, Extracted, Extraction, Extractor, Records

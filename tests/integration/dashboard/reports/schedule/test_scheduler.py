@@ -16,9 +16,9 @@ from dashboard.reports.schedule.file import ReportsFile
 from dashboard.reports.schedule.mail import ReportPart
 from dashboard.reports.schedule.runs import Runs
 from dashboard.reports.schedule.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
+from lagloss_server.base.settings import Settings
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, backoff_s
-from lagloss_server.settings import Settings
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.dashboard import ReportRunRow

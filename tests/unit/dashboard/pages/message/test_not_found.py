@@ -11,9 +11,9 @@ import dash_mantine_components as dmc
 from dashboard.pages.message.parts import message_part
 from dashboard.queries.message import MessageRead, Where
 from dashboard.request.links import Address
+from lagloss_server.base.trace_links import NO_LINKS
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search
-from lagloss_server.trace_links import NO_LINKS
 
 START_S = 1_795_250_400
 CUT = Search(None, START_S, START_S + 600, START_S - 6_000, is_cut=True)

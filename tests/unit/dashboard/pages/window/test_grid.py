@@ -10,10 +10,10 @@ from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss.wire.traces import TraceContext
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
-from lagloss_server.trace_links import NO_LINKS, TraceLinks
 from tests.support.window_documents import clicks, document, window_of
 
 START_S = 1_795_250_400

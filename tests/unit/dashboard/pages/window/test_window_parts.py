@@ -14,8 +14,8 @@ from dashboard.pages.window.matrix import MatrixFilters
 from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.queries.window import WindowRead
 from dashboard.request.links import Address
+from lagloss_server.base.trace_links import NO_LINKS
 from lagloss_server.model.window import rfc3339
-from lagloss_server.trace_links import NO_LINKS
 from tests.support.window_documents import chain, document, window_of
 from tests.unit.lagloss_server.queries.test_presence import LATE, presence
 

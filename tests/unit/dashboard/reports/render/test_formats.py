@@ -21,7 +21,7 @@ from dashboard.reports.render.formats import format_of
 from dashboard.reports.render.markdown import escape
 from dashboard.reports.render.spreadsheet import COLUMNS, spreadsheet
 from lagloss.errors import EXIT_UNREACHABLE, UsageError
-from lagloss_server.errors import PangoMissing
+from lagloss_server.base.errors import PangoMissing
 from lagloss_server.ops.processes import LOOPBACK
 from tests.programs import need
 from tests.support.report_figures import incident, report
@@ -180,7 +180,7 @@ def test_without_pango_the_other_forms_still_work() -> None:
         "def missing(self, name, *rest): raise OSError(f'cannot load library {name}')\n"
         "cffi.FFI.dlopen = missing\n"
         "from dashboard.reports import render\n"
-        "from lagloss_server.errors import PangoMissing\n"
+        "from lagloss_server.base.errors import PangoMissing\n"
         "from tests.support.report_figures import report\n"
         "assert render(report(), 'html')\n"
         "try:\n    render(report(), 'pdf')\n"

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dashboard.reports.schedule.file import ReportsFile
 from dashboard.reports.schedule.rule import Schedule
-from lagloss_server.errors import BadDefinition
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.yaml_files import parse_yaml
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.yaml_files import parse_yaml
 from tests.support.window_documents import CHAIN
 
 BERLIN = "Europe/Berlin"

@@ -27,12 +27,12 @@ from collector.openlineage import read_event
 from collector.task_runs import read_reports
 from dashboard.access.policy import AccessFile
 from dashboard.reports.schedule.file import ReportsFile
-from lagloss_server.errors import BadDefinition
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.yaml_files import parse_yaml, write_documents
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.net.problem_details import Problem
-from lagloss_server.yaml_files import parse_yaml, write_documents
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 TAP = {"topic": "orders", "id": ["$.shop", "$.id"], "eventTime": "$.at", "where": '$.a == "b"', "format": "avro"}
 DEFINITION: dict[str, Any] = {
     "apiVersion": "lagloss/v1",

@@ -10,7 +10,7 @@ The forms are the dashboard's, which users see most often:
 - a clock time `2026-11-21 08:40`; the caller chooses the zone.
 - NOTHING for an unknown value; never a zero.
 
-RFC 3339, for programs, is in `lagloss_server.model.window.rfc3339` and `lagloss_server.times.moment`.
+RFC 3339, for programs, is in `lagloss_server.model.window.rfc3339` and `lagloss_server.base.times.moment`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Final, TextIO, cast
 import structlog
 from structlog.typing import Processor
 
-from lagloss_server.settings import Settings
+from lagloss_server.base.settings import Settings
 
 _FACTS: Final[tuple[Processor, ...]] = (
     structlog.contextvars.merge_contextvars,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss_server import format as fmt
+from lagloss_server.base import format as fmt
+from lagloss_server.base.times import moment
 from lagloss_server.model.window import rfc3339
-from lagloss_server.times import moment
 
 
 @pytest.mark.parametrize(

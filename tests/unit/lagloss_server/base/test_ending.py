@@ -33,12 +33,12 @@ PROGRAMS = {
 }
 PRELUDE = (
     "import ctypes, signal, socket, subprocess, threading, time\n"
-    "from lagloss_server import ending\n"
+    "from lagloss_server.base import ending\n"
     f"ending.end_in_time({WITHIN_S})\n"
 )
 SERVED = f"""
 import asyncio, subprocess, time
-from lagloss_server import ending
+from lagloss_server.base import ending
 from lagloss_server.net.http_server import HttpServer
 from lagloss_server.ops.processes import choose_port
 child = subprocess.Popen(['sleep', '600'])

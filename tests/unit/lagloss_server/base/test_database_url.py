@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from psycopg.conninfo import make_conninfo
 
 from lagloss.errors import BadSetting
-from lagloss_server.database_url import SECRET_OPTIONS, connection_options, without_password
+from lagloss_server.base.database_url import SECRET_OPTIONS, connection_options, without_password
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
 hosts = st.sampled_from(["db", "db.example.com", "10.0.0.1", "::1", "/var/run/postgresql", "a,b,c"])

@@ -12,9 +12,9 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from yaml.composer import ComposerError
 
-from lagloss_server.errors import BadDefinition
-from lagloss_server.fields import NOT_STORABLE, is_storable
-from lagloss_server.invalid import Invalid, explain
+from lagloss_server.base.errors import BadDefinition
+from lagloss_server.base.fields import NOT_STORABLE, is_storable
+from lagloss_server.base.invalid import Invalid, explain
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss_server.turns import HUNG_S, ServerLoop, Turns, WatchedLoop
+from lagloss_server.base.turns import HUNG_S, ServerLoop, Turns, WatchedLoop
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["loop", "server", "failure"]), st.floats(0, 2_000)), min_size=1, max_size=30
@@ -28,7 +28,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("lagloss_server.turns.time", clock)
+    monkeypatch.setattr("lagloss_server.base.turns.time", clock)
     return clock
 
 
@@ -86,7 +86,7 @@ def test_only_what_hangs_by_itself_is_to_be_restarted(clock: Clock) -> None:
 def test_the_answer_depends_on_ages_alone(steps: list[tuple[str, float]]) -> None:
     turns, loop, server, clock = Turns(), WatchedLoop("closing", 600), ServerLoop("Kafka", 10), Clock()
     with pytest.MonkeyPatch.context() as patch, turns.running(loop, server):
-        patch.setattr("lagloss_server.turns.time", clock)
+        patch.setattr("lagloss_server.base.turns.time", clock)
         for each in (loop, server):
             each.finished()
         marked = dict.fromkeys(("loop", "server"), clock.now)

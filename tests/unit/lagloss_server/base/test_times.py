@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lagloss_server.errors import BadTime
+from lagloss_server.base.errors import BadTime
+from lagloss_server.base.times import parse_time_s
 from lagloss_server.model.window import rfc3339
-from lagloss_server.times import parse_time_s
 
 NOW_S = 1_800_000_000.25
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lagloss_server.compiled import U8, Int, compiled_bare
+from lagloss_server.packing.compiled import U8, Int, compiled_bare
 
 
 @compiled_bare

@@ -13,8 +13,8 @@ SECRET = "hunter2-of-the-database"
 SCRIPT = f"""
 import logging, threading
 import structlog
-from lagloss_server import logs
-from lagloss_server.settings import Settings
+from lagloss_server.base import logs
+from lagloss_server.base.settings import Settings
 
 logs.configure(Settings())
 log = structlog.get_logger("lagloss.x")

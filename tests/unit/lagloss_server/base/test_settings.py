@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from lagloss.environment import secret
 from lagloss.errors import BadSetting
-from lagloss_server.database_url import connection_options
-from lagloss_server.errors import NotConfigured, SeveralRunning
-from lagloss_server.instances import (
+from lagloss_server.base.database_url import connection_options
+from lagloss_server.base.errors import NotConfigured, SeveralRunning
+from lagloss_server.base.instances import (
     ENDPOINTS_FILE,
     find_running,
     read_endpoints,
@@ -22,7 +22,7 @@ from lagloss_server.instances import (
     remove_endpoints,
     write_endpoints,
 )
-from lagloss_server.settings import Settings
+from lagloss_server.base.settings import Settings
 
 URL = "postgresql://lagloss:hunter2@127.0.0.1:5432/lagloss"
 
@@ -156,7 +156,7 @@ def _start(data_dir: Path, kafka: str) -> subprocess.Popen[str]:
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from lagloss_server.instances import remove_endpoints, write_endpoints\n"
+        "from lagloss_server.base.instances import remove_endpoints, write_endpoints\n"
         "write_endpoints(Path(sys.argv[1]), {'kafka': sys.argv[2], 'database': 'postgresql://x'})\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"

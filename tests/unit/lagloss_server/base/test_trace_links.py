@@ -6,8 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from lagloss.wire.traces import TraceContext
-from lagloss_server.settings import Settings
-from lagloss_server.trace_links import NO_LINKS, TraceLinks, checked_template
+from lagloss_server.base.settings import Settings
+from lagloss_server.base.trace_links import NO_LINKS, TraceLinks, checked_template
 
 TRACE = TraceContext("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7")
 START_S = 1_795_250_400

@@ -8,8 +8,8 @@ from datetime import UTC, datetime, tzinfo
 from typing import Final
 
 from lagloss.wire.times import read_time
-from lagloss_server.errors import BadTime
-from lagloss_server.fields import parse_duration_ms
+from lagloss_server.base.errors import BadTime
+from lagloss_server.base.fields import parse_duration_ms
 
 _RELATIVE: Final = re.compile(r"-(\d.*)")
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")

@@ -69,7 +69,7 @@ class _Codec(threading.local):
 
 @cache
 def _dictionary() -> tuple[ZstdCompressionDict, ZstdCompressionParameters]:
-    content = resources.files("lagloss_server").joinpath("packed_json.dictionary").read_bytes()
+    content = resources.files("lagloss_server.packing").joinpath("packed_json.dictionary").read_bytes()
     dictionary = ZstdCompressionDict(content, dict_type=DICT_TYPE_RAWCONTENT)
     parameters = ZstdCompressionParameters.from_level(
         _LEVEL,

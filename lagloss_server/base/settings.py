@@ -15,10 +15,10 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from lagloss.environment import secret
-from lagloss_server.database_url import connection_options, without_password
-from lagloss_server.errors import NotConfigured, SeveralRunning
-from lagloss_server.instances import default_data_dir, find_running, read_endpoints
-from lagloss_server.trace_links import checked_template
+from lagloss_server.base.database_url import connection_options, without_password
+from lagloss_server.base.errors import NotConfigured, SeveralRunning
+from lagloss_server.base.instances import default_data_dir, find_running, read_endpoints
+from lagloss_server.base.trace_links import checked_template
 
 ENV_PREFIX: Final = "LAGLOSS_"
 _FROM_ENDPOINTS: Final = {

@@ -14,7 +14,7 @@ from typing import Any, Final, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from lagloss_server.fields import MAX_SHOWN, PATTERNS, describe
+from lagloss_server.base.fields import MAX_SHOWN, PATTERNS, describe
 
 Path = tuple[str | int, ...]
 """Keys of mappings and numbers of list items, from the outermost in; empty: the whole document."""

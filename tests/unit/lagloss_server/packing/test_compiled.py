@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lagloss_server.compiled import compiled
+from lagloss_server.packing.compiled import compiled
 
 
 def test_a_loop_is_compiled_where_nothing_can_be_kept_on_disk() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss_server.csv_lines import csv_lines
+from lagloss_server.queries.csv_lines import csv_lines
 
 
 @given(st.lists(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0")), min_size=2, max_size=2)))

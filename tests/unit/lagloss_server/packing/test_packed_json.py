@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.sketch import KEY_OFFSET, MAX_KEY, bin_value_ms
-from lagloss_server.packed_json import pack_json, unpack_json
+from lagloss_server.packing.packed_json import pack_json, unpack_json
 
 LAGS = st.integers(-MAX_KEY, MAX_KEY).filter(lambda key: abs(key) >= KEY_OFFSET - 500).map(bin_value_ms)
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | LAGS | st.text()
@@ -33,7 +33,7 @@ def test_a_value_comes_back_as_from_its_text(value: Any) -> None:
 
 
 def test_what_was_packed_once_can_be_read_for_ever() -> None:
-    dictionary = resources.files("lagloss_server").joinpath("packed_json.dictionary").read_bytes()
+    dictionary = resources.files("lagloss_server.packing").joinpath("packed_json.dictionary").read_bytes()
     assert sha256(dictionary).hexdigest() == "d702d36f38f9192d04c458dbc388dc7c9539cdaaf2614bc2570bc9cacb21a8ba"
     assert unpack_json(FIRST) == {"window_start": "2026-01-01T00:00:00Z", "lag_ms": {"p50": bin_value_ms(10_200)}}
 

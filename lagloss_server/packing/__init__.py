@@ -1,0 +1,1 @@
+"""How numbers and results are packed into few bytes, and the loops over them that are compiled."""
