@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from alerting.rules import Rule
 from alerting.rules.assessment import Assessment
 
 REOPEN_S: Final = 900
 """A breach this soon after an incident was resolved belongs to that one."""
+CHANGES_AT_MOST: Final = 4
+"""Maximum changes of a rule's incidents in one turn; stops open/resolve loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,36 @@ class Transition:
     revised: tuple[int, ...] = ()
     incident: UUID | None = None
     pages: bool = True
+
+    def after(self, incident: UUID, now_s: float) -> KnownIncident:
+        """Return the incident as it is after the change."""
+        resolved_at_s = now_s if self.kind == "resolved" else None
+        return KnownIncident(incident, self.worst, frozenset(self.breaches), resolved_at_s, self.pages)
+
+
+def transitions(
+    rule: Rule, found: Assessment, incidents: Iterable[KnownIncident], now_s: float
+) -> tuple[list[Transition], bool]:
+    """Return the changes of a rule's incidents, in order, and whether more are left to the next turn. A new incident
+    has its id."""
+    made: list[Transition] = []
+    current = list(incidents)
+    while (change := next_change(rule, found, current, now_s)) is not None:
+        if len(made) == CHANGES_AT_MOST:
+            return made, True
+        incident = change.incident or uuid4()
+        made.append(replace(change, incident=incident))
+        current = [change.after(incident, now_s), *(other for other in current if other.id != incident)]
+    return made, False
+
+
+def next_change(rule: Rule, found: Assessment, incidents: Iterable[KnownIncident], now_s: float) -> Transition | None:
+    """Return the next change of a rule's incidents, or None; see `judge`."""
+    incidents = list(incidents)
+    unresolved = next((incident for incident in incidents if incident.resolved_at_s is None), None)
+    resolved = [incident for incident in incidents if incident.resolved_at_s is not None]
+    may_page = rule.severity == "critical"
+    return judge(rule.higher_is_worse, found, unresolved, resolved, now_s, may_page=may_page)
 
 
 def judge(
