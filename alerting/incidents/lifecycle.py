@@ -57,13 +57,13 @@ class Transition:
 
 
 def transitions(
-    rule: Rule, found: Assessment, incidents: Iterable[KnownIncident], now_s: float
+    rule: Rule, assessment: Assessment, incidents: Iterable[KnownIncident], now_s: float
 ) -> tuple[list[Transition], bool]:
     """Return the changes of a rule's incidents, in order, and whether more are left to the next turn. A new incident
     has its id."""
     made: list[Transition] = []
     current = list(incidents)
-    while (change := next_change(rule, found, current, now_s)) is not None:
+    while (change := next_change(rule, assessment, current, now_s)) is not None:
         if len(made) == CHANGES_AT_MOST:
             return made, True
         incident = change.incident or uuid4()
@@ -72,13 +72,15 @@ def transitions(
     return made, False
 
 
-def next_change(rule: Rule, found: Assessment, incidents: Iterable[KnownIncident], now_s: float) -> Transition | None:
+def next_change(
+    rule: Rule, assessment: Assessment, incidents: Iterable[KnownIncident], now_s: float
+) -> Transition | None:
     """Return the next change of a rule's incidents, or None; see `judge`."""
     incidents = list(incidents)
     unresolved = next((incident for incident in incidents if incident.resolved_at_s is None), None)
     resolved = [incident for incident in incidents if incident.resolved_at_s is not None]
     may_page = rule.severity == "critical"
-    return judge(rule.higher_is_worse, found, unresolved, resolved, now_s, may_page=may_page)
+    return judge(rule.higher_is_worse, assessment, unresolved, resolved, now_s, may_page=may_page)
 
 
 def judge(

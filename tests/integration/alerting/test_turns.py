@@ -66,7 +66,8 @@ class TellingMeanwhile(Notifier):
 
 
 class ReadMeanwhile(Store):
-    """Something is done while an evaluation reads where it is, after the incidents and before it writes them."""
+    """Something is done while an evaluation reads evidence, after it has read the incidents and before it locks
+    them."""
 
     meanwhile: Meanwhile | None = None
 
@@ -85,7 +86,21 @@ def test_of_two_evaluations_at_once_one_opens_the_incident_and_the_other_finds_i
     assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger"]
 
 
-def test_who_acknowledges_during_an_evaluation_has_acknowledged(store: Store, database_url: str) -> None:
+def test_who_acknowledges_while_an_evaluation_writes_waits_for_it_and_has_acknowledged(store: Store) -> None:
+    evaluate(store, evaluator(store))
+    [incident] = rows(store, IncidentRow)
+    close_window(store, 2, "loss", 400)
+    acknowledging = Meanwhile(store, lambda: incident_actions.acknowledge(store, str(incident.id), "ann"))
+    teller = TellingMeanwhile((EVERYTHING,), meanwhile=acknowledging)
+    assert evaluate(store, Evaluator(store, teller)) == ["loss updated"]
+    assert acknowledging.end() == incident.id
+    assert rows(store, IncidentRow)[0].acknowledged_by == "ann"
+    assert happened(store) == ["opened", "updated", "acknowledged"]
+
+
+def test_who_acknowledges_while_an_evaluation_reads_evidence_does_not_wait_and_has_acknowledged(
+    store: Store, database_url: str
+) -> None:
     evaluate(store, evaluator(store))
     [incident] = rows(store, IncidentRow)
     close_window(store, 2, "loss", 400)
@@ -96,5 +111,5 @@ def test_who_acknowledges_during_an_evaluation_has_acknowledged(store: Store, da
     assert evaluate(store, evaluator(slow)) == ["loss updated"]
     assert acknowledging.end() == incident.id
     assert rows(store, IncidentRow)[0].acknowledged_by == "ann"
-    assert happened(store) == ["opened", "updated", "acknowledged"]
+    assert happened(store) == ["opened", "acknowledged", "updated"]
     slow.close()
