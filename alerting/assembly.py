@@ -53,11 +53,9 @@ def build(settings: Settings) -> AlertingSetup:
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
     store = Store(database_url, statement_timeout=STATEMENT_TIMEOUT)
     metrics, lead = AlertingMetrics(), HeldLead()
-    dashboard = _dashboard_url(settings)
     evaluator = Evaluator(
         store,
-        notifier(file, transports),
-        dashboard,
+        notifier(file, transports, _dashboard_url(settings)),
         lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
         TraceLinks(settings.trace_url),
     )
@@ -73,11 +71,12 @@ def build(settings: Settings) -> AlertingSetup:
     return AlertingSetup(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
 
 
-def notifier(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
+def notifier(file: AlertingFile, transports: Mapping[str, Transport], dashboard_url: str = "") -> Notifier:
     """Build the notifier from the file's routes, maintenance windows and receivers."""
     resend_s = {name: transport.resend_s for name, transport in transports.items()}
     policy = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
-    return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], policy)
+    maintenance = [_maintenance(window) for window in file.maintenance]
+    return Notifier([_route(route) for route in file.routes], maintenance, policy, dashboard_url)
 
 
 def _route(given: RouteSpec) -> ReceiverRoute:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import chain
@@ -52,24 +52,12 @@ class News:
     unread: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class _ReadNews:
-    """News as they are read, out of one moment. `incidents`: those of the pipelines with open ones, by pipeline, and
-    `context` what their notifications depend on."""
-
-    now: datetime
-    snapshots: Sequence[PipelineSnapshot]
-    incidents: Mapping[str, Sequence[Incident]]
-    context: NotificationContext
-
-
 @dataclass(slots=True)
 class Evaluator:
-    """Evaluator of pipelines, used by one thread. `dashboard_url`: base of the links in messages."""
+    """Evaluator of pipelines, used by one thread."""
 
     store: Store
     notifier: Notifier
-    dashboard_url: str = ""
     rule_failed: Callable[[str], None] = lambda _: None
     """Called with the pipeline's name when one of its rules raises, or its end: all others are judged all the same."""
     trace_links: TraceLinks = NO_LINKS
@@ -100,55 +88,54 @@ class Evaluator:
     def assess_news(self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]]) -> News:
         """Assess the news of those of these pipelines that are settled, `closed` the starts of windows that were closed
         since the last turn of each. Those that an evaluation would leave as they are stay settled."""
-        read = self._read_news(pipelines, closed)
-        are_read = {snapshot.pipeline.name for snapshot in read.snapshots}
-        unread = [pipeline.name for pipeline in pipelines if pipeline.name not in are_read]
         to_apply: list[Findings] = []
-        unchanged: list[StoredPipeline] = []
-        for snapshot in read.snapshots:
+        unread = dict.fromkeys(pipeline.name for pipeline in pipelines)
+        unchanged: list[PipelineSnapshot] = []
+        for snapshot in self._read_news(pipelines, closed):
             findings = assess(snapshot)
             try:
-                if findings.failures:  # left to the evaluation, which reports them
-                    unread.append(snapshot.pipeline.name)
-                elif not findings.changes_nothing or self._is_notification_due(read, snapshot):
+                if findings.failures:
+                    continue
+                if not findings.changes_nothing:
                     to_apply.append(findings)
                 elif not self._settle(snapshot, snapshot.known):
-                    unread.append(snapshot.pipeline.name)
-                elif not snapshot.open_rules:
-                    unchanged.append(snapshot.pipeline)
-            except Exception:  # as failures
-                unread.append(snapshot.pipeline.name)
-        self._views.settle(unchanged, read.now.timestamp())
-        return News(to_apply, unread)
+                    continue
+                elif not open_rules(snapshot.known):
+                    unchanged.append(snapshot)
+                del unread[snapshot.pipeline.name]
+            except Exception:
+                continue  # left to the evaluation, as failures are: it reports them
+        if unchanged:
+            self._views.settle([snapshot.pipeline for snapshot in unchanged], unchanged[0].view.now_s)
+        return News(to_apply, [*unread])
 
-    def _read_news(self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]]) -> _ReadNews:
+    def _read_news(
+        self, pipelines: Sequence[StoredPipeline], closed: Mapping[str, Collection[int]]
+    ) -> Iterable[PipelineSnapshot]:
         """Read the news of the pipelines that are settled, and the incidents of those that have open ones."""
         taken = {pipeline.name: self._pre_check.take(pipeline) for pipeline in pipelines}
         settled = {name: before for name, before in taken.items() if before is not None}
-        readable = [pipeline for pipeline in pipelines if pipeline.name in settled]
+        readable = {pipeline.name: pipeline for pipeline in pipelines if pipeline.name in settled}
         with self.store.engine.connect() as connection:
             now = incidents.clock(connection)
-            with_open = incidents.pipelines_with_open(connection, settled)
-            concerned = [pipeline for pipeline in readable if pipeline.name in with_open]
-            stored = self._read_incidents(connection, concerned, now, locks=False)
-            context = self.notifier.read_context(connection, concerned, chain.from_iterable(stored.values()), now)
+            with_open = [readable[name] for name in incidents.pipelines_with_open(connection, readable)]
+            stored = self._read_incidents(connection, with_open, now, locks=False)
+            context = self.notifier.read_context(connection, with_open, chain.from_iterable(stored.values()), now)
         known = {name: before.known for name, before in settled.items()}
         known |= {name: incidents.by_rule(rows) for name, rows in stored.items()}
-        changeable = {
-            name for name, incidents_by_rule in known.items() if can_change(incidents_by_rule, now.timestamp())
-        }
-        snapshots = []
-        for pipeline, view in self._views.news(readable, closed, now.timestamp(), changeable):
+        changeable = {name for name, known_by_rule in known.items() if can_change(known_by_rule, now.timestamp())}
+        for pipeline, view in self._views.news([*readable.values()], closed, now.timestamp(), changeable):
             name, rules = pipeline.name, self._views.rules(pipeline)
-            snapshots.append(PipelineSnapshot(pipeline, rules, view, known[name], settled[name].read_again_s))
-        return _ReadNews(now, snapshots, stored, context)
+            is_due = name in stored and self._is_notification_due(context, pipeline, stored[name], now)
+            yield PipelineSnapshot(pipeline, rules, view, known[name], settled[name].read_again_s, is_due)
 
-    def _is_notification_due(self, read: _ReadNews, snapshot: PipelineSnapshot) -> bool:
-        pipeline, rules = snapshot.pipeline, snapshot.rules
-        stored = read.incidents.get(pipeline.name)
-        if stored is None:
-            return False
-        return self.notifier.is_due(read.context, pipeline, stored, rules, self.dashboard_url, read.now)
+    def _is_notification_due(
+        self, context: NotificationContext, pipeline: StoredPipeline, stored: Sequence[Incident], now: datetime
+    ) -> bool:
+        try:
+            return self.notifier.is_due(context, pipeline, stored, self._views.rules(pipeline), now)
+        except Exception:  # left to the update of this pipeline alone, which reports it
+            return True
 
     def apply(self, findings: Findings) -> list[str]:
         """Update the pipeline's incidents, and notify their receivers. Return the changes made, in order, as `RULE
@@ -164,7 +151,7 @@ class Evaluator:
             [stored] = self._read_incidents(connection, [pipeline], now).values()
             update = IncidentUpdate(connection, pipeline.name, now, stored)
             is_unfinished = update.apply(findings, evidence)
-            update.notify(findings, self.notifier, self.dashboard_url)
+            update.notify(findings, self.notifier)
         if not is_unfinished and not findings.failures:
             is_settled = self._settle(findings.snapshot, incidents.by_rule(update.current))
             if is_settled and not update.open:
@@ -243,5 +230,5 @@ class Evaluator:
             update = IncidentUpdate(connection, name, now, stored)
             for incident in update.open:
                 update.end(incident, "deleted")
-            self.notifier.notify_deleted(connection, update.current, self.dashboard_url, now)
+            self.notifier.notify_deleted(connection, update.current, now)
         return update.changes

@@ -17,7 +17,8 @@ class PipelineSnapshot:
     """What is read of a pipeline for one turn.
 
     `known`: by rule, its open incident and those that were resolved within a day. `read_again_s`: when the pipeline is
-    to be read completely again (epoch s), whatever was closed or not.
+    to be read completely again (epoch s), whatever was closed. `is_notification_due`: whether receivers of its open
+    incidents are to get something, though none of them changes.
     """
 
     pipeline: StoredPipeline
@@ -25,11 +26,7 @@ class PipelineSnapshot:
     view: PipelineView
     known: Mapping[str, Sequence[KnownIncident]]
     read_again_s: float
-
-    @property
-    def open_rules(self) -> set[str]:
-        """Rules with an open incident."""
-        return open_rules(self.known)
+    is_notification_due: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +78,10 @@ class Findings:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether no incident of the snapshot changes and no breach is pending."""
-        changes, _ = self.changes(self.snapshot.known, self.snapshot.view.now_s)
-        return not changes and not self.pending(self.snapshot.open_rules)
+        """Whether no incident of the snapshot changes, no breach is pending, and no notification is due."""
+        snapshot = self.snapshot
+        changes, _ = self.changes(snapshot.known, snapshot.view.now_s)
+        return not changes and not self.pending(open_rules(snapshot.known)) and not snapshot.is_notification_due
 
 
 def assess(snapshot: PipelineSnapshot) -> Findings:

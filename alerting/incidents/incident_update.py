@@ -65,13 +65,11 @@ class IncidentUpdate:
         incidents.write_pending(self.connection, self.pipeline, pending)
         return has_more or bool(pending)
 
-    def notify(self, findings: Findings, notifier: Notifier, dashboard_url: str) -> None:
+    def notify(self, findings: Findings, notifier: Notifier) -> None:
         """Queue the notifications that are due."""
         open_rules = {incident.rule: incident.severity for incident in self.open}
         for stage in self._stages(findings.pipeline.applied_at_ms / 1_000):
-            notifier.notify(
-                self.connection, findings.pipeline, stage, open_rules, findings.rules, dashboard_url, self.now
-            )
+            notifier.notify(self.connection, findings.pipeline, stage, open_rules, findings.rules, self.now)
 
     def end(self, incident: Incident, why: str) -> None:
         """Resolve an incident whose rule is evaluated no longer."""

@@ -58,11 +58,13 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Routes, maintenance windows and policy of the alerting file, applied to incidents."""
+    """Routes, maintenance windows and policy of the alerting file, applied to incidents. `dashboard_url`: base of the
+    links in messages."""
 
     routes: Sequence[ReceiverRoute] = ()
     maintenance: Sequence[Maintenance] = ()
     policy: NotificationPolicy = field(default_factory=NotificationPolicy)
+    dashboard_url: str = ""
 
     def notify(
         self,
@@ -71,13 +73,12 @@ class Notifier:
         known: Sequence[Incident],
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
-        dashboard_url: str,
         now: datetime,
     ) -> None:
         """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
         rules with an open incident, besides those of `known`, and its severity."""
         context = self.read_context(connection, [pipeline], known, now)
-        for planned in self._planned(context, pipeline, known, open_rules, rules, dashboard_url, now):
+        for planned in self._planned(context, pipeline, known, open_rules, rules, now):
             self._note_withheld(connection, planned.incident, planned.withheld, now)
             self._queue(connection, planned, now)
 
@@ -97,11 +98,10 @@ class Notifier:
         pipeline: StoredPipeline,
         known: Sequence[Incident],
         rules: Mapping[str, Rule],
-        dashboard_url: str,
         now: datetime,
     ) -> bool:
         """Return whether `notify` would write something of these incidents of a pipeline, which are all it has."""
-        planned = self._planned(context, pipeline, known, {}, rules, dashboard_url, now)
+        planned = self._planned(context, pipeline, known, {}, rules, now)
         return any(plan.orders or plan.withheld != plan.incident.withheld for plan in planned)
 
     def _planned(
@@ -111,7 +111,6 @@ class Notifier:
         known: Sequence[Incident],
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
-        dashboard_url: str,
         now: datetime,
     ) -> Iterator[_Planned]:
         labels = pipeline.definition.metadata.labels
@@ -126,15 +125,13 @@ class Notifier:
             inhibited_by = rule.inhibited_by if rule is not None else ()
             matched = labels_of(incident, labels)
             withheld = suppression_reason(matched, inhibited_by, around, now) if incident.is_open else None
-            yield self._plan(incident, sent, labels, dashboard_url, withheld, now)
+            yield self._plan(incident, sent, labels, withheld, now)
 
-    def notify_deleted(
-        self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
-    ) -> None:
+    def notify_deleted(self, connection: Connection, known: Sequence[Incident], now: datetime) -> None:
         """Queue what is due of a deleted pipeline's incidents, which are over."""
         context = self.read_context(connection, [], known, now)
         for incident, sent in _concerned(context, known):
-            self._queue(connection, self._plan(incident, sent, {}, dashboard_url, None, now), now)
+            self._queue(connection, self._plan(incident, sent, {}, None, now), now)
 
     def _note_withheld(
         self, connection: Connection, incident: Incident, withheld: Withheld | None, now: datetime
@@ -151,7 +148,6 @@ class Notifier:
         incident: Incident,
         sent: Sequence[SentNotification],
         labels: Mapping[str, str],
-        dashboard_url: str,
         withheld: Withheld | None,
         now: datetime,
     ) -> _Planned:
@@ -159,7 +155,7 @@ class Notifier:
         unacknowledged_s = None if incident.acknowledged_at else triggered_s
         goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
-        body = incident_body(incident, change, labels, dashboard_url)
+        body = incident_body(incident, change, labels, self.dashboard_url)
         status = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
         return _Planned(incident, withheld, body, plan(status, sent, goes_to, self.policy, now))
 
