@@ -120,7 +120,7 @@ class Evaluator:
             now = incidents.clock(connection)
             with_open = [readable[name] for name in incidents.pipelines_with_open(connection, readable)]
             stored = self._read_incidents(connection, with_open, now, locks=False)
-            context = self.notifier.read_context(connection, with_open, chain.from_iterable(stored.values()), now)
+            context = self.notifier.read_context(connection, with_open, [*chain.from_iterable(stored.values())], now)
         known = {name: before.known for name, before in settled.items()}
         known |= {name: incidents.by_rule(rows) for name, rows in stored.items()}
         changeable = {name for name, known_by_rule in known.items() if can_change(known_by_rule, now.timestamp())}

@@ -83,7 +83,7 @@ class Notifier:
             self._queue(connection, planned, now)
 
     def read_context(
-        self, connection: Connection, pipelines: Iterable[StoredPipeline], known: Iterable[Incident], now: datetime
+        self, connection: Connection, pipelines: Iterable[StoredPipeline], known: Sequence[Incident], now: datetime
     ) -> NotificationContext:
         """Read what the notifications of these incidents of some pipelines depend on."""
         sent = outbox.notifications_of(connection, [incident.id for incident in known])

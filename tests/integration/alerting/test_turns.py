@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,10 @@ from sqlalchemy import text
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
+from alerting.incidents.repository import NotLeading
+from alerting.leader_election import LOST_AFTER_S
 from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.store.ownership import ALERTING, Lease, OwnerSession
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.integration.alerting.test_alerting import EVERYTHING, evaluate, evaluator, happened
@@ -84,6 +88,23 @@ def test_of_two_evaluations_at_once_one_opens_the_incident_and_the_other_finds_i
     assert evaluate(store, Evaluator(store, teller)) == ["loss opened"]
     assert other.end() == []
     assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger"]
+
+
+def test_an_alerter_writes_nothing_once_another_leads(store: Store, database_url: str) -> None:
+    with (
+        closing(OwnerSession(database_url, LOST_AFTER_S)) as first,
+        closing(OwnerSession(database_url, LOST_AFTER_S)) as second,
+    ):
+        by = evaluator(store)
+        by.lead = Lease(ALERTING, first)
+        assert by.lead.acquire()
+        first.close()
+        assert Lease(ALERTING, second).acquire()
+        with pytest.raises(NotLeading):
+            evaluate(store, by)
+        assert rows(store, IncidentRow) == []
+        by.lead = Lease(ALERTING, second)
+        assert evaluate(store, by) == ["loss opened"]
 
 
 def test_who_acknowledges_while_an_evaluation_writes_waits_for_it_and_has_acknowledged(store: Store) -> None:
