@@ -27,6 +27,7 @@ from alerting.incidents.incident_update import IncidentUpdate
 from alerting.incidents.lifecycle import KnownIncident
 from alerting.incidents.notifier import NotificationContext, Notifier
 from alerting.incidents.pre_check import PreCheck, SettledPipeline, has_groups, is_judged_by_news
+from alerting.incidents.repository import NotLeading
 from alerting.rules.view import HORIZON_S
 from alerting.views import judged_windows
 from alerting.views.view_cache import ViewCache
@@ -214,7 +215,7 @@ class Evaluator:
         for name in sorted(gone):
             try:
                 changes += self._end_incidents_of(name)
-            except (OperationalError, InterfaceError):  # the database is away
+            except (OperationalError, InterfaceError, NotLeading):  # none of the others could be ended
                 raise
             except Exception:  # those of the others end all the same
                 _log.exception("ending_failed", pipeline=name)
