@@ -128,7 +128,7 @@ class Alerter:
         self.trouble = None
         self._loop.finished()
         until_s = time.monotonic() + READ_ALONG_S
-        for name in sorted(self._catalogue.versions(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
+        for name in sorted(self._catalogue.versions(), key=lambda name: self._read_at_s.get(name, float("-inf"))):
             now_s = time.monotonic()
             if now_s > until_s or now_s - self._read_at_s.get(name, float("-inf")) < READ_AGAIN_S:
                 return

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cache, cached_property
+from itertools import chain
 from typing import Any, Final
 
 import structlog
@@ -161,7 +162,7 @@ class IncidentEvidence:
         return {
             "where": [_place(place) for place in self.where[:MAX_PLACES]],
             "destinations": list(self.destinations[:MAX_PLACES]),
-            "examples": [_example(each, links) for each in self.examples[:MAX_EXAMPLES]],
+            "examples": [_example(message, links) for message in self.examples[:MAX_EXAMPLES]],
             "messages": self.messages,
             "lost": self.lost,
             "blame": self.blame,
@@ -171,10 +172,10 @@ class IncidentEvidence:
 def affected_destinations(windows: Sequence[Window]) -> list[Document]:
     """Return what became of the messages due at each destination over some windows, those with the most lost, late or
     dead first: `due`, `lost`, `dead`, and the `on_time` of `on_time_of`."""
-    found: defaultdict[str, list[PartSums]] = defaultdict(list)
-    for there in (there for window in windows for there in window.destinations):
-        found[there.name].append(PartSums.of_part(there, Sketch()))
-    totals = {name: PartSums.merged(parts) for name, parts in found.items()}
+    parts_by_name: defaultdict[str, list[PartSums]] = defaultdict(list)
+    for destination in chain.from_iterable(window.destinations for window in windows):
+        parts_by_name[destination.name].append(PartSums.of_part(destination, Sketch()))
+    totals = {name: PartSums.merged(parts) for name, parts in parts_by_name.items()}
     worst = sorted(totals.items(), key=lambda item: (item[1].on_time - item[1].on_time_of - item[1].dead, item[0]))
     return [
         {

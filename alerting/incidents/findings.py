@@ -55,10 +55,10 @@ class Findings:
         for name, assessment in self.assessments.items():
             if not (assessment.breaches or name in known):  # as most are
                 continue
-            made, is_cut = transitions(self.rules[name], assessment, known.get(name, ()), now_s)
+            of_rule, is_cut = transitions(self.rules[name], assessment, known.get(name, ()), now_s)
             has_more |= is_cut
-            if made:
-                changes[name] = made
+            if of_rule:
+                changes[name] = of_rule
         return changes, has_more
 
     def pending(self, with_open: Collection[str]) -> list[tuple[Rule, PendingBreach]]:
@@ -73,8 +73,10 @@ class Findings:
         """Return the windows (epoch s) that are breaches of the incidents in the snapshot which open or change, by
         rule."""
         changes, _ = self.changes(self.snapshot.known, self.snapshot.view.now_s)
-        unresolved = {name: [change for change in made if change.kind != "resolved"] for name, made in changes.items()}
-        return {name: made[-1].breaches.keys() for name, made in unresolved.items() if made}
+        unresolved = {
+            name: [change for change in of_rule if change.kind != "resolved"] for name, of_rule in changes.items()
+        }
+        return {name: of_rule[-1].breaches.keys() for name, of_rule in unresolved.items() if of_rule}
 
     @property
     def changes_nothing(self) -> bool:

@@ -96,8 +96,8 @@ def read(
 
 def pipelines_with_open(connection: Connection, among: Iterable[str] | None = None) -> set[str]:
     """Return the names of the pipelines, all or those `among` some, that have open incidents."""
-    asked = select(_table.c.pipeline).where(_table.c.state == "open")
-    return set(connection.execute(asked if among is None else asked.where(is_any(_table.c.pipeline, among))).scalars())
+    query = select(_table.c.pipeline).where(_table.c.state == "open")
+    return set(connection.execute(query if among is None else query.where(is_any(_table.c.pipeline, among))).scalars())
 
 
 def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:
@@ -117,13 +117,13 @@ def withhold(connection: Connection, incident: uuid.UUID, why: Withheld | None) 
 
 def ranges(windows: Iterable[int]) -> list[list[int]]:
     """Window starts (epoch s) as [[first, last], ...] of windows without a gap."""
-    found: list[list[int]] = []
+    joined: list[list[int]] = []
     for start in sorted(windows):
-        if found and start == found[-1][1] + WINDOW_S:
-            found[-1][1] = start
+        if joined and start == joined[-1][1] + WINDOW_S:
+            joined[-1][1] = start
         else:
-            found.append([start, start])
-    return found
+            joined.append([start, start])
+    return joined
 
 
 def expanded(stored: Sequence[Sequence[int]]) -> Iterable[int]:
