@@ -62,7 +62,7 @@ test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds th
 MANY := LAGLOSS_HISTORIES=100 LAGLOSS_TAP_HISTORIES=60 LAGLOSS_ALERTING_HISTORIES=4 LAGLOSS_REPORT_HISTORIES=300 \
 	LAGLOSS_ODD_RECORDS=2000 LAGLOSS_ODD_BODIES=2000
 RANDOM_TESTS := $(addprefix tests/integration/,aggregator/test_crash_histories.py taps/test_histories.py \
-	alerting/test_glance.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
+	alerting/test_pre_check.py aggregator/reports/test_repeated_reports.py aggregator/test_any_record.py \
 	collector/test_any_body.py)
 
 .PHONY: histories

@@ -50,14 +50,12 @@ def build(settings: Settings) -> AlertingSetup:
     file."""
     database_url = settings.require_database()
     file = load_alerting(settings)
-    transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
+    transports = {receiver.name: build_transport(receiver.kind, receiver.config) for receiver in file.receivers}
     store = Store(database_url, statement_timeout=STATEMENT_TIMEOUT)
     metrics, lead = AlertingMetrics(), HeldLead()
-    dashboard = _dashboard_url(settings)
     evaluator = Evaluator(
         store,
-        notifier(file, transports),
-        dashboard,
+        notifier(file, transports, _dashboard_url(settings)),
         lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
         TraceLinks(settings.trace_url),
     )
@@ -67,39 +65,41 @@ def build(settings: Settings) -> AlertingSetup:
     ]
     metrics.waiting(lambda: _waiting(store.engine, transports))
     receivers = [
-        {"name": each.name, "kind": each.kind, "is_fallback": each.name == file.fallback} for each in file.receivers
+        {"name": receiver.name, "kind": receiver.kind, "is_fallback": receiver.name == file.fallback}
+        for receiver in file.receivers
     ]
     alerter = Alerter(database_url, evaluator, senders, lead, receivers, metrics)
-    return AlertingSetup(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
+    return AlertingSetup(alerter, metrics, {receiver.name: receiver.kind for receiver in file.receivers}, store)
 
 
-def notifier(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
+def notifier(file: AlertingFile, transports: Mapping[str, Transport], dashboard_url: str = "") -> Notifier:
     """Build the notifier from the file's routes, maintenance windows and receivers."""
     resend_s = {name: transport.resend_s for name, transport in transports.items()}
     policy = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
-    return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], policy)
+    maintenance = [_maintenance(window) for window in file.maintenance]
+    return Notifier([_route(route) for route in file.routes], maintenance, policy, dashboard_url)
 
 
-def _route(given: RouteSpec) -> ReceiverRoute:
+def _route(spec: RouteSpec) -> ReceiverRoute:
     return ReceiverRoute(
-        matchers=given.match,
-        receivers=given.to,
-        continues=given.continue_,
-        repeat_s=given.repeat / 1_000,
-        group_by=given.group_by,
-        group_wait_s=given.group_wait / 1_000,
-        escalations=tuple(Escalation(step.after / 1_000, step.to) for step in given.escalate),
+        matchers=spec.match,
+        receivers=spec.to,
+        continues=spec.continue_,
+        repeat_s=spec.repeat / 1_000,
+        group_by=spec.group_by,
+        group_wait_s=spec.group_wait / 1_000,
+        escalations=tuple(Escalation(step.after / 1_000, step.to) for step in spec.escalate),
     )
 
 
-def _maintenance(given: MaintenanceSpec) -> Maintenance:
+def _maintenance(spec: MaintenanceSpec) -> Maintenance:
     return Maintenance(
-        given.name,
-        given.match,
-        given.recurrence(),
-        ZoneInfo(given.timezone),
-        timedelta(milliseconds=given.duration),
-        given.reason,
+        spec.name,
+        spec.match,
+        spec.recurrence(),
+        ZoneInfo(spec.timezone),
+        timedelta(milliseconds=spec.duration),
+        spec.reason,
     )
 
 

@@ -35,7 +35,7 @@ class Catalogue:
         """Return those of these pipelines whose newest version has been found before."""
         newest = self._store.newest_stamps(names)
         known = ((self._known.get(name), key) for name, key in newest.items())
-        return [found[1] for found, key in known if found is not None and found[0] == key]
+        return [entry[1] for entry, key in known if entry is not None and entry[0] == key]
 
     def find(self, name: str) -> StoredPipeline | None:
         """Return a pipeline as it is now; None if it is deleted, or its newest definition is unreadable."""

@@ -1,8 +1,8 @@
 """Leader election: one alerter at a time evaluates and sends, and another takes over within seconds when it fails.
 
 The lead is a lease, owned by a session that also listens for closings. It is lost with that session, which the server
-ends when the alerter hangs (its host hangs, it was suspended). It claims nothing after that, and what it still writes
-of incidents it writes in turn with its successor, from what the database says then.
+ends when the alerter hangs (its host hangs, it was suspended). It claims nothing after that, and writes nothing of
+incidents.
 """
 
 from __future__ import annotations
@@ -38,9 +38,13 @@ def pause_s(failures: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Leadership of this alerter within the block of `leading`, by a session of PostgreSQL."""
+    """Leadership of this alerter within the block of `leading`, by a session of PostgreSQL that owns the lease."""
 
-    session: OwnerSession
+    lease: Lease
+
+    @property
+    def session(self) -> OwnerSession:
+        return self.lease.session
 
     def confirm(self) -> None:
         """Raise OperationalError if this alerter does not lead any more."""
@@ -67,13 +71,14 @@ def leading(
     database goes away. `stand_by` is called about each second until then, and at least once; it should not take
     longer."""
     with closing(OwnerSession(database_url, LOST_AFTER_S, is_well)) as session:
-        if not _await(Lease(ALERTING, session), stop, stand_by):
+        lease = Lease(ALERTING, session)
+        if not _await(lease, stop, stand_by):
             yield None
             return
         for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
             session.execute(f"LISTEN {channel}")
         _log.info("leading")
-        yield Leadership(session)
+        yield Leadership(lease)
 
 
 def _await(lead: Lease, stop: threading.Event, stand_by: Callable[[], None]) -> bool:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 import structlog
 from sqlalchemy import Engine, delete, func, insert, select, text
@@ -14,6 +15,7 @@ from alerting.catalogue import Catalogue
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.repository import NotLeading
 from alerting.leader_election import AWAY, Leadership, leading, pause_s
 from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
@@ -39,6 +41,7 @@ LEAD_LIMIT_S: Final = 120.0
 _SLICE_S: Final = 0.5
 """Time that it waits for notifications before it checks for the next round."""
 
+_T = TypeVar("_T")
 _log = structlog.get_logger("lagloss.alerting")
 
 
@@ -125,7 +128,7 @@ class Alerter:
         self.trouble = None
         self._loop.finished()
         until_s = time.monotonic() + READ_ALONG_S
-        for name in sorted(self._catalogue.versions(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
+        for name in sorted(self._catalogue.versions(), key=lambda name: self._read_at_s.get(name, float("-inf"))):
             now_s = time.monotonic()
             if now_s > until_s or now_s - self._read_at_s.get(name, float("-inf")) < READ_AGAIN_S:
                 return
@@ -143,15 +146,16 @@ class Alerter:
         """Return whether this alerter can lead: one whose loop hangs leaves that to another."""
         return self._loop.problem is None
 
-    def _follow_lead(self, owner: str | None) -> None:
-        self._lead.owner = owner
-        self._metrics.leading.set(owner is not None)
+    def _follow_lead(self, lead: Leadership | None) -> None:
+        self._lead.owner = None if lead is None else lead.session.name
+        self._evaluator.lead = None if lead is None else lead.lease
+        self._metrics.leading.set(lead is not None)
 
     def _lead_on(self, lead: Leadership) -> None:
         """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
         demand_newest(self._evaluator.store.engine)
         self._name_receivers(self._evaluator.store.engine)
-        self._follow_lead(lead.session.name)
+        self._follow_lead(lead)
         self._wake()
         self._evaluator.unsettle()
         rounds = Rounds()
@@ -167,11 +171,11 @@ class Alerter:
                 rounds.put_first(self._find_lossy(heard))
             name = rounds.take_one()
             if name is not None:
-                self._watch(lead, name, lambda name=name: self._evaluate(name))  # type: ignore[misc]
+                self._watch(lead, name, partial(self._evaluate, name))
             elif taken := rounds.take():
-                wanted = self._glance(lead, taken)
-                rounds.put_first(name for name in wanted if taken[name])
-                rounds.put_later(name for name in wanted if not taken[name])
+                unread = self._evaluate_news(lead, taken)
+                rounds.put_first(name for name in unread if taken[name])
+                rounds.put_later(name for name in unread if not taken[name])
             if rounds.ends():
                 self._watch(lead, "", self._end_round)
 
@@ -198,23 +202,31 @@ class Alerter:
             _log.exception("lossy_not_found")
             return ()
 
-    def _glance(self, lead: Leadership, closed: Mapping[str, Collection[int]]) -> Collection[str]:
-        """Return the pipelines that need an evaluation: all, where they cannot be looked at together."""
+    def _evaluate_news(self, lead: Leadership, closed: Mapping[str, Collection[int]]) -> Collection[str]:
+        """Evaluate the news of these pipelines, and return those that have to be read completely: all, where the news
+        of all of them cannot be read together."""
         try:
             current = self._catalogue.current(closed)
-            wanted = self._evaluator.glance(current, closed)
+            news = self._evaluator.assess_news(current, closed)
         except Exception as error:
             if isinstance(error, AWAY):
                 lead.confirm()
-            _log.exception("glance_failed", pipelines=len(closed))
+            _log.exception("news_not_assessed", pipelines=len(closed))
             return closed
-        return [*(closed.keys() - {pipeline.name for pipeline in current}), *wanted]
+        for findings in news.findings:
+            if self._stop.is_set():
+                break
+            self._loop.finished()
+            self._watch(lead, findings.pipeline.name, partial(self._update, self._evaluator.apply, findings))
+        return [*(closed.keys() - {pipeline.name for pipeline in current}), *news.unread]
 
     def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
         """Run one step; log and count a failure so that other pipelines are still evaluated. Raise only when leadership
         is lost."""
         try:
             step()
+        except NotLeading:
+            raise
         except Exception as error:
             if isinstance(error, AWAY):
                 lead.confirm()  # the database may be there all the same, and have ended this one's connection
@@ -222,14 +234,15 @@ class Alerter:
             _log.exception("evaluation_failed", pipeline=pipeline or None)
 
     def _evaluate(self, name: str) -> None:
-        began_s = time.monotonic()
         pipeline = self._catalogue.find(name)
-        if pipeline is None:  # set aside, or deleted since: the round's end sees to its incidents
-            return
-        changes = self._evaluator.evaluate(pipeline)
+        if pipeline is not None:  # else set aside, or deleted since: the round's end sees to its incidents
+            self._update(self._evaluator.evaluate, pipeline)
+
+    def _update(self, update: Callable[[_T], list[str]], turn: _T) -> None:
+        began_s = time.monotonic()
+        changes = update(turn)
         self._metrics.evaluation.observe(time.monotonic() - began_s)
-        if changes:
-            self._metrics.changed(changes)
+        self._metrics.changed(changes)
         self._wake()
 
     def _end_round(self) -> None:

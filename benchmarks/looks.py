@@ -92,7 +92,10 @@ def _measure(pipelines: int, minutes_days: float, rollup_days: int, filled: str)
                 due = evaluator.find_due({name: stored[name].version for name in names})
                 due = list(dict.fromkeys([*due, *closed]))
                 for at in range(0, len(due), AT_ONCE):
-                    for name in evaluator.glance([stored[name] for name in due[at : at + AT_ONCE]], closed):
+                    news = evaluator.assess_news([stored[name] for name in due[at : at + AT_ONCE]], closed)
+                    for findings in news.findings:
+                        evaluator.apply(findings)
+                    for name in news.unread:
                         evaluator.evaluate(stored[name])
             return spent
 

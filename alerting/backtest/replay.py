@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 import numpy as np
 
-from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge
+from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, next_change
 from alerting.incidents.suppression import covers
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import Assessment, BreachPlace
@@ -160,7 +160,7 @@ class Replay:
             own = [incident for incident in self.incidents if incident.rule is rule]
             seen_from_s = max(oldest_s, min([changed_s, *_in_question(own, now_s)]))
             found = rule.assess(replace(view, seen_from_s=seen_from_s))
-            while (change := _next_change(rule, found, own, now_s)) is not None:
+            while (change := next_change(rule, found, [incident.known for incident in own], now_s)) is not None:
                 if change.incident is None:
                     own.append(self._open(rule, change, now_s, found))
                 else:
@@ -210,13 +210,6 @@ def _in_question(own: Iterable[Replayed], now_s: float) -> list[int]:
         elif now_s - incident.resolved_at_s <= REOPEN_S:
             starts.append(incident.first_s)
     return starts
-
-
-def _next_change(rule: Rule, found: Assessment, own: Sequence[Replayed], now_s: float) -> Transition | None:
-    unresolved = next((incident.known for incident in own if incident.resolved_at_s is None), None)
-    resolved = [incident.known for incident in own if incident.resolved_at_s is not None]
-    may_page = rule.severity == "critical"
-    return judge(rule.higher_is_worse, found, unresolved, resolved, now_s, may_page=may_page)
 
 
 class _Rows:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from alerting.rules import Rule
 from alerting.rules.assessment import Assessment
 
 REOPEN_S: Final = 900
 """A breach this soon after an incident was resolved belongs to that one."""
+CHANGES_AT_MOST: Final = 4
+"""Maximum changes of a rule's incidents in one turn; stops open/resolve loops."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,42 @@ class Transition:
     incident: UUID | None = None
     pages: bool = True
 
+    def after(self, incident: UUID, now_s: float) -> KnownIncident:
+        """Return the incident as it is after the change."""
+        resolved_at_s = now_s if self.kind == "resolved" else None
+        return KnownIncident(incident, self.worst, frozenset(self.breaches), resolved_at_s, self.pages)
+
+
+def transitions(
+    rule: Rule, assessment: Assessment, incidents: Iterable[KnownIncident], now_s: float
+) -> tuple[list[Transition], bool]:
+    """Return the changes of a rule's incidents, in order, and whether more are left to the next turn. A new incident
+    has its id."""
+    changes: list[Transition] = []
+    current = list(incidents)
+    while (change := next_change(rule, assessment, current, now_s)) is not None:
+        if len(changes) == CHANGES_AT_MOST:
+            return changes, True
+        incident = change.incident or uuid4()
+        changes.append(replace(change, incident=incident))
+        current = [change.after(incident, now_s), *(other for other in current if other.id != incident)]
+    return changes, False
+
+
+def next_change(
+    rule: Rule, assessment: Assessment, incidents: Iterable[KnownIncident], now_s: float
+) -> Transition | None:
+    """Return the next change of a rule's incidents, or None; see `judge`."""
+    incidents = list(incidents)
+    unresolved = next((incident for incident in incidents if incident.resolved_at_s is None), None)
+    resolved = [incident for incident in incidents if incident.resolved_at_s is not None]
+    may_page = rule.severity == "critical"
+    return judge(rule.higher_is_worse, assessment, unresolved, resolved, now_s, may_page=may_page)
+
 
 def judge(
     higher_is_worse: bool,
-    found: Assessment,
+    assessment: Assessment,
     open_incident: KnownIncident | None,
     resolved: Sequence[KnownIncident],
     now_s: float,
@@ -67,39 +101,39 @@ def judge(
     """
     handled = {start for incident in resolved for start in incident.breaches}
     if open_incident is None:
-        fresh = {start: value for start, value in found.breaches.items() if start not in handled}
+        fresh = {start: value for start, value in assessment.breaches.items() if start not in handled}
         if not fresh:
             return None
-        pages = may_page and _has_page(found, fresh)
+        pages = may_page and _has_page(assessment, fresh)
         before = _resolved_just_now(resolved, now_s, pages)
         if before is None:
             return _change("opened", higher_is_worse, fresh, None, (), pages)
-        breaches, revised = _brought_up(found, before, handled)
+        breaches, revised = _brought_up(assessment, before, handled)
         return _change("reopened", higher_is_worse, breaches, before, revised, pages)
-    breaches, revised = _brought_up(found, open_incident, handled)
-    pages = open_incident.pages or (may_page and _has_page(found, breaches))
+    breaches, revised = _brought_up(assessment, open_incident, handled)
+    pages = open_incident.pages or (may_page and _has_page(assessment, breaches))
     if not breaches:
         worst = open_incident.worst
         return Transition("resolved", {}, worst, worst, "revised", revised, open_incident.id, pages)
     if pages and not open_incident.pages:  # first, so that a page which is over by now is one all the same
         return _change("raised", higher_is_worse, breaches, open_incident, revised, pages)
     last = max(breaches)
-    if sum(start > last for start in found.good) >= found.resolve_after:
+    if sum(start > last for start in assessment.good) >= assessment.resolve_after:
         return _change("resolved", higher_is_worse, breaches, open_incident, revised, pages, "recovered")
     if breaches.keys() != open_incident.breaches:
         return _change("updated", higher_is_worse, breaches, open_incident, revised, pages)
     return None
 
 
-def text_of(rule: Rule, change: Transition, found: Assessment) -> str:
+def text_of(rule: Rule, change: Transition, assessment: Assessment) -> str:
     """Say what an incident's value means after a change: the newest one's, of a resolved incident the worst."""
     value = change.worst if change.kind == "resolved" else change.value
-    windows = [start for start, known in change.breaches.items() if known == value and start in found.texts]
-    return found.texts[windows[-1]] if windows else rule.text(value)
+    windows = [start for start, known in change.breaches.items() if known == value and start in assessment.texts]
+    return assessment.texts[windows[-1]] if windows else rule.text(value)
 
 
-def _has_page(found: Assessment, breaches: Iterable[int]) -> bool:
-    return any(start in found.breaches and start not in found.tickets for start in breaches)
+def _has_page(assessment: Assessment, breaches: Iterable[int]) -> bool:
+    return any(start in assessment.breaches and start not in assessment.tickets for start in breaches)
 
 
 def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float, pages: bool) -> KnownIncident | None:
@@ -111,16 +145,16 @@ def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float, pages: b
         and now_s - incident.resolved_at_s <= REOPEN_S
         and (pages or not incident.pages)
     ]
-    return max(lately, key=lambda found: found[0])[1] if lately else None
+    return max(lately, key=lambda pair: pair[0])[1] if lately else None
 
 
 def _brought_up(
-    found: Assessment, incident: KnownIncident, handled: Iterable[int]
+    assessment: Assessment, incident: KnownIncident, handled: Iterable[int]
 ) -> tuple[dict[int, float | None], tuple[int, ...]]:
     """Return the incident's breaches as of now, by window in order, and the windows that stopped being breaches."""
     others = set(handled) - incident.breaches
-    kept = {start: found.breaches.get(start) for start in incident.breaches if start not in found.seen}
-    current = {start: value for start, value in found.breaches.items() if start not in others}
+    kept = {start: assessment.breaches.get(start) for start in incident.breaches if start not in assessment.seen}
+    current = {start: value for start, value in assessment.breaches.items() if start not in others}
     breaches = dict(sorted({**kept, **current}.items()))
     return breaches, tuple(sorted(incident.breaches - breaches.keys()))
 

@@ -101,7 +101,7 @@ def seconds_since_trigger(sent: Sequence[SentNotification], now: datetime) -> fl
         for row in _episode(sent, receiver)
         if row.action == "trigger"
     )
-    return max(((now - at).total_seconds() for at in triggered_at), default=0.0)
+    return max(((now - moment).total_seconds() for moment in triggered_at), default=0.0)
 
 
 def _episode(sent: Sequence[SentNotification], receiver: str) -> list[SentNotification]:
@@ -132,7 +132,7 @@ def _further(
     rest."""
     receiver, group_key = episode[-1].receiver, episode[-1].group_key
     known = [row for row in episode if row.action in ("trigger", "update")]
-    since_trigger = episode[max(at for at, row in enumerate(episode) if row.action == "trigger") :]
+    since_trigger = episode[max(index for index, row in enumerate(episode) if row.action == "trigger") :]
     triggered_s = (now - max(row.created_at for row in episode if row.action == "trigger")).total_seconds()
     heard_s = (now - episode[-1].created_at).total_seconds()
     if status.is_acknowledged and not any(row.action == "acknowledge" for row in since_trigger):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
-import structlog
 from sqlalchemy import Connection, select
 
 from alerting.incidents import outbox
@@ -31,11 +31,19 @@ from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.store.schema import alerting as alert_tables
-from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.core import is_any, table_of
 
 BLIND: str = "blind"
 
-_log = structlog.get_logger("lagloss.alerting")
+
+@dataclass(frozen=True, slots=True)
+class NotificationContext:
+    """What notifications depend on besides the incidents: those `sent` of each of them, the silences in force, and the
+    pipelines that are `blind`, each with what withholds its incident."""
+
+    sent: Mapping[UUID, Sequence[SentNotification]]
+    silences: Sequence[ActiveSilence] = ()
+    blind: Sequence[tuple[str, Withheld | None]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +58,13 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class Notifier:
-    """Routes, maintenance windows and policy of the alerting file, applied to incidents."""
+    """Routes, maintenance windows and policy of the alerting file, applied to incidents. `dashboard_url`: base of the
+    links in messages."""
 
     routes: Sequence[ReceiverRoute] = ()
     maintenance: Sequence[Maintenance] = ()
     policy: NotificationPolicy = field(default_factory=NotificationPolicy)
+    dashboard_url: str = ""
 
     def notify(
         self,
@@ -63,73 +73,65 @@ class Notifier:
         known: Sequence[Incident],
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
-        dashboard_url: str,
         now: datetime,
     ) -> None:
         """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
         rules with an open incident, besides those of `known`, and its severity."""
-        for planned in self._planned(connection, pipeline, known, open_rules, rules, dashboard_url, now):
+        context = self.read_context(connection, [pipeline], known, now)
+        for planned in self._planned(context, pipeline, known, open_rules, rules, now):
             self._note_withheld(connection, planned.incident, planned.withheld, now)
             self._queue(connection, planned, now)
 
+    def read_context(
+        self, connection: Connection, pipelines: Iterable[StoredPipeline], known: Sequence[Incident], now: datetime
+    ) -> NotificationContext:
+        """Read what the notifications of these incidents of some pipelines depend on."""
+        sent = outbox.notifications_of(connection, [incident.id for incident in known])
+        if not sent and not any(incident.is_open for incident in known):
+            return NotificationContext({})
+        upstream = {name for pipeline in pipelines for name in pipeline.definition.spec.alerts.upstream}
+        return NotificationContext(sent, _silences(connection, now), _blind(connection, upstream) if upstream else ())
+
     def is_due(
         self,
-        connection: Connection,
+        context: NotificationContext,
         pipeline: StoredPipeline,
         known: Sequence[Incident],
         rules: Mapping[str, Rule],
-        dashboard_url: str,
         now: datetime,
     ) -> bool:
         """Return whether `notify` would write something of these incidents of a pipeline, which are all it has."""
-        planned = self._planned(connection, pipeline, known, {}, rules, dashboard_url, now)
-        return any(one.orders or one.withheld != one.incident.withheld for one in planned)
+        planned = self._planned(context, pipeline, known, {}, rules, now)
+        return any(plan.orders or plan.withheld != plan.incident.withheld for plan in planned)
 
     def _planned(
         self,
-        connection: Connection,
+        context: NotificationContext,
         pipeline: StoredPipeline,
         known: Sequence[Incident],
         open_rules: Mapping[str, str],
         rules: Mapping[str, Rule],
-        dashboard_url: str,
         now: datetime,
     ) -> Iterator[_Planned]:
-        concerned = self._concerned(connection, known)
-        if not concerned:
-            return
         labels = pipeline.definition.metadata.labels
         around = SuppressionContext(
-            silences=_silences(connection, now),
+            silences=context.silences,
             maintenance=self.maintenance,
             open_rules={**open_rules, **{incident.rule: incident.severity for incident in known if incident.is_open}},
-            blind_upstream=_blind(connection, pipeline),
+            blind_upstream=_blind_upstream(context, pipeline),
         )
-        for incident, sent in concerned:
+        for incident, sent in _concerned(context, known):
             rule = rules.get(incident.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
             matched = labels_of(incident, labels)
             withheld = suppression_reason(matched, inhibited_by, around, now) if incident.is_open else None
-            yield self._plan(incident, sent, labels, dashboard_url, withheld, now)
+            yield self._plan(incident, sent, labels, withheld, now)
 
-    def notify_deleted(
-        self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
-    ) -> None:
+    def notify_deleted(self, connection: Connection, known: Sequence[Incident], now: datetime) -> None:
         """Queue what is due of a deleted pipeline's incidents, which are over."""
-        for incident, sent in self._concerned(connection, known):
-            self._queue(connection, self._plan(incident, sent, {}, dashboard_url, None, now), now)
-
-    def _concerned(
-        self, connection: Connection, known: Sequence[Incident]
-    ) -> list[tuple[Incident, list[SentNotification]]]:
-        """Return the incidents that may need notifications, with those sent: open ones, and those whose resolve is not
-        sent to every receiver."""
-        sent = outbox.notifications_of(connection, [incident.id for incident in known])
-        return [
-            (incident, sent.get(incident.id, []))
-            for incident in known
-            if incident.is_open or any(row.action != "resolve" for row in sent.get(incident.id, []))
-        ]
+        context = self.read_context(connection, [], known, now)
+        for incident, sent in _concerned(context, known):
+            self._queue(connection, self._plan(incident, sent, {}, None, now), now)
 
     def _note_withheld(
         self, connection: Connection, incident: Incident, withheld: Withheld | None, now: datetime
@@ -146,7 +148,6 @@ class Notifier:
         incident: Incident,
         sent: Sequence[SentNotification],
         labels: Mapping[str, str],
-        dashboard_url: str,
         withheld: Withheld | None,
         now: datetime,
     ) -> _Planned:
@@ -154,7 +155,7 @@ class Notifier:
         unacknowledged_s = None if incident.acknowledged_at else triggered_s
         goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
-        body = incident_body(incident, change, labels, dashboard_url)
+        body = incident_body(incident, change, labels, self.dashboard_url)
         status = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
         return _Planned(incident, withheld, body, plan(status, sent, goes_to, self.policy, now))
 
@@ -165,23 +166,42 @@ class Notifier:
             note_change(connection, planned.incident, "escalated", now, note=f"to {', '.join(escalated)}")
 
 
+def _concerned(
+    context: NotificationContext, known: Iterable[Incident]
+) -> list[tuple[Incident, Sequence[SentNotification]]]:
+    """Return the incidents that may need notifications, with those sent: open ones, and those whose resolve is not sent
+    to every receiver."""
+    sent = context.sent
+    return [
+        (incident, sent.get(incident.id, []))
+        for incident in known
+        if incident.is_open or any(row.action != "resolve" for row in sent.get(incident.id, []))
+    ]
+
+
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
-    return [ActiveSilence(each.id, each.parsed, each.author, each.reason) for each in holding_silences(connection, now)]
+    return [
+        ActiveSilence(silence.id, silence.parsed, silence.author, silence.reason)
+        for silence in holding_silences(connection, now)
+    ]
 
 
-def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
-    """Return the upstream pipelines that are blind now and not withheld because of this one: of two that follow each
-    other, one still pages."""
-    upstream = pipeline.definition.spec.alerts.upstream
-    if not upstream:
-        return set()
+def _blind(connection: Connection, pipelines: Iterable[str]) -> list[tuple[str, Withheld | None]]:
+    """Return those of these pipelines that are blind now, each with what withholds its incident."""
     table = table_of(alert_tables.IncidentRow)
     rows = connection.execute(
-        select(table.c.pipeline).where(
-            table.c.pipeline.in_(upstream),
-            table.c.state == "open",
-            table.c.kind == BLIND,
-            (table.c.withheld_kind.is_distinct_from("upstream")) | (table.c.withheld_ref != pipeline.name),
-        )
+        select(table).where(is_any(table.c.pipeline, pipelines), table.c.state == "open", table.c.kind == BLIND)
     )
-    return set(rows.scalars())
+    return [(row.pipeline, Withheld.of_row(row)) for row in rows]
+
+
+def _blind_upstream(context: NotificationContext, pipeline: StoredPipeline) -> set[str]:
+    """Return the upstream pipelines that are blind and not withheld because of this one: of two that follow each other,
+    one still pages."""
+    upstream = pipeline.definition.spec.alerts.upstream
+    return {
+        name
+        for name, withheld in context.blind
+        if name in upstream
+        and not (withheld is not None and withheld.kind == "upstream" and withheld.ref == pipeline.name)
+    }

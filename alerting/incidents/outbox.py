@@ -141,13 +141,13 @@ def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> 
         .where(table.c.incident_id.in_(list(incidents)), table.c.outcome.is_distinct_from("dropped"))
         .order_by(table.c.id)
     )
-    found: dict[uuid.UUID, list[SentNotification]] = {}
+    by_incident: dict[uuid.UUID, list[SentNotification]] = {}
     for row in rows:
         sent = SentNotification(
             row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome
         )
-        found.setdefault(row.incident_id, []).append(sent)
-    return found
+        by_incident.setdefault(row.incident_id, []).append(sent)
+    return by_incident
 
 
 def queue(

@@ -52,18 +52,18 @@ def receivers_of(
     Args:
         unacknowledged_s: how long it has been open without being acknowledged; None: it was.
     """
-    found: dict[str, RoutedReceiver] = {}
+    routed: dict[str, RoutedReceiver] = {}
     for route in _matching(routes, labels):
         group_key = "/".join(labels.get(label, "") for label in route.group_by)
         for receiver in route.receivers:
-            found.setdefault(receiver, RoutedReceiver(receiver, group_key, route.group_wait_s, route.repeat_s))
+            routed.setdefault(receiver, RoutedReceiver(receiver, group_key, route.group_wait_s, route.repeat_s))
         for step in route.escalations:
             if unacknowledged_s is not None and unacknowledged_s >= step.after_s:
                 for receiver in step.receivers:
-                    found.setdefault(
+                    routed.setdefault(
                         receiver, RoutedReceiver(receiver, group_key, 0, route.repeat_s, is_escalated=True)
                     )
-    return found
+    return routed
 
 
 def _matching(routes: Sequence[ReceiverRoute], labels: Mapping[str, str]) -> Iterable[ReceiverRoute]:

@@ -139,7 +139,7 @@ class ReportsHealth:
         return by_the_clock(view, max(silent_s.values(), default=0.0), bool(too_long), places)
 
     def due_s(self, view: PipelineView) -> float:
-        return math.inf  # nodes that fall silent are found for all pipelines at once: see `watch_list`
+        return math.inf  # nodes that fall silent are found for all pipelines at once: see `pre_check`
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []

@@ -53,7 +53,7 @@ class TimeToLoss(PlacedRule):
         )
 
     def due_s(self, view: PipelineView) -> float:
-        return math.inf  # partitions at risk are found for all pipelines at once: see `watch_list`
+        return math.inf  # partitions at risk are found for all pipelines at once: see `pre_check`
 
     def where(self, breached: Sequence[Window]) -> list[BreachPlace]:
         return []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Engine, func, select
@@ -70,27 +70,31 @@ class ViewCache:
                 partitions=_partitions(connection, name, kept.rules.values(), now_s),
             )
 
-    def glance(
+    def news(
         self,
         pipelines: Sequence[StoredPipeline],
         closed: Mapping[str, Collection[int]],
         now_s: float,
-        with_open: Collection[str] = (),
-    ) -> Iterator[tuple[StoredPipeline, PipelineView]]:
-        """Yield views of pipelines that have been read, out of one snapshot of the database, each with what is new of
+        changeable: Collection[str] = (),
+    ) -> list[tuple[StoredPipeline, PipelineView]]:
+        """Return views of pipelines that have been read, out of one snapshot of the database, each with what is new of
         these `closed` windows; none of a pipeline of which a window changed that had been judged. Views know of
-        messages what `refresh_minutes` read, and neither nodes' reports nor runs or partitions: see `watch_list`.
-        Of pipelines `with_open` incidents all windows are assessed where one is new: good ones count together."""
+        messages what `refresh_minutes` read, and neither nodes' reports nor runs or partitions: see `pre_check`.
+        Of `changeable` ones, with incidents that can change, all windows are assessed where one is new: good ones count
+        together, and an incident that is reopened loses the breaches that were revised meanwhile."""
+        views = []
         with self._engine.begin() as connection:
-            rows = read_named(connection, {one.name: closed[one.name] for one in pipelines if one.name in closed})
+            named = {pipeline.name: closed[pipeline.name] for pipeline in pipelines if pipeline.name in closed}
+            rows = read_named(connection, named)
             for pipeline in pipelines:
                 kept = self._of(pipeline)
                 news_from_s = kept.stored.take(rows.get(pipeline.name, ()), int(now_s) - HORIZON_S)
                 if news_from_s > -math.inf:
-                    has_news = pipeline.name in with_open and news_from_s < math.inf
+                    has_news = pipeline.name in changeable and news_from_s < math.inf
                     if has_news or kept.habits.due_s <= now_s:
                         news_from_s = -math.inf
-                    yield pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)
+                    views.append((pipeline, self._view(connection, pipeline, now_s, news_from_s=news_from_s)))
+        return views
 
     def settle(self, pipelines: Iterable[StoredPipeline], now_s: float) -> None:
         """Note that in what is known of these pipelines nothing is to be found, so that it need not be kept or read."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from alerting.incidents.lifecycle import KnownIncident, Transition, judge, text_of
+from alerting.incidents.lifecycle import KnownIncident, Transition, next_change, text_of
 from alerting.rules import Rule, reader_of, rules_of
 from alerting.rules.assessment import Assessment
 from alerting.rules.view import PipelineView
@@ -83,8 +83,7 @@ class Told:
         """Judges until there is no change any more, and writes each."""
         made = []
         found = self._found = self.rule.assess(view)
-        may_page, worse = self.rule.severity == "critical", self.rule.higher_is_worse
-        while change := judge(worse, found, self.open, self.resolved, view.now_s, may_page=may_page):
+        while change := next_change(self.rule, found, self.incidents.values(), view.now_s):
             made.append(change)
             assert len(made) < 10, "judging does not come to rest"
             self._write(change, view.now_s)
@@ -93,10 +92,7 @@ class Told:
 
     def _write(self, change: Transition, now_s: float) -> None:
         number = len(self.incidents) + 1 if change.incident is None else change.incident.int
-        resolved_at_s = now_s if change.kind == "resolved" else None
-        breaches = frozenset(change.breaches)
-        known = KnownIncident(UUID(int=number), change.worst, breaches, resolved_at_s, change.pages)
-        self.incidents[number] = known
+        self.incidents[number] = change.after(UUID(int=number), now_s)
 
     @property
     def open(self) -> KnownIncident | None:

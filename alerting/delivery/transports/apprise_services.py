@@ -18,8 +18,7 @@ import apprise
 from pydantic import Field
 
 from alerting.delivery.rendering import RenderedMessage, as_text, message
-from alerting.delivery.transports.base import TransportConfig
-from alerting.delivery.transports.delivered_cache import Reached
+from alerting.delivery.transports.base import Reached, TransportConfig
 from alerting.incidents.notification import Notification
 from lagloss_server.base.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome, Sent, TryLater

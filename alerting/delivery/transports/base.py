@@ -1,16 +1,19 @@
-"""Transports: how notifications reach one receiver, and what all configurations of one have in common."""
+"""Transports: how notifications reach one receiver, and what several kinds of them have in common."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from alerting.incidents.notification import Notification
 from lagloss_server.net.outcome import Outcome
+
+MAX_REMEMBERED: Final = 1_000
 
 
 class Transport(Protocol):
@@ -54,3 +57,25 @@ class HttpConfig(TransportConfig):
     """Whether it may go to addresses that are not public: this machine, the internal network."""
     ca_file: Path | None = Field(default=None, alias="caFile")
     """Certificates (PEM) of authorities to trust besides the public ones."""
+
+
+class Reached:
+    """Who of several has a message already, so that trying it again for the rest does not repeat it to them.
+
+    Kept in memory: after a restart everybody is sent the message again, as at-least-once allows.
+    """
+
+    def __init__(self) -> None:
+        self._by_message: OrderedDict[str, set[str]] = OrderedDict()
+
+    def add(self, message: str, names: Iterable[str]) -> None:
+        self._by_message.setdefault(message, set()).update(names)
+        self._by_message.move_to_end(message)
+        while len(self._by_message) > MAX_REMEMBERED:
+            self._by_message.popitem(last=False)
+
+    def of(self, message: str) -> frozenset[str]:
+        return frozenset(self._by_message.get(message, ()))
+
+    def forget(self, message: str) -> None:
+        self._by_message.pop(message, None)

@@ -11,8 +11,7 @@ from email.utils import format_datetime
 from typing import Final
 
 from alerting.delivery.rendering import as_html, as_text, message
-from alerting.delivery.transports.base import TransportConfig
-from alerting.delivery.transports.delivered_cache import Reached
+from alerting.delivery.transports.base import Reached, TransportConfig
 from alerting.incidents.notification import Notification
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, send_mail
 from lagloss_server.net.outcome import Outcome, TryLater

@@ -42,7 +42,7 @@ EVERYTHING = ReceiverRoute((), ("hook",))
 
 
 def evaluator(store: Store, *routes: ReceiverRoute, **more: Any) -> Evaluator:
-    return Evaluator(store, Notifier(routes or (EVERYTHING,), **more), "http://127.0.0.1:8050")
+    return Evaluator(store, Notifier(routes or (EVERYTHING,), dashboard_url="http://127.0.0.1:8050", **more))
 
 
 def queued(store: Store) -> list[tuple[str, str, str]]:

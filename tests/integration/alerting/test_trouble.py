@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from alerting import service as worker
 from alerting.delivery.sender import HeldLead, Sender
@@ -27,7 +27,7 @@ from alerting.rules.view import PipelineView
 from alerting.service import Alerter
 from alerting.views import view_cache
 from lagloss_server.model.alert_rules import Severity
-from lagloss_server.model.definition import Definition
+from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.window import Window
 from lagloss_server.net.outcome import Outcome, Sent
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow, SilenceRow
@@ -148,14 +148,21 @@ def test_a_rule_that_raises_keeps_no_other_rule_from_being_judged(
 
 
 def test_a_connection_that_is_ended_in_one_evaluation_keeps_no_other_pipeline_from_its_turn(
-    store: Store, database_url: str, in_trouble: Callable[[Callable[[], object]], None]
+    store: Store, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end_transaction() -> None:
-        with store.engine.connect() as connection:
-            mine = "datname = current_database() AND state = 'idle in transaction' AND pid <> pg_backend_pid()"
-            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"))
+    for name in ("bad", "chain"):
+        store.apply(only_loss(name=name))
+        close_windows(store, "ll", name=name)
+    whole = Notifier.notify
 
-    in_trouble(end_transaction)
+    def end_transaction(self: Notifier, connection: Connection, pipeline: StoredPipeline, *rest: Any) -> None:
+        if pipeline.name == "bad":
+            own = connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+            with store.engine.connect() as other:
+                other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": own})
+        whole(self, connection, pipeline, *rest)
+
+    monkeypatch.setattr(Notifier, "notify", end_transaction)
     with running(store, database_url):
         wait_for(lambda: [row.pipeline for row in rows(store, IncidentRow)] == ["chain"], what="the other's incident")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,10 @@ from sqlalchemy import text
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
+from alerting.incidents.repository import NotLeading
+from alerting.leader_election import LOST_AFTER_S
 from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.store.ownership import ALERTING, Lease, OwnerSession
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.integration.alerting.test_alerting import EVERYTHING, evaluate, evaluator, happened
@@ -66,7 +70,8 @@ class TellingMeanwhile(Notifier):
 
 
 class ReadMeanwhile(Store):
-    """Something is done while an evaluation reads where it is, after the incidents and before it writes them."""
+    """Something is done while an evaluation reads evidence, after it has read the incidents and before it locks
+    them."""
 
     meanwhile: Meanwhile | None = None
 
@@ -85,7 +90,38 @@ def test_of_two_evaluations_at_once_one_opens_the_incident_and_the_other_finds_i
     assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger"]
 
 
-def test_who_acknowledges_during_an_evaluation_has_acknowledged(store: Store, database_url: str) -> None:
+def test_an_alerter_writes_nothing_once_another_leads(store: Store, database_url: str) -> None:
+    with (
+        closing(OwnerSession(database_url, LOST_AFTER_S)) as first,
+        closing(OwnerSession(database_url, LOST_AFTER_S)) as second,
+    ):
+        by = evaluator(store)
+        by.lead = Lease(ALERTING, first)
+        assert by.lead.acquire()
+        first.close()
+        assert Lease(ALERTING, second).acquire()
+        with pytest.raises(NotLeading):
+            evaluate(store, by)
+        assert rows(store, IncidentRow) == []
+        by.lead = Lease(ALERTING, second)
+        assert evaluate(store, by) == ["loss opened"]
+
+
+def test_who_acknowledges_while_an_evaluation_writes_waits_for_it_and_has_acknowledged(store: Store) -> None:
+    evaluate(store, evaluator(store))
+    [incident] = rows(store, IncidentRow)
+    close_window(store, 2, "loss", 400)
+    acknowledging = Meanwhile(store, lambda: incident_actions.acknowledge(store, str(incident.id), "ann"))
+    teller = TellingMeanwhile((EVERYTHING,), meanwhile=acknowledging)
+    assert evaluate(store, Evaluator(store, teller)) == ["loss updated"]
+    assert acknowledging.end() == incident.id
+    assert rows(store, IncidentRow)[0].acknowledged_by == "ann"
+    assert happened(store) == ["opened", "updated", "acknowledged"]
+
+
+def test_who_acknowledges_while_an_evaluation_reads_evidence_does_not_wait_and_has_acknowledged(
+    store: Store, database_url: str
+) -> None:
     evaluate(store, evaluator(store))
     [incident] = rows(store, IncidentRow)
     close_window(store, 2, "loss", 400)
@@ -96,5 +132,5 @@ def test_who_acknowledges_during_an_evaluation_has_acknowledged(store: Store, da
     assert evaluate(store, evaluator(slow)) == ["loss updated"]
     assert acknowledging.end() == incident.id
     assert rows(store, IncidentRow)[0].acknowledged_by == "ann"
-    assert happened(store) == ["opened", "updated", "acknowledged"]
+    assert happened(store) == ["opened", "acknowledged", "updated"]
     slow.close()

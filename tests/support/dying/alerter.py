@@ -27,7 +27,7 @@ def before_the_commit(die: Die) -> None:
 
 
 def after_the_commit(die: Die) -> None:
-    around(Evaluator, "evaluate", after=lambda changes: die() if changes else None)
+    around(Evaluator, "apply", after=lambda changes: die() if changes else None)
 
 
 def after_the_claim(die: Die) -> None:

@@ -290,7 +290,7 @@ def test_the_map_of_the_tree_has_every_folder_and_no_other() -> None:
     top, *packages = page("CONTRIBUTING.md").split("## The tree")[1].split("## Recipes")[0].split("\nInside ")
     folders = {f"{folder.name}/" for folder in FOLDERS if folder.name not in ("build", "dist", "__pycache__")}
     assert {row for row in table_rows(top) if row.endswith("/")} == folders
-    for package, inside in zip(("lagloss", "lagloss_server"), packages, strict=True):
+    for package, inside in zip(("lagloss", "alerting", "lagloss_server"), packages, strict=True):
         found = {
             f"{path.name}/" if path.is_dir() else path.stem
             for path in (ROOT / package).iterdir()

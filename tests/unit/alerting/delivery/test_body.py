@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from alerting.cli.incident_text import details
-from alerting.incidents.body import MAX_EXAMPLES, IncidentEvidence, incident_body
+from alerting.incidents.body import incident_body
+from alerting.incidents.evidence import MAX_EXAMPLES, IncidentEvidence
 from alerting.rules.assessment import BreachPlace
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.trace_links import TraceLinks

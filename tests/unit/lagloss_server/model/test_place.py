@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerting.incidents.body import _place as breach_document
+from alerting.incidents.evidence import _place as breach_document
 from alerting.rules.assessment import BreachPlace
 from lagloss_server.base.fields import NAME_PATTERN
 from lagloss_server.model.definition import Definition, parse_definition
