@@ -1,65 +1,23 @@
-"""Page, and small parts that several pages share."""
+"""Small parts that several pages share, and the one table of all."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import dash_mantine_components as dmc
-from dash import Dash, html
+from dash import html
 from dash.exceptions import PreventUpdate
 
-from dashboard.queries.services import Services
 from dashboard.request.links import Address
 
 Part: TypeAlias = Any
 """A Dash component; the component packages carry no types."""
 NAME: Final = r"(?P<pipeline>[A-Za-z0-9][A-Za-z0-9_-]{0,99})"
 """A pipeline's name in a page's path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the dashboard.
-
-    `pattern` matches its whole path; what its groups find is given to `title` and `layout`. `layout` makes what is
-    mounted when a reader comes: containers with ids, and nothing that has to be read first. `register` adds the
-    callbacks that fill them; they take `Shell.URL` (pathname, search), `Shell.TICK` and `Shell.SCHEME` as inputs.
-    `first` reads what the page says in the server's first answer, before a script has run (web/first_answer.py), at an
-    epoch s; `filled` is the CSS selector of what is there once the page says the same.
-    `ranged`: whether the range in the header is of any use here. `refresh_ms`: how often `Shell.TICK` comes, where that
-    does not follow from the range in the address. `elsewhere`: the address with a span that other pages can show, too.
-    """
-
-    name: str
-    pattern: re.Pattern[str]
-    title: Callable[[dict[str, str]], str]
-    layout: Callable[[dict[str, str], Address], Part]
-    register: Callable[[Dash, Services], None]
-    ranged: bool = False
-    refresh_ms: int | None = None
-    elsewhere: Callable[[Address], Address] = lambda here: here
-    first: Callable[[Services, dict[str, str], Address, float], Part] | None = None
-    filled: str = ""
-
-    def match(self, path: str) -> dict[str, str] | None:
-        found = self.pattern.fullmatch(path)
-        return None if found is None else found.groupdict()
-
-    def asked(self, pathname: str | None, search: str | None) -> tuple[Address, dict[str, str]]:
-        """Return where the reader is, and what that is of; for callbacks, which are asked once more when the reader has
-        gone on to another page.
-
-        Raises:
-            PreventUpdate: it is not this page.
-        """
-        here = Address.parse(pathname, search)
-        of = self.match(here.path)
-        if of is None:
-            raise PreventUpdate
-        return here, of
+SCRIPTED: Final = "scripted"
+"""Class of components that are of use with a script only; the first answer leaves them out (static_html)."""
 
 
 def step(here: Address, wanted: Address) -> str:
@@ -104,6 +62,54 @@ def live(id_: str, **more: Any) -> Part:
 def moment_picker(id_: str, label: str, width_px: int, size: str = "xs", **more: Any) -> Part:
     """Return a date and a time to the minute, in the viewer's zone: filled by `Zone.typed`, read by `Zone.parse`."""
     return dmc.DateTimePicker(id=id_, label=label, size=size, w=width_px, valueFormat="YYYY-MM-DD HH:mm", **more)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table. `look`: CSS class of its head and cells; `names_rows`: its cells are the heads of their
+    rows."""
+
+    title: Part
+    look: str = ""
+    names_rows: bool = False
+
+
+def number(title: str) -> Column:
+    """Return a column of numbers, which are set right."""
+    return Column(title, "number")
+
+
+def names(title: Part) -> Column:
+    """Return the column that names the rows."""
+    return Column(title, names_rows=True)
+
+
+def bare_table(columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
+    """Return a table without a region of its own. A cell that is a `dmc.TableTd` or `dmc.TableTh` stands as it is. A
+    row may have fewer cells than columns. `look`: properties of `dmc.Table`."""
+    known = [column if isinstance(column, Column) else Column(column) for column in columns]
+    heads = dmc.TableThead(dmc.TableTr([dmc.TableTh(column.title, className=column.look) for column in known]))
+    body = dmc.TableTbody([dmc.TableTr([_cell(*pair) for pair in zip(known, row, strict=False)]) for row in rows])
+    return dmc.Table([*([heads] if any(column.title for column in known) else []), body, foot], **look)
+
+
+def _cell(column: Column, cell: Part) -> Part:
+    if isinstance(cell, dmc.TableTd | dmc.TableTh):
+        return cell
+    if column.names_rows:
+        return dmc.TableTh(cell, attributes={"root": {"scope": "row"}}, className=column.look)
+    return dmc.TableTd(cell, className=column.look)
+
+
+FACTS: Final[Mapping[str, Any]] = {"highlightOnHover": True, "verticalSpacing": "xs", "className": "facts"}
+"""Look of a table that is a page's main content."""
+SMALL_FACTS: Final[Mapping[str, Any]] = {"verticalSpacing": 4, "className": "facts"}
+"""Look of a table below a verdict."""
+
+
+def table(label: str, columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], **look: Any) -> Part:
+    """Return a table in a region of its own, which scrolls sideways where the window is narrow."""
+    return sideways(label, bare_table(columns, rows, **(look or FACTS)))
 
 
 def moment(text: str, utc: str) -> Part:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dash import ClientsideFunction, Dash, Input
-
 Light = str | list[Any]
 TAGS: Final = frozenset(
     {"a", "code", "div", "h2", "img", "p", "section", "span", "table", "tbody", "td", "th", "thead", "time", "tr"}
@@ -33,8 +31,3 @@ def link(text: str, href: str, **attributes: str | None) -> Light:
     if not href.startswith("/") or href.startswith("//"):
         raise ValueError(f"expected an address of ours, found {href}")
     return element("a", text, href=href, data_inside="", **attributes)
-
-
-def register(app: Dash, store: str) -> None:
-    """Has the browser build what is put into this dcc.Store: `{"into": id, "tree": element}`; see light.js."""
-    app.clientside_callback(ClientsideFunction("light", "draw"), Input(store, "data"))  # type: ignore[no-untyped-call]

@@ -1,6 +1,7 @@
 """HTML of components and light elements, without Dash: what a page says, readable before a script has run.
 
-Controls, charts and ids are left out: they are of no use without a script, and stand in the page that follows.
+Controls, charts, ids and whatever is marked as `SCRIPTED` are left out: they are of no use without a script, and stand
+in the page that follows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from dash.development.base_component import Component
 
-from dashboard.pages.base import Part
+from dashboard.pages.base import SCRIPTED, Part
 
 _MANTINE: Final[Mapping[str, str]] = {
     "Anchor": "a",
@@ -39,6 +40,8 @@ _LEFT_OUT: Final = frozenset(
 )
 _NAMESPACES: Final = frozenset({"dash_html_components", "dash_mantine_components"})
 """Of others, those of charts and stores, nothing is shown."""
+_BOXES: Final = frozenset({"div", "section", "nav"})
+"""Tags that are left out where they would be empty."""
 _VOID: Final = frozenset({"br", "hr", "img"})
 _ATTRIBUTES: Final[Mapping[str, str]] = {
     "className": "class",
@@ -74,7 +77,7 @@ def _pieces(part: Part) -> Iterator[str]:
 
 
 def _component(type: str, namespace: str, props: Mapping[str, Any]) -> Iterator[str]:
-    if namespace not in _NAMESPACES or type in _LEFT_OUT or props.get("hidden"):
+    if namespace not in _NAMESPACES or type in _LEFT_OUT or _needs_script(props):
         return
     children = props.get("children")
     if namespace == "dash_html_components":
@@ -93,10 +96,19 @@ def _component(type: str, namespace: str, props: Mapping[str, Any]) -> Iterator[
     yield from _element(tag, named, children)
 
 
+def _needs_script(props: Mapping[str, Any]) -> bool:
+    """Return whether a component is of no use without a script, or hidden until one shows it."""
+    is_hidden = "none" in (props.get("display"), (props.get("style") or {}).get("display"))
+    return bool(props.get("hidden")) or is_hidden or SCRIPTED in str(props.get("className")).split()
+
+
 def _element(tag: str, attributes: Mapping[str, Any], children: Part) -> Iterator[str]:
+    inside = list(_pieces(children))
+    if tag in _BOXES and not any(inside):
+        return  # a box of controls, or one that nothing is drawn in
     yield f"<{tag}{''.join(_attributes(attributes))}>"
     if tag not in _VOID:
-        yield from _pieces(children)
+        yield from inside
         yield f"</{tag}>"
 
 

@@ -10,6 +10,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx
 from dashboard.login import account
 from dashboard.pages import directory, notices, shell
 from dashboard.pages.base import step
+from dashboard.pages.page import register as register_pages
 from dashboard.pages.shell import REFRESH_MS, Shell
 from dashboard.queries.services import Services
 from dashboard.request import links
@@ -27,8 +28,7 @@ def register(app: Dash, services: Services) -> None:
     _register_client(app)
     _register_mounting(app, services)
     _register_controls(app, services)
-    for page in directory.PAGES:
-        page.register(app, services)
+    register_pages(app, services, directory.PAGES)
 
 
 def _register_client(app: Dash) -> None:

@@ -10,9 +10,9 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, alert, aria, badge
+from dashboard.pages.base import Part, alert, aria, badge, table
 from dashboard.pages.incident.act_links import Do, act_link
-from dashboard.pages.incident.cards import OUTCOMES, at, cards, failures, pipeline_link, severity_badge, table, when
+from dashboard.pages.incident.cards import OUTCOMES, at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.queries.alerts import Board, IncidentHistory, Pending
 from dashboard.queries.deliveries import Deliveries, Leader
 from dashboard.queries.incident_filters import PAGE_SIZE
