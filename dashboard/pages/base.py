@@ -90,7 +90,7 @@ def bare_table(columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], 
     known = [column if isinstance(column, Column) else Column(column) for column in columns]
     heads = dmc.TableThead(dmc.TableTr([dmc.TableTh(column.title, className=column.look) for column in known]))
     body = dmc.TableTbody([dmc.TableTr([_cell(*pair) for pair in zip(known, row, strict=False)]) for row in rows])
-    return dmc.Table([*([heads] if any(column.title for column in known) else []), body, foot], **look)
+    return dmc.Table([*([heads] if any(column.title != "" for column in known) else []), body, foot], **look)
 
 
 def _cell(column: Column, cell: Part) -> Part:
@@ -107,9 +107,11 @@ SMALL_FACTS: Final[Mapping[str, Any]] = {"verticalSpacing": 4, "className": "fac
 """Look of a table below a verdict."""
 
 
-def table(label: str, columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], **look: Any) -> Part:
+def table(
+    label: str, columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any
+) -> Part:
     """Return a table in a region of its own, which scrolls sideways where the window is narrow."""
-    return sideways(label, bare_table(columns, rows, **(look or FACTS)))
+    return sideways(label, bare_table(columns, rows, foot, **(look or FACTS)))
 
 
 def moment(text: str, utc: str) -> Part:

@@ -17,6 +17,7 @@ from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, SCRIPTED, Part, aria, live, step
+from dashboard.pages.breakdown import source_of
 from dashboard.pages.incident import cards as band
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.pipeline import parts as pipeline_parts
@@ -26,7 +27,6 @@ from dashboard.pages.pipeline.quality import quality_panel
 from dashboard.pages.pipeline.shares import shares_box
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import Shell, pipeline_nav
-from dashboard.pages.sources import source_of
 from dashboard.queries.alerts import OpenIncident, read_open
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels

@@ -12,12 +12,9 @@ from dash import html
 from dashboard import format as words
 from dashboard.figures.loss import drawn_loss
 from dashboard.format import VERDICTS
-from dashboard.pages import reasons
-from dashboard.pages.base import Part, badge, moment
-from dashboard.pages.destinations import destinations
+from dashboard.pages.base import Column, Part, badge, bare_table, moment, names, number
+from dashboard.pages.breakdown import REASONS, destinations, reasons, sides, source_choice, source_of, sources
 from dashboard.pages.pipeline import steps as pipeline_steps
-from dashboard.pages.sides import sides
-from dashboard.pages.sources import source_choice, source_of, sources
 from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
@@ -186,9 +183,9 @@ def reasons_box(total: Bucket | None) -> Part | None:
     if not rows:
         return None
     about = "of minutes whose beacons were read; those that tallies prove have no reasons"
-    title = dmc.Title(reasons.TITLE, order=2, fz=16)
+    title = dmc.Title(REASONS, order=2, fz=16)
     return dmc.Paper(
-        [title, dmc.Text(about, size="sm", className="faint", mb=4), reasons.reasons_table(rows)],
+        [title, dmc.Text(about, size="sm", className="faint", mb=4), reasons(rows)],
         p="sm",
         withBorder=True,
     )
@@ -203,20 +200,16 @@ def worst_table(panels: Panels, here: Address) -> Part:
     if not found:
         summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
-    heads = [
-        f"{what.capitalize()} ({here.zone.label(found[0].start_s)})",
+    columns: list[Column | str] = [
+        names(f"{what.capitalize()} ({here.zone.label(found[0].start_s)})"),
         "Verdict",
-        "Loss",
-        f"E2E {', '.join(panels.sla_periods.percentiles)}",
+        number("Loss"),
+        number(f"E2E {', '.join(panels.sla_periods.percentiles)}"),
     ]
     dated = series.span.length_s > PERIOD_S["day"]
-    table = dmc.Table(
-        [
-            dmc.TableThead(
-                dmc.TableTr([dmc.TableTh(head, className="number" if at > 1 else "") for at, head in enumerate(heads)])
-            ),
-            dmc.TableTbody([_row(bucket, panels, here, dated) for bucket in found]),
-        ],
+    table = bare_table(
+        columns,
+        [_row(bucket, panels, here, dated) for bucket in found],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,
@@ -227,20 +220,18 @@ def worst_table(panels: Panels, here: Address) -> Part:
     return html.Div([title, dmc.TableScrollContainer(table, minWidth=300, type="native")])
 
 
-def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
+def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> list[Part]:
     look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
     href = pipeline_steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
     at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
     interval = None if loss is None else LossRatio(*loss)
     of = f"{panels.sla_periods.percentile(bucket)} " if len(panels.sla_periods.percentiles) > 1 else ""
-    return dmc.TableTr(
-        [
-            dmc.TableTh(dmc.Anchor(at, href=href, size="sm"), attributes={"root": {"scope": "row"}}),
-            dmc.TableTd(f"{look.icon} {look.word}"),
-            dmc.TableTd(fmt.percent_interval(interval), className="number"),
-            dmc.TableTd(f"{of}{fmt.duration(panels.sla_periods.lag_ms(bucket))}", className="number"),
-        ]
-    )
+    return [
+        dmc.Anchor(at, href=href, size="sm"),
+        f"{look.icon} {look.word}",
+        fmt.percent_interval(interval),
+        f"{of}{fmt.duration(panels.sla_periods.lag_ms(bucket))}",
+    ]
 
 
 def _loss(bucket: Bucket) -> tuple[float, float]:

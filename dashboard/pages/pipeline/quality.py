@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import QUALITIES, QUALITY_NOTE, QUALITY_VERDICTS, place_label, quality_target, quality_value
-from dashboard.pages.base import Part, aria, sideways
+from dashboard.pages.base import Part, aria, names, number, table
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import utc
@@ -21,12 +21,10 @@ def quality_panel(rows: Sequence[QualityRow], pipeline: str, here: Address) -> P
     """Return the table of qualities; None where no minute of the span is closed."""
     if not rows:
         return None
-    head = [dmc.TableTh("Stage"), *(dmc.TableTh(title, className="number") for title in QUALITIES.values())]
-    table = dmc.Table(
-        [
-            dmc.TableThead(dmc.TableTr(head)),
-            dmc.TableTbody([_row(row, pipeline, here) for row in rows]),
-        ],
+    shown = table(
+        "Quality of data",
+        [names("Stage"), *map(number, QUALITIES.values())],
+        [[place_label(row.stage.label), *(_cell(cell, pipeline, here) for cell in row.cells)] for row in rows],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,
@@ -36,12 +34,7 @@ def quality_panel(rows: Sequence[QualityRow], pipeline: str, here: Address) -> P
     )
     title = dmc.Title("Quality of data", order=2, fz=16)
     about = dmc.Text(QUALITY_NOTE, size="sm", className="faint", mb=4)
-    return dmc.Paper([title, about, sideways("Quality of data", table)], p="sm", withBorder=True)
-
-
-def _row(row: QualityRow, pipeline: str, here: Address) -> Part:
-    name = dmc.TableTh(place_label(row.stage.label), attributes={"root": {"scope": "row"}})
-    return dmc.TableTr([name, *(_cell(cell, pipeline, here) for cell in row.cells)])
+    return dmc.Paper([title, about, shown], p="sm", withBorder=True)
 
 
 def _cell(cell: QualityCell | None, pipeline: str, here: Address) -> Part:
@@ -55,4 +48,4 @@ def _cell(cell: QualityCell | None, pipeline: str, here: Address) -> Part:
         value = dmc.Anchor(html.Span(value, title=hint), href=href, size="sm")
     sign = html.Span(look.icon, role="img", className=f"of-{look.role}", **aria(label=look.word.lower()))
     target = dmc.Text(quality_target(cell), size="xs", className="faint")
-    return dmc.TableTd([sign, " ", value, target], className="number")
+    return [sign, " ", value, target]

@@ -9,7 +9,7 @@ from dashboard.design import hues
 from dashboard.figures.frame import SLOWEST
 from dashboard.figures.shares import BAR_PX, PIE_PX, HopShare, bar, pie, shares
 from dashboard.figures.sparkline import data_uri
-from dashboard.pages.base import Part
+from dashboard.pages.base import Column, Part, bare_table
 from dashboard.pages.pipeline import steps
 from dashboard.queries.panels import Panels
 from dashboard.request.links import Address
@@ -27,8 +27,9 @@ def shares_box(panels: Panels, here: Address) -> Part:
     longest_ms = max((share.p95_ms for share in found), default=0.0)
     size = str(PIE_PX)
     picture = html.Img(src=data_uri(pie(found, hue)), alt="the same as a pie", className="pie", width=size, height=size)
-    table = dmc.Table(
-        dmc.TableTbody([share_row(share, longest_ms, hue) for share in found]),
+    table = bare_table(
+        ("", "", Column("", "number"), Column("", "number")),
+        [share_row(share, longest_ms, hue) for share in found],
         tabularNums=True,
         verticalSpacing=3,
         horizontalSpacing=6,
@@ -39,15 +40,13 @@ def shares_box(panels: Panels, here: Address) -> Part:
     return [dmc.Title(_TITLE, order=2, fz=16), about, picture if found else None, table]
 
 
-def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> Part:
+def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[Part]:
     """Return a hop's row: its name, bar, lag, and share of the whole."""
     width, height = map(str, BAR_PX)
     picture = html.Img(src=data_uri(bar(share, longest_ms, hue)), alt="", width=width, height=height)
-    return dmc.TableTr(
-        [
-            dmc.TableTh(share.hop.label, fw=400, attributes={"root": {"scope": "row"}}),
-            dmc.TableTd(picture),
-            dmc.TableTd(fmt.duration(share.p95_ms), className="number"),
-            dmc.TableTd(fmt.NOTHING if share.share is None else fmt.percent(share.share), className="number"),
-        ]
-    )
+    return [
+        dmc.TableTh(share.hop.label, fw=400, attributes={"root": {"scope": "row"}}),
+        picture,
+        fmt.duration(share.p95_ms),
+        fmt.NOTHING if share.share is None else fmt.percent(share.share),
+    ]

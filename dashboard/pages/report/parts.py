@@ -10,8 +10,8 @@ from dash import dcc, html
 
 from dashboard.figures.burn_down import burn_down_figure
 from dashboard.figures.sparkline import data_uri
-from dashboard.pages.base import Part, aria, badge, icon
-from dashboard.pages.sources import source_choice
+from dashboard.pages.base import Part, aria, badge, icon, number, table
+from dashboard.pages.breakdown import source_choice
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
 from dashboard.reports.parts import Cell, ReportSection, Table
@@ -96,16 +96,10 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
     )
 
 
-def _table(table: Table, title: str) -> Part:
-    heads = [dmc.TableTh(head, className="number" if at >= table.names else "") for at, head in enumerate(table.heads)]
-    rows = [
-        dmc.TableTr(
-            [dmc.TableTd(_cell(cell), className="number" if at >= table.names else "") for at, cell in enumerate(row)]
-        )
-        for row in table.rows
-    ]
-    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(rows)], fz="sm", verticalSpacing=4)
-    return html.Div(drawn, className="wide", tabIndex=0, role="region", **aria(label=title))
+def _table(drawn: Table, title: str) -> Part:
+    columns = [head if at < drawn.names else number(head) for at, head in enumerate(drawn.heads)]
+    rows = [[_cell(cell) for cell in row] for row in drawn.rows]
+    return table(title, columns, rows, fz="sm", verticalSpacing=4)
 
 
 def _cell(cell: Cell) -> Part:

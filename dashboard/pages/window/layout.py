@@ -9,8 +9,8 @@ from typing import Any, Final, get_args
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard.pages import reasons
 from dashboard.pages.base import SCRIPTED, Part, alert, aria, live, moment
+from dashboard.pages.breakdown import REASONS
 from dashboard.pages.shell import pipeline_nav
 from dashboard.request import links
 from dashboard.request.current_user import asking
@@ -69,7 +69,7 @@ def frame(params: Mapping[str, str], here: Address) -> Part:
                     dmc.Stack(
                         [
                             _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
-                            _box(reasons.TITLE, html.Div(id=WindowId.REASONS)),
+                            _box(REASONS, html.Div(id=WindowId.REASONS)),
                         ],
                         gap="sm",
                     ),
