@@ -17,7 +17,7 @@ Part: TypeAlias = Any
 NAME: Final = r"(?P<pipeline>[A-Za-z0-9][A-Za-z0-9_-]{0,99})"
 """A pipeline's name in a page's path."""
 SCRIPTED: Final = "scripted"
-"""Class of components that are of use with a script only; the first answer leaves them out (static_html)."""
+"""Class of components that are of use with a script only; the first answer leaves them out (printing)."""
 
 
 def step(here: Address, wanted: Address) -> str:
@@ -117,6 +117,18 @@ def table(
 def moment(text: str, utc: str) -> Part:
     """Return a local time whose UTC shows on hover and is read to those who cannot hover."""
     return html.Time(text, title=utc)
+
+
+def inside_link(text: str, href: str, **more: Any) -> Part:
+    """Return a link to another page of ours. Where the browser builds it without Dash (light.js), a plain click still
+    leads there without loading the dashboard again.
+
+    Raises:
+        ValueError: `href` leads elsewhere.
+    """
+    if not href.startswith("/") or href.startswith("//"):
+        raise ValueError(f"expected an address of ours, found {href}")
+    return html.A(text, href=href, **{"data-inside": ""}, **more)
 
 
 def outward(children: Any, url: str) -> Part:

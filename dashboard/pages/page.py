@@ -17,7 +17,7 @@ property of a component in the frame.
   only repeats the address leads nowhere.
 - those of `more`, for whatever is not of this form: forms, menus, charts that are zoomed.
 
-The first answer is the same frame with the same panels, printed by `static_html` instead of by Dash: what needs a
+The first answer is the same frame with the same panels, printed by `printing` instead of by Dash: what needs a
 script (controls, charts, and what is marked `SCRIPTED`) is left out there, and panels of other properties are not
 drawn.
 
@@ -40,6 +40,7 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages import notices
 from dashboard.pages.base import Part, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.printing import nodes_of
 from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.queries.services import Services
 from dashboard.request.current_user import sight
@@ -48,7 +49,7 @@ from lagloss_server.store.store import Store
 
 R = TypeVar("R")
 LIGHT: Final = "light"
-"""In place of a property: the panel draws light elements (fast_html), which the browser builds without Dash."""
+"""In place of a property: what the panel draws is built by the browser without Dash (printing)."""
 _PRINTED: Final = ("children", LIGHT)
 """Properties that the first answer has."""
 
@@ -101,7 +102,7 @@ class Panel(Generic[R]):
 
     @property
     def store(self) -> str:
-        """Id of the store through which light elements reach the browser."""
+        """Id of the store through which nested lists reach the browser."""
         return f"{self.id}-{LIGHT}"
 
     @property
@@ -110,7 +111,9 @@ class Panel(Generic[R]):
 
     def sent(self, value: Any) -> Any:
         """Return what the browser gets of a value that was drawn."""
-        return {"into": self.id, "tree": value} if self.prop == LIGHT and value is not no_update else value
+        if self.prop != LIGHT or value is no_update:
+            return value
+        return {"into": self.id, "tree": next(nodes_of(value), None)}
 
 
 @dataclass(frozen=True, slots=True)

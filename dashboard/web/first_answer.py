@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from dashboard.pages import directory, notices, shell
 from dashboard.pages.notices import Failed
 from dashboard.pages.page import Page
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address

@@ -12,7 +12,6 @@ from dash import html
 
 from dashboard.pages import notices
 from dashboard.pages.base import Part, live
-from dashboard.pages.fast_html import Light
 from dashboard.pages.overview import parts as overview_parts
 from dashboard.pages.overview.parts import PageOf
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
@@ -90,7 +89,7 @@ def _filters(listed: Listed, visit: Visit) -> Part:
     return [states, overview_parts.pager(listed.page, here, "top")]
 
 
-def _rows(listed: Listed, visit: Visit) -> Light | None:
+def _rows(listed: Listed, visit: Visit) -> Part | None:
     here = visit.address
     return overview_parts.table(listed.rows, here, visit.now_s, chosen_order(here)) if listed.page.matching else None
 

@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from dashboard.pages import directory
 from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit, led
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.queries.services import Services
 from dashboard.request.current_user import LOCAL, answer_for
 from dashboard.request.links import Address

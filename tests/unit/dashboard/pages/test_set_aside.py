@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dashboard.pages.overview import page
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.queries.overview import Overview
 from dashboard.queries.shared_reads import SharedReads
 from dashboard.request.links import Address

@@ -12,7 +12,7 @@ import pytest
 
 from dashboard.pages.page import Visit
 from dashboard.pages.portfolio import page
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.queries.services import Services
 from dashboard.reports import file_name, render
 from dashboard.reports.charts import burn_strip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from dashboard.pages.pipeline.quality import quality_panel
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.request.links import Address
 from lagloss_server.rules.quality import QualityRow, quality_rows
 from lagloss_server.rules.rollup import CheckpointSums, Rollup
