@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -34,6 +35,11 @@ def step(here: Address, wanted: Address) -> str:
 def aria(**attributes: str) -> dict[str, Any]:
     """`aria(label="range")` as the component's keyword `aria-label`."""
     return {f"aria-{name}": value for name, value in attributes.items()}
+
+
+def data(**attributes: str) -> dict[str, Any]:
+    """`data(label="Lag")` as the component's keyword `data-label`."""
+    return {f"data-{name}": value for name, value in attributes.items()}
 
 
 def icon(text: str) -> Part:
@@ -128,7 +134,12 @@ def inside_link(text: str, href: str, **more: Any) -> Part:
     """
     if not href.startswith("/") or href.startswith("//"):
         raise ValueError(f"expected an address of ours, found {href}")
-    return html.A(text, href=href, **{"data-inside": ""}, **more)
+    return html.A(text, href=href, **data(inside=""), **more)
+
+
+def picture(svg: str, alt: str, **more: Any) -> Part:
+    """Return a drawing that the server has made, as an image."""
+    return html.Img(src=f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}", alt=alt, **more)
 
 
 def outward(children: Any, url: str) -> Part:

@@ -92,7 +92,7 @@ def nodes_of(part: Part) -> Iterator[Node]:
         yield str(part)
 
 
-def _component(component: Component) -> Iterator[Node]:
+def _component(component: Any) -> Iterator[Node]:
     # Dash's own way to the properties, to_plotly_json, takes as long as making the component
     kind, namespace, props = component._type, component._namespace, vars(component)
     if namespace not in _NAMESPACES or kind in _LEFT_OUT or _needs_script(props):
@@ -123,7 +123,8 @@ def _element(tag: str, attributes: Mapping[str, Any], children: Part) -> Iterato
     inside = list(nodes_of(children))
     if tag in _BOXES and not any(inside):
         return  # a box of controls, or one that nothing is drawn in
-    yield [tag, dict(_attributes(attributes)), *inside]
+    # Dash keeps properties in the order of a set; light.js compares attributes as text
+    yield [tag, dict(sorted(_attributes(attributes))), *inside]
 
 
 def _attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

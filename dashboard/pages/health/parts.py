@@ -80,7 +80,7 @@ def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Part:
         return html.P(nothing)
     head = html.Tr([html.Th(name, scope="col") for name in columns])
     body = [
-        html.Tr([html.Td(cell) for cell in cells], **({"className": "bad"} if is_bad else {}))
+        html.Tr([html.Td(cell) for cell in cells], className="bad" if is_bad else None)
         for is_bad, cells in rows[:SHOWN]
     ]
     more = f"and {fmt.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None

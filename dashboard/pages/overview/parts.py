@@ -9,9 +9,9 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
+from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, sparkline, spoken
 from dashboard.format import VERDICTS
-from dashboard.pages.base import Part, alert, aria, icon, inside_link
+from dashboard.pages.base import Part, alert, aria, data, icon, inside_link, picture
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
@@ -170,12 +170,11 @@ def _row(standing: PipelineStatus, here: Address, now_s: float) -> Part:
         _cell("Open incidents", _incidents(standing, here)),
         _cell("Newest", *_newest(standing, zone, now_s)),
     ]
-    return html.Tr(cells, role="row", **{"data-key": name})
+    return html.Tr(cells, role="row", **data(key=name))
 
 
 def _cell(label: str, *children: Part, is_bad: bool = False) -> Part:
-    marks: dict[str, Any] = {"className": "bad"} if is_bad else {}
-    return html.Td(list(children), role="cell", **{"data-label": label}, **marks)
+    return html.Td(list(children), role="cell", className="bad" if is_bad else None, **data(label=label))
 
 
 def _small(text: str) -> Part | None:
@@ -258,8 +257,8 @@ def _spark(standing: PipelineStatus) -> Part:
     if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
         return fmt.NOTHING
     note = spoken(standing.hours, standing.targets)
-    size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
-    return html.Img(src=data_uri(sparkline(standing.hours, standing.targets)), alt=note, title=note, **size)
+    width, drawn = str(HOUR_PX * len(standing.hours)), sparkline(standing.hours, standing.targets)
+    return picture(drawn, note, title=note, width=width, height=str(HEIGHT_PX))
 
 
 def _incidents(standing: PipelineStatus, here: Address) -> Part:

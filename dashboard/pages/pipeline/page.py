@@ -23,8 +23,7 @@ from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.pages.pipeline.groups import groups_panel
-from dashboard.pages.pipeline.quality import quality_panel
-from dashboard.pages.pipeline.shares import shares_box
+from dashboard.pages.pipeline.tables import quality_panel, reasons_box, shares_box, worst_table
 from dashboard.pages.pipeline.taps import taps_panel
 from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.alerts import OpenIncident, read_open
@@ -289,8 +288,8 @@ PANELS: Final[tuple[Panel[PipelineRead], ...]] = (
     ),
     Panel(PipelineId.CONTENT, _content_style, "style", blank=_HIDDEN),
     _part(PipelineId.SHARES, lambda found, here, _now_s: shares_box(found.panels, here)),
-    _part(PipelineId.WORST, lambda found, here, _now_s: pipeline_parts.worst_table(found.panels, here)),
-    _part(PipelineId.REASONS, lambda found, _here, _now_s: pipeline_parts.reasons_box(found.panels.series.total)),
+    _part(PipelineId.WORST, lambda found, here, _now_s: worst_table(found.panels, here)),
+    _part(PipelineId.REASONS, lambda found, _here, _now_s: reasons_box(found.panels.series.total)),
     _part(PipelineId.GROUPS, lambda found, here, now_s: groups_panel(found.panels.groups, here, now_s)),
     _part(
         PipelineId.QUALITY,

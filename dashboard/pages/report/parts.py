@@ -9,8 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.figures.sparkline import data_uri
-from dashboard.pages.base import Part, aria, badge, icon, number, table
+from dashboard.pages.base import Column, Part, aria, badge, icon, number, picture, table
 from dashboard.pages.breakdown import source_choice
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
@@ -97,14 +96,14 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
 
 
 def _table(drawn: Table, title: str) -> Part:
-    columns = [head if at < drawn.names else number(head) for at, head in enumerate(drawn.heads)]
+    columns: list[Column | str] = [head if at < drawn.names else number(head) for at, head in enumerate(drawn.heads)]
     rows = [[_cell(cell) for cell in row] for row in drawn.rows]
     return table(title, columns, rows, fz="sm", verticalSpacing=4)
 
 
 def _cell(cell: Cell) -> Part:
     if cell.svg:
-        drawing = html.Img(src=data_uri(cell.svg), alt=cell.hint, title=cell.hint, className="spark")
+        drawing = picture(cell.svg, cell.hint, title=cell.hint, className="spark")
         return html.Span([drawing, " ", html.Span(cell.text, **aria(hidden="true"))])
     if cell.link:
         return html.A(cell.text, href=cell.link, title=cell.hint or None)

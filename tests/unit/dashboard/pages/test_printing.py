@@ -17,9 +17,9 @@ from dashboard.pages.printing import html_of, nodes_of
         (None, ""),
         ([1, None, "x"], "1x"),
         (html.P(["a", html.Br(), "b"], id="p", className="c"), '<p class="c">a<br>b</p>'),
-        (html.Time("9", title="noon", dateTime="z"), '<time title="noon" datetime="z">9</time>'),
+        (html.Time("9", title="noon", dateTime="z"), '<time datetime="z" title="noon">9</time>'),
         (dmc.Title("T", order=2), '<h2 class="plain-title">T</h2>'),
-        (dmc.Anchor("a", href="/x?y=1&z=2"), '<a href="/x?y=1&amp;z=2" class="plain-anchor">a</a>'),
+        (dmc.Anchor("a", href="/x?y=1&z=2"), '<a class="plain-anchor" href="/x?y=1&amp;z=2">a</a>'),
         (dmc.Text("t", fw=700), '<div class="plain-text plain-bold">t</div>'),
         (
             dmc.TableTh("h", attributes={"root": {"scope": "row"}}),
