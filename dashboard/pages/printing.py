@@ -77,7 +77,8 @@ def _text(node: Node) -> str:
     if isinstance(node, str):
         return escape(node)
     tag, attributes, *children = node
-    named = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    # without Dash, which light.js would tell of a click, a link is followed by the browser
+    named = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items() if name != "data-inside")
     return f"<{tag}{named}>" if tag in _VOID else f"<{tag}{named}>{''.join(map(_text, children))}</{tag}>"
 
 

@@ -99,19 +99,19 @@ def read(visit: Visit) -> AuditEntries:
     """
     here = visit.address
     try:
-        found = read_audit(visit.store, filters_of(here), shown_range(here.query, visit.now_s), page_of(here))
+        entries = read_audit(visit.store, filters_of(here), shown_range(here.query, visit.now_s), page_of(here))
     except NotAllowed as error:
         raise Instead(alert("Not for viewers", str(error), "orange", "!")) from None
-    if not found.entries:
+    if not entries.entries:
         raise Instead(alert("Nothing", "Nothing like this was done in this range.", "gray", "○"))
-    return found
+    return entries
 
 
-def _trail(found: AuditEntries, visit: Visit) -> Part:
+def _trail(entries: AuditEntries, visit: Visit) -> Part:
     here = visit.address
     columns = ("When", "Who", "From", "Did", "What", "Pipelines", "More")
-    rows = [_row(entry, here) for entry in found.entries]
-    return html.Div([table("audit trail", columns, rows), pages(found.page, found.total, here)])
+    rows = [_row(entry, here) for entry in entries.entries]
+    return html.Div([table("audit trail", columns, rows), pages(entries.page, entries.total, here)])
 
 
 def _row(entry: AuditEntry, here: Address) -> list[Part]:

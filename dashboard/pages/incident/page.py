@@ -75,11 +75,11 @@ def read(visit: Visit) -> IncidentRead:
         raise Instead(alert("No such incident", [f"{error} ", way], "orange", "?")) from None
 
 
-def _content(found: IncidentRead, visit: Visit) -> Part:
-    here, record, incident = visit.address, found.record, found.record.incident
+def _content(result: IncidentRead, visit: Visit) -> Part:
+    here, record, incident = visit.address, result.record, result.record.incident
     return html.Div(
         [
-            _head(found.opened, here, asking(), visit.now_s),
+            _head(result.opened, here, asking(), visit.now_s),
             _section("Where", _where(incident)),
             _section("For whom", [dmc.ListItem(destination_words(there)) for there in incident.destinations]),
             _section("What the messages have in common", _blame(incident)),
@@ -136,10 +136,10 @@ def _state(incident: Incident, zone: Zone) -> list[Any]:
 def _ways(incident: Incident, here: Address) -> list[Part]:
     span = ShownRange(incident.first_window_s - _AROUND_S, incident.last_window_s + _AROUND_S)
     around = here.to(links.pipeline(incident.pipeline)).over(span)
-    found = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
+    ways = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
     if incident.worst_window_s is not None:
-        found.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, here))
-    return [*found, runbook_link(incident)]
+        ways.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, here))
+    return [*ways, runbook_link(incident)]
 
 
 def _window(before: str, pipeline: str, start_s: int, here: Address) -> Part:

@@ -236,44 +236,44 @@ def _stamp(visit: Visit) -> Hashable:
     return visit.services.changes.stamp(visit.pipeline), visit.now_s // _LIVE_S
 
 
-def _notice(found: PipelineRead, visit: Visit) -> Part | None:
-    panels = found.panels
+def _notice(result: PipelineRead, visit: Visit) -> Part | None:
+    panels = result.panels
     return notices.of_condition(panels.condition, panels.fresh, panels.stored.definition, visit.address, visit.now_s)
 
 
-def _content_style(found: PipelineRead, _visit: Visit) -> dict[str, str]:
-    is_empty = found.panels.newest is None and not found.panels.series.buckets
+def _content_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:
+    is_empty = result.panels.newest is None and not result.panels.series.buckets
     return _HIDDEN if is_empty else {}
 
 
-def _paths(found: PipelineRead, _visit: Visit) -> list[dict[str, str]]:
-    ends = hops.deliveries(found.graph)
+def _paths(result: PipelineRead, _visit: Visit) -> list[dict[str, str]]:
+    ends = hops.deliveries(result.graph)
     return [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
 
 
-def _path_box_style(found: PipelineRead, _visit: Visit) -> dict[str, str]:
-    has_choice = len(hops.deliveries(found.graph)) > 1
+def _path_box_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:
+    has_choice = len(hops.deliveries(result.graph)) > 1
     return {"marginLeft": "auto", "display": "block" if has_choice else "none"}
 
 
-def _flow(found: PipelineRead, visit: Visit) -> Any:
-    return flow_graph.flow_figure(found.graph, found.panels.series.total, visit.dark)
+def _flow(result: PipelineRead, visit: Visit) -> Any:
+    return flow_graph.flow_figure(result.graph, result.panels.series.total, visit.dark)
 
 
-def _flow_style(found: PipelineRead, _visit: Visit) -> dict[str, int]:
-    return {"height": flow_graph.height_px(found.graph), "minWidth": flow_graph.width_px(found.graph)}
+def _flow_style(result: PipelineRead, _visit: Visit) -> dict[str, int]:
+    return {"height": flow_graph.height_px(result.graph), "minWidth": flow_graph.width_px(result.graph)}
 
 
-def _nodes_figure(found: PipelineRead, visit: Visit) -> Any:
-    return nodes.nodes_figure(found.figure_frame(visit))
+def _nodes_figure(result: PipelineRead, visit: Visit) -> Any:
+    return nodes.nodes_figure(result.figure_frame(visit))
 
 
-def _nodes_style(found: PipelineRead, _visit: Visit) -> dict[str, int]:
-    return {"height": nodes.height_px(found.graph), "minWidth": nodes.WIDTH_PX}
+def _nodes_style(result: PipelineRead, _visit: Visit) -> dict[str, int]:
+    return {"height": nodes.height_px(result.graph), "minWidth": nodes.WIDTH_PX}
 
 
 def _part(id_: PipelineId, draw: Callable[[PipelineRead, Address, float], Part]) -> Panel[PipelineRead]:
-    return Panel(id_, lambda found, visit: draw(found, visit.address, visit.now_s), blank=no_update)
+    return Panel(id_, lambda result, visit: draw(result, visit.address, visit.now_s), blank=no_update)
 
 
 def _property(id_: PipelineId, prop: str, draw: Callable[[PipelineRead, Visit], Any]) -> Panel[PipelineRead]:
@@ -281,35 +281,35 @@ def _property(id_: PipelineId, prop: str, draw: Callable[[PipelineRead, Visit], 
 
 
 PANELS: Final[tuple[Panel[PipelineRead], ...]] = (
-    _part(PipelineId.HEADLINE, lambda found, here, now_s: pipeline_parts.headline(found.panels, here, now_s)),
+    _part(PipelineId.HEADLINE, lambda result, here, now_s: pipeline_parts.headline(result.panels, here, now_s)),
     Panel(
         PipelineId.INCIDENTS,
-        lambda found, visit: band.band(found.incidents, visit.address, asking(), visit.now_s),
+        lambda result, visit: band.band(result.incidents, visit.address, asking(), visit.now_s),
     ),
     Panel(PipelineId.CONTENT, _content_style, "style", blank=_HIDDEN),
-    _part(PipelineId.SHARES, lambda found, here, _now_s: shares_box(found.panels, here)),
-    _part(PipelineId.WORST, lambda found, here, _now_s: worst_table(found.panels, here)),
-    _part(PipelineId.REASONS, lambda found, _here, _now_s: reasons_box(found.panels.series.total)),
-    _part(PipelineId.GROUPS, lambda found, here, now_s: groups_panel(found.panels.groups, here, now_s)),
+    _part(PipelineId.SHARES, lambda result, here, _now_s: shares_box(result.panels, here)),
+    _part(PipelineId.WORST, lambda result, here, _now_s: worst_table(result.panels, here)),
+    _part(PipelineId.REASONS, lambda result, _here, _now_s: reasons_box(result.panels.series.total)),
+    _part(PipelineId.GROUPS, lambda result, here, now_s: groups_panel(result.panels.groups, here, now_s)),
     _part(
         PipelineId.QUALITY,
-        lambda found, here, _now_s: quality_panel(found.panels.series.quality, found.panels.stored.name, here),
+        lambda result, here, _now_s: quality_panel(result.panels.series.quality, result.panels.stored.name, here),
     ),
-    _part(PipelineId.TAPS, lambda found, here, now_s: taps_panel(found.panels.taps, here, now_s)),
-    _part(PipelineId.CAPTION, lambda found, here, _now_s: pipeline_parts.caption(found.panels, here)),
+    _part(PipelineId.TAPS, lambda result, here, now_s: taps_panel(result.panels.taps, here, now_s)),
+    _part(PipelineId.CAPTION, lambda result, here, _now_s: pipeline_parts.caption(result.panels, here)),
     _property(PipelineId.PATH, "data", _paths),
     # what a reader chose just now is not in the address yet
-    Panel(PipelineId.PATH, lambda found, _visit: found.figures.path, "value", blank=no_update, is_steady=True),
+    Panel(PipelineId.PATH, lambda result, _visit: result.figures.path, "value", blank=no_update, is_steady=True),
     _property(PipelineId.PATH_BOX, "style", _path_box_style),
-    _property(PipelineId.PANELS, "figure", lambda found, visit: panels_figure(found.figure_frame(visit))),
-    _property(PipelineId.PANELS, "style", lambda found, _visit: {"height": height_px(found.figures)}),
-    _property(PipelineId.OFFSET, "data", lambda found, _visit: found.figures.axis.offset_s),
+    _property(PipelineId.PANELS, "figure", lambda result, visit: panels_figure(result.figure_frame(visit))),
+    _property(PipelineId.PANELS, "style", lambda result, _visit: {"height": height_px(result.figures)}),
+    _property(PipelineId.OFFSET, "data", lambda result, _visit: result.figures.axis.offset_s),
     _property(PipelineId.FLOW, "figure", _flow),
     _property(PipelineId.FLOW, "style", _flow_style),
     # the tallest, and below all others: drawn when a reader comes near
     Panel(PipelineId.NODES, _nodes_figure, "figure", blank=no_update, once=PipelineId.NODES_SEEN),
     _property(PipelineId.NODES, "style", _nodes_style),
-    _part(PipelineId.NODES_CAPTION, lambda found, _here, _now_s: nodes.caption(found.figures)),
+    _part(PipelineId.NODES_CAPTION, lambda result, _here, _now_s: nodes.caption(result.figures)),
 )
 
 

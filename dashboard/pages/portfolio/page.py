@@ -67,16 +67,16 @@ def read(visit: Visit) -> Portfolio:
         span, matchers = asked(here, now_s), parse_matchers([here.query.get("match", "")])
     except UsageError as error:
         raise Instead(alert("No such portfolio", str(error), "orange", "?")) from None
-    made = make_portfolio(visit.store, matchers, span, now_s)
-    if not made.lines and not matchers:
+    portfolio = make_portfolio(visit.store, matchers, span, now_s)
+    if not portfolio.lines and not matchers:
         raise Instead(notices.no_pipeline(asking()))
-    return made
+    return portfolio
 
 
-def _content(made: Portfolio, visit: Visit) -> Part:
+def _content(portfolio: Portfolio, visit: Visit) -> Part:
     files = downloads(f"{API}/portfolio", visit.address, "match")
-    head = dmc.Group([status_badge(made.status), files], justify="space-between")
-    return html.Div([head, *map(section_part, sections(made))])
+    head = dmc.Group([status_badge(portfolio.status), files], justify="space-between")
+    return html.Div([head, *map(section_part, sections(portfolio))])
 
 
 PAGE: Final = Page(

@@ -149,7 +149,7 @@ PAGE: Final = Page(
     frame=frame,
     notice=ReportIds.NOTICE,
     read=read,
-    panels=(Panel(ReportIds.CONTENT, lambda made, visit: report_part(made, visit.address, visit.dark)),),
+    panels=(Panel(ReportIds.CONTENT, lambda report, visit: report_part(report, visit.address, visit.dark)),),
     controls=(
         Control(ReportIds.NAV, _nav, prop="children"),
         range_control(ReportIds.RANGE),

@@ -96,7 +96,7 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
 
 
 def _table(drawn: Table, title: str) -> Part:
-    columns: list[Column | str] = [head if at < drawn.names else number(head) for at, head in enumerate(drawn.heads)]
+    columns: list[Column | str] = [*drawn.heads[: drawn.names], *map(number, drawn.heads[drawn.names :])]
     rows = [[_cell(cell) for cell in row] for row in drawn.rows]
     return table(title, columns, rows, fz="sm", verticalSpacing=4)
 

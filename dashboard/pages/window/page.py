@@ -45,33 +45,33 @@ def read(visit: Visit) -> WindowRead:
         raise Instead(notices.unknown_pipeline(visit.pipeline, visit.store.names(), visit.address)) from None
 
 
-def _stamp(found: WindowRead) -> list[Any]:
+def _stamp(result: WindowRead) -> list[Any]:
     """Return what makes the matrix be read anew. Live numbers move by themselves; beacons are read on request."""
-    window = found.window
-    return [found.pipeline, found.start_s, window and window.revision, window and window.state]
+    window = result.window
+    return [result.pipeline, result.start_s, window and window.revision, window and window.state]
 
 
-def _is_drawn(found: WindowRead, visit: Visit) -> bool:
+def _is_drawn(result: WindowRead, visit: Visit) -> bool:
     """Return whether the page shows this result already. An open window's numbers move by themselves."""
-    stamp = _stamp(found)
+    stamp = _stamp(result)
     return visit.is_refresh and list(visit.given) == [stamp] and stamp[-1] not in ("open", None)
 
 
 def _panel(id_: WindowId, draw: Callable[[WindowRead, Visit], Any], prop: str = "children") -> Panel[WindowRead]:
     """Return a panel that is drawn anew when the window has changed."""
 
-    def draw_changed(found: WindowRead, visit: Visit) -> Any:
-        return no_update if _is_drawn(found, visit) else draw(found, visit)
+    def draw_changed(result: WindowRead, visit: Visit) -> Any:
+        return no_update if _is_drawn(result, visit) else draw(result, visit)
 
     return Panel(id_, draw_changed, prop, blank=None if prop == "children" else [])
 
 
-def _checkpoints(found: WindowRead, _visit: Visit) -> list[str]:
-    return list(found.graph.checkpoints)
+def _checkpoints(result: WindowRead, _visit: Visit) -> list[str]:
+    return list(result.graph.checkpoints)
 
 
-def _new_stamp(found: WindowRead, visit: Visit) -> Any:
-    stamp = _stamp(found)
+def _new_stamp(result: WindowRead, visit: Visit) -> Any:
+    stamp = _stamp(result)
     return no_update if list(visit.given) == [stamp] else stamp
 
 
@@ -98,10 +98,10 @@ def _register_log(app: Dash, services: Services) -> None:
         if wanted == shown and ctx.triggered_id != WindowId.AGAIN:
             raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
-        found = await _unless_unknown(services, draw_matrix, pipeline, start_s, here, now_s)
-        if isinstance(found, Failed):
-            return notices.query_failed(found, here.zone, now_s), None
-        return found, wanted
+        result = await _unless_unknown(services, draw_matrix, pipeline, start_s, here, now_s)
+        if isinstance(result, Failed):
+            return notices.query_failed(result, here.zone, now_s), None
+        return result, wanted
 
     @app.callback(
         Output(WindowId.DIFFERENCE, "children"),
@@ -113,8 +113,8 @@ def _register_log(app: Dash, services: Services) -> None:
         here, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
-        found = await _unless_unknown(services, draw_difference, pipeline, start_s, here)
-        return notices.query_failed(found, here.zone, time.time()) if isinstance(found, Failed) else found
+        result = await _unless_unknown(services, draw_difference, pipeline, start_s, here)
+        return notices.query_failed(result, here.zone, time.time()) if isinstance(result, Failed) else result
 
 
 async def _unless_unknown(services: Services, drawn: Callable[..., Part], *of: Any) -> Part | Failed:
@@ -148,16 +148,16 @@ PAGE: Final = Page(
     pattern=re.compile(rf"/pipelines/{NAME}/windows/(?P<start>[0-9T:.Z+-]+)"),
     title=lambda params: f"{params['pipeline']} {params['start']}",
     frame=frame,
-    notice=Panel(WindowId.NOTICE, lambda found, visit: state_notice(found, visit.address.zone, visit.now_s)),
+    notice=Panel(WindowId.NOTICE, lambda result, visit: state_notice(result, visit.address.zone, visit.now_s)),
     read=read,
     panels=(
-        _panel(WindowId.VERDICT, lambda found, visit: verdict_part(found, visit.address.zone)),
-        _panel(WindowId.TABLE, lambda found, _visit: found.window and talks_table(found.window, found.graph)),
-        _panel(WindowId.REASONS, lambda found, _visit: found.window and reasons_part(found.window)),
-        _panel(WindowId.REVISIONS, lambda found, visit: revisions_part(found.revisions, visit.address.zone)),
+        _panel(WindowId.VERDICT, lambda result, visit: verdict_part(result, visit.address.zone)),
+        _panel(WindowId.TABLE, lambda result, _visit: result.window and talks_table(result.window, result.graph)),
+        _panel(WindowId.REASONS, lambda result, _visit: result.window and reasons_part(result.window)),
+        _panel(WindowId.REVISIONS, lambda result, visit: revisions_part(result.revisions, visit.address.zone)),
         _panel(
             WindowId.WHERE,
-            lambda found, _visit: list(dict.fromkeys(place.label for place in found.graph.places)),
+            lambda result, _visit: list(dict.fromkeys(place.label for place in result.graph.places)),
             "data",
         ),
         _panel(WindowId.A, _checkpoints, "data"),

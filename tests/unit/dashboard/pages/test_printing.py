@@ -25,7 +25,7 @@ from dashboard.pages.printing import html_of, nodes_of
             dmc.TableTh("h", attributes={"root": {"scope": "row"}}),
             '<th class="plain-tableth" scope="row">h</th>',
         ),
-        (inside_link("x", "/x"), '<a data-inside="" href="/x">x</a>'),
+        (inside_link("x", "/x"), '<a href="/x">x</a>'),
         (html.Div([html.P("a"), html.Section(html.Div())]), "<div><p>a</p></div>"),
     ],
 )
