@@ -8,7 +8,7 @@ Its `read` returns everything that the page shows, once per visit. Each `Panel` 
 reads nothing: `Panel(id, draw)` fills the children of the container with that id, `Panel(id, draw, "figure")` another
 property of a component in the frame.
 
-`register` makes all callbacks of all pages:
+`registration.register` makes all callbacks of all pages:
 
 - one that draws: on each address, on each tick of the shell's clock, and on what the page names in `also`. What a
   panel draws replaces what was there. `Instead`, raised by `read`, puts a notice in the place of all panels. If
@@ -28,20 +28,17 @@ callbacks that follow it, for as long as the stamp stays the same.
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, no_update
+from dash import Dash, Input, Output, State, dcc, no_update
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
-from dashboard.pages.base import Part, step
-from dashboard.pages.notices import Failed
+from dashboard.pages.base import Part
 from dashboard.pages.printing import nodes_of
-from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.queries.services import Services
 from dashboard.request.current_user import sight
 from dashboard.request.links import Address
@@ -103,7 +100,7 @@ class Panel(Generic[R]):
     @property
     def store(self) -> str:
         """Id of the store through which nested lists reach the browser."""
-        return f"{self.id}-{LIGHT}"
+        return f"{self.id}-drawn"
 
     @property
     def output(self) -> Output:
@@ -180,7 +177,7 @@ class Page(Generic[R]):
     @property
     def filled(self) -> str:
         """CSS selector of what is there once the page is drawn."""
-        return ", ".join(f"#{panel.id} > *" for panel in (self.panels[0], self._notice))
+        return ", ".join(f"#{panel.id} > *" for panel in (self.panels[0], self.notice_panel))
 
     def layout(self, params: Mapping[str, str], address: Address) -> Part:
         """Return what is mounted when a reader comes: nothing of it is read."""
@@ -190,17 +187,17 @@ class Page(Generic[R]):
     def draw(self, visit: Visit, waiting: Collection[str] = ()) -> list[Any]:
         """Read and draw the notice and all panels, in this order; not those that come `once` a store that is still
         `waiting` holds something."""
-        panels = (self._notice, *self.panels)
+        panels = (self.notice_panel, *self.panels)
         wanted = [panel for panel in panels if panel.once not in waiting]
-        values = iter(self._drawn(visit, wanted))
+        values = iter(self.drawn(visit, wanted))
         drawn = [next(values) if panel.once not in waiting else no_update for panel in panels]
         pairs = zip(panels, drawn, strict=True)
         return [no_update if visit.is_refresh and panel.is_steady else value for panel, value in pairs]
 
     def first(self, services: Services, params: Mapping[str, str], address: Address, now_s: float) -> Part:
         """Return the frame with what the panels say, for the server's first answer."""
-        printed = [panel for panel in (self._notice, *self.panels) if panel.prop in _PRINTED]
-        drawn = self._drawn(Visit(services, address, params, now_s), printed)
+        printed = [panel for panel in (self.notice_panel, *self.panels) if panel.prop in _PRINTED]
+        drawn = self.drawn(Visit(services, address, params, now_s), printed)
         frame = self.frame(params, address)
         contents = {panel.id: value for panel, value in zip(printed, drawn, strict=True) if value is not no_update}
         for component in [frame, *frame._traverse()]:
@@ -210,13 +207,13 @@ class Page(Generic[R]):
         return frame
 
     @property
-    def _notice(self) -> Panel[R]:
-        """The panel of notices."""
+    def notice_panel(self) -> Panel[R]:
+        """The panel of notices, drawn or only filled by `Instead` and failures."""
         draw = (lambda _result, _visit: None) if isinstance(self.notice, str) else self.notice.draw
         id_ = self.notice if isinstance(self.notice, str) else self.notice.id
         return Panel(id_, draw, is_notice=True)
 
-    def _drawn(self, visit: Visit, panels: Sequence[Panel[R]]) -> list[Any]:
+    def drawn(self, visit: Visit, panels: Sequence[Panel[R]]) -> list[Any]:
         """Return what panels draw, shared with other readers if the page has a stamp."""
         assert self.read is not None
         read = self.read
@@ -232,119 +229,6 @@ class Page(Generic[R]):
             stamp,
             lambda: _drawn_of(visit, panels, read_once),
         )
-
-    def register(self, app: Dash, services: Services) -> None:
-        """Add the page's callbacks."""
-        for panel in self.panels:
-            if panel.prop == LIGHT:
-                app.clientside_callback(  # type: ignore[no-untyped-call]
-                    ClientsideFunction("light", "draw"), Input(panel.store, "data")
-                )
-        if self.read is not None:
-            self._register_drawing(app, services)
-        if any(control.shows or control.choices for control in self.controls):
-            self._register_showing(app, services)
-        if any(control.leads for control in self.controls):
-            self._register_leading(app)
-        if self.more is not None:
-            self.more(app, services)
-
-    def _register_drawing(self, app: Dash, services: Services) -> None:
-        panels = (self._notice, *self.panels)
-        busy = [Output(self.busy, "aria-busy")] if self.busy else []
-        stores = list(dict.fromkeys(panel.once for panel in self.panels if panel.once))
-
-        @app.callback(
-            *(panel.output for panel in panels),
-            *busy,
-            Input(Shell.URL, "pathname"),
-            Input(Shell.URL, "search"),
-            Input(Shell.TICK, "n_intervals"),
-            *([Input(Shell.SCHEME, "data")] if self.themed else []),
-            *(trigger for trigger in self.also if isinstance(trigger, Input)),
-            *(state for state in self.also if isinstance(state, State)),
-            *(State(store, "data") for store in stores),
-            running=WHILE_BUSY,
-        )
-        async def draw(pathname: str | None, search: str | None, _tick: int | None, *more: Any) -> list[Any]:
-            address, params = self.asked(pathname, search)
-            dark = self.themed and more[0] == "dark"
-            given = more[int(self.themed) : len(more) - len(stores)]
-            waiting = [store for store, data in zip(stores, more[len(more) - len(stores) :], strict=True) if not data]
-            glance = None if self.glance is None else await services.threads.glance(self.glance, services)
-            is_refresh = ctx.triggered_id == Shell.TICK
-            visit = Visit(services, address, params, time.time(), dark, is_refresh, given, glance)
-            drawn = await services.threads.read(notices.attempt, self.draw, visit, waiting)
-            if isinstance(drawn, Failed):
-                failure = notices.query_failed(drawn, address.zone, visit.now_s)
-                drawn = [failure, *[no_update] * len(self.panels)]
-            sent = [panel.sent(value) for panel, value in zip(panels, drawn, strict=True)]
-            return [*sent, *("false" for _ in busy)]
-
-        for panel in self.panels:
-            if panel.once:
-                self._register_late(app, services, panel)
-
-    def _register_late(self, app: Dash, services: Services, panel: Panel[R]) -> None:
-        """Draw a panel when its store is filled; from then on, it is drawn with the others."""
-
-        @app.callback(
-            Output(panel.id, panel.prop, allow_duplicate=True),
-            Input(panel.once, "data"),
-            State(Shell.URL, "pathname"),
-            State(Shell.URL, "search"),
-            State(Shell.SCHEME, "data"),
-            prevent_initial_call=True,
-        )
-        async def draw_late(data: Any, pathname: str | None, search: str | None, scheme: str | None) -> Any:
-            if not data:
-                return no_update
-            address, params = self.asked(pathname, search)
-            visit = Visit(services, address, params, time.time(), self.themed and scheme == "dark")
-            drawn = await services.threads.read(notices.attempt, self._drawn, visit, [panel])
-            return no_update if isinstance(drawn, Failed) else drawn[0]  # the notice is that of `draw`
-
-    def _register_showing(self, app: Dash, services: Services) -> None:
-        outputs = []
-        for control in self.controls:
-            outputs += [Output(control.id, "data")] if control.choices else []
-            outputs += [Output(control.id, control.prop)] if control.shows else []
-
-        def shown(address: Address) -> list[Any]:
-            values: list[Any] = []
-            for control in self.controls:
-                values += [control.choices(services, address)] if control.choices else []
-                values += [control.shows(address)] if control.shows else []
-            return values
-
-        @app.callback(*outputs, Input(Shell.URL, "pathname"), Input(Shell.URL, "search"))
-        async def show(pathname: str | None, search: str | None) -> Any:
-            address, _ = self.asked(pathname, search)
-            values = await services.threads.read(shown, address)
-            return values if len(outputs) > 1 else values[0]
-
-    def _register_leading(self, app: Dash) -> None:
-        controls = [control for control in self.controls if control.leads]
-        others = list(dict.fromkeys(id_ for control in controls for id_ in control.given))
-
-        @app.callback(
-            Output(Shell.URL, "href", allow_duplicate=True),
-            *(Input(control.id, control.prop) for control in controls),
-            *(State(id_, "value") for id_ in others),
-            State(Shell.URL, "pathname"),
-            State(Shell.URL, "search"),
-            prevent_initial_call=True,
-        )
-        def lead(*values: Any) -> str:
-            *values_of_controls, pathname, search = values
-            address, _ = self.asked(pathname, search)
-            given = dict(zip(others, values_of_controls[len(controls) :], strict=True))
-            changed = {
-                control: value
-                for control, value in zip(controls, values_of_controls[: len(controls)], strict=True)
-                if f"{control.id}.{control.prop}" in ctx.triggered_prop_ids
-            }
-            return step(address, led(address, changed, given))
 
 
 def _drawn_of(visit: Visit, panels: Sequence[Panel[R]], read: Callable[[Visit], R]) -> list[Any]:
@@ -364,12 +248,6 @@ def led(address: Address, changed: Mapping[Control, Any], given: Mapping[str, An
         if control.shows is None or (value or None) != (control.shows(address) or None):
             wanted = control.leads(wanted, value, *(given[id_] for id_ in control.given))
     return wanted
-
-
-def register(app: Dash, services: Services, pages: Sequence[Page[Any]]) -> None:
-    """Add the callbacks of all pages."""
-    for page in pages:
-        page.register(app, services)
 
 
 def pipeline_names(services: Services) -> list[str]:

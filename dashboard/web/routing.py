@@ -12,7 +12,7 @@ from dashboard.login import SignedIn, account
 from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages import directory, notices, shell
 from dashboard.pages.base import Part, step
-from dashboard.pages.page import register as register_pages
+from dashboard.pages.registration import register as register_pages
 from dashboard.pages.shell import REFRESH_MS, Shell
 from dashboard.queries.services import Services
 from dashboard.request import links

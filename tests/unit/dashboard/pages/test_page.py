@@ -114,7 +114,7 @@ def test_every_panel_and_control_has_its_place_in_the_frame(shown: Page[Any]) ->
     answer_for(LOCAL)
     frame = html.Div(shown.layout(PARAMS, Address("/pipelines/chain/report", {})))
     there = {str(part.id) for part in frame._traverse() if isinstance(part, Component) and getattr(part, "id", None)}
-    panels = [shown._notice, *shown.panels] if shown.read else []
+    panels = [shown.notice_panel, *shown.panels] if shown.read else []
     wanted = {panel.store if panel.prop == LIGHT else panel.id for panel in panels}
     wanted |= {panel.once for panel in panels if panel.once}
     wanted |= {id_ for control in shown.controls for id_ in (control.id, *control.given)}
