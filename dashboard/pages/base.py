@@ -71,7 +71,7 @@ def moment_picker(id_: str, label: str, width_px: int, size: str = "xs", **more:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """A column of a table. `look`: CSS class of its head and cells; `names_rows`: its cells are the heads of their
     rows."""
 
@@ -80,26 +80,29 @@ class Column:
     names_rows: bool = False
 
 
-def number(title: str) -> Column:
+Columns: TypeAlias = Sequence[TableColumn | str]
+
+
+def number(title: str) -> TableColumn:
     """Return a column of numbers, which are set right."""
-    return Column(title, "number")
+    return TableColumn(title, "number")
 
 
-def names(title: Part) -> Column:
+def names(title: Part) -> TableColumn:
     """Return the column that names the rows."""
-    return Column(title, names_rows=True)
+    return TableColumn(title, names_rows=True)
 
 
-def bare_table(columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
+def bare_table(columns: Columns, rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
     """Return a table without a region of its own. A cell that is a `dmc.TableTd` or `dmc.TableTh` stands as it is. A
     row may have fewer cells than columns. `look`: properties of `dmc.Table`."""
-    known = [column if isinstance(column, Column) else Column(column) for column in columns]
+    known = [column if isinstance(column, TableColumn) else TableColumn(column) for column in columns]
     heads = dmc.TableThead(dmc.TableTr([dmc.TableTh(column.title, className=column.look) for column in known]))
     body = dmc.TableTbody([dmc.TableTr([_cell(*pair) for pair in zip(known, row, strict=False)]) for row in rows])
     return dmc.Table([*([heads] if any(column.title != "" for column in known) else []), body, foot], **look)
 
 
-def _cell(column: Column, cell: Part) -> Part:
+def _cell(column: TableColumn, cell: Part) -> Part:
     if isinstance(cell, dmc.TableTd | dmc.TableTh):
         return cell
     if column.names_rows:
@@ -113,9 +116,7 @@ SMALL_FACTS: Final[Mapping[str, Any]] = {"verticalSpacing": 4, "className": "fac
 """Look of a table below a verdict."""
 
 
-def table(
-    label: str, columns: Sequence[Column | str], rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any
-) -> Part:
+def table(label: str, columns: Columns, rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
     """Return a table in a region of its own, which scrolls sideways where the window is narrow."""
     return sideways(label, bare_table(columns, rows, foot, **(look or FACTS)))
 

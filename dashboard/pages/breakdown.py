@@ -10,7 +10,7 @@ from dash import html
 from msgspec import UNSET
 
 from dashboard.format import VERDICTS
-from dashboard.pages.base import SMALL_FACTS, Column, Part, aria, number, table
+from dashboard.pages.base import SMALL_FACTS, Part, TableColumn, aria, number, table
 from dashboard.queries.sla_periods import is_held, target_percentile
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
@@ -133,6 +133,6 @@ def _side(side: SideCounts) -> list[str]:
 
 def reasons(rows: Sequence[ReasonRow]) -> Part:
     """Return why messages were filtered or dead, in the order given."""
-    columns = ("Node", "Exit", Column("Reason", "breaks"), number("Beacons"))
+    columns = ("Node", "Exit", TableColumn("Reason", "breaks"), number("Beacons"))
     cells = [[row.node, row.exit, fmt.reason(row.reason), fmt.count(row.count)] for row in rows]
     return table(REASONS, columns, cells, striped=True, withTableBorder=True, tabularNums=True, verticalSpacing=4)

@@ -46,7 +46,7 @@ class AlertsId(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Alerts:
+class AlertsRead:
     """The board, and what the tab in the address shows beside it."""
 
     board: Board
@@ -105,24 +105,24 @@ def page_of(here: Address) -> int:
     return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
 
 
-def read(visit: Visit) -> Alerts:
+def read(visit: Visit) -> AlertsRead:
     """Read what the tab in the address shows."""
     store, here = visit.store, visit.address
     filters, span, tab = filters_of(here), shown_range(here.query, visit.now_s), Tab.of_address(here)
     board = read_board(store, filters, span)
     if tab == Tab.HISTORY:
-        return Alerts(board, history=read_history(store, filters, span, page_of(here)))
+        return AlertsRead(board, history=read_history(store, filters, span, page_of(here)))
     if tab == Tab.DELIVERIES:
         deliveries = read_deliveries(store, filters, span, page_of(here))
-        return Alerts(board, deliveries=deliveries, failed=failed_deliveries(store))
-    return Alerts(board)
+        return AlertsRead(board, deliveries=deliveries, failed=failed_deliveries(store))
+    return AlertsRead(board)
 
 
-def _notice(alerts: Alerts, visit: Visit) -> Part:
+def _notice(alerts: AlertsRead, visit: Visit) -> Part:
     return [no_alerter(alerts.board.leader, visit.address, visit.now_s), why_not(asking())]
 
 
-def _content(alerts: Alerts, visit: Visit) -> Part:
+def _content(alerts: AlertsRead, visit: Visit) -> Part:
     here, now_s, tab = visit.address, visit.now_s, Tab.of_address(visit.address)
     if alerts.history is not None:
         return history(alerts.history, here)
@@ -131,7 +131,7 @@ def _content(alerts: Alerts, visit: Visit) -> Part:
     return DRAWN_OF_BOARD[tab](alerts.board, here, asking(), now_s) if tab in DRAWN_OF_BOARD else None
 
 
-def _receivers(alerts: Alerts, _visit: Visit) -> list[str]:
+def _receivers(alerts: AlertsRead, _visit: Visit) -> list[str]:
     return [receiver.name for receiver in alerts.board.receivers]
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Input, html
 
-from dashboard.pages.base import Column, Part, alert, badge, bare_table, outward, table
+from dashboard.pages.base import Part, TableColumn, alert, badge, bare_table, outward, table
 from dashboard.pages.incident import forms as incident_forms
 from dashboard.pages.incident.act_links import why_not
 from dashboard.pages.incident.cards import (
@@ -116,7 +116,7 @@ def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> 
         [
             dmc.Title(dmc.Group(title, gap="sm"), order=1, fz=20),
             dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
-            bare_table(("", Column("", "breaks")), rows, variant="vertical", my="xs"),
+            bare_table(("", TableColumn("", "breaks")), rows, variant="vertical", my="xs"),
             why_not(person, incident.pipeline) if incident.state == "open" else None,
             dmc.Group([*act_links(opened, here, person), *_ways(incident, here)], gap="sm"),
         ],

@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from dashboard import format as words
 from dashboard.figures.gantt import gantt
-from dashboard.pages.base import Column, Part, alert, badge, moment, outward, table
+from dashboard.pages.base import Part, TableColumn, alert, badge, moment, outward, table
 from dashboard.queries.message import MessageRead, Where
 from dashboard.queries.message_timeline import longest, stays
 from dashboard.request import links
@@ -189,7 +189,7 @@ def _where_time_went(graph: Graph, trail: Trail) -> str:
 
 
 def _beacons(trail: Trail, zone: Zone) -> Part:
-    columns = (Column("Checkpoint", "checkpoint", names_rows=True), "Observed at", "Lag", "Emitter", "Note")
+    columns = (TableColumn("Checkpoint", "checkpoint", names_rows=True), "Observed at", "Lag", "Emitter", "Note")
     seen: dict[str, int] = {}
     rows = []
     for beacon in trail.beacons[:_SHOWN_BEACONS]:

@@ -53,7 +53,7 @@ def frame(_params: Mapping[str, str], here: Address) -> Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class OverviewRead:
     """The pipelines that the address asks for, and those of its page with all that their rows show."""
 
     overview: Overview
@@ -61,7 +61,7 @@ class Listed:
     rows: Sequence[PipelineStatus]
 
 
-def read(visit: Visit) -> Listed:
+def read(visit: Visit) -> OverviewRead:
     """Read the overview and the details of the rows that are shown.
 
     Raises:
@@ -72,10 +72,10 @@ def read(visit: Visit) -> Listed:
         raise Instead(notices.set_aside(overview.unreadable, here) or notices.no_pipeline(asking()))
     chosen = overview.chosen(here.query.get("q", ""), chosen_state(here), chosen_order(here))
     page = PageOf(chosen_page(here), len(chosen))
-    return Listed(overview, page, detailed(visit.store, page.rows(chosen), visit.now_s))
+    return OverviewRead(overview, page, detailed(visit.store, page.rows(chosen), visit.now_s))
 
 
-def _notice(listed: Listed, visit: Visit) -> Part:
+def _notice(listed: OverviewRead, visit: Visit) -> Part:
     here = visit.address
     unmatched = None
     if not listed.page.matching:
@@ -83,13 +83,13 @@ def _notice(listed: Listed, visit: Visit) -> Part:
     return [notices.set_aside(listed.overview.unreadable, here), unmatched]
 
 
-def _filters(listed: Listed, visit: Visit) -> Part:
+def _filters(listed: OverviewRead, visit: Visit) -> Part:
     here = visit.address
     states = overview_parts.state_filter(listed.overview, here, chosen_state(here))
     return [states, overview_parts.pager(listed.page, here, "top")]
 
 
-def _rows(listed: Listed, visit: Visit) -> Part | None:
+def _rows(listed: OverviewRead, visit: Visit) -> Part | None:
     here = visit.address
     return overview_parts.table(listed.rows, here, visit.now_s, chosen_order(here)) if listed.page.matching else None
 

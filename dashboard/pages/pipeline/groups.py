@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import STATUSES
-from dashboard.pages.base import Column, Part, aria, badge, moment, number, table
+from dashboard.pages.base import Part, TableColumn, aria, badge, moment, number, table
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -30,7 +30,7 @@ def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -
     """Return the table of consumer groups; None where no node names one."""
     if not groups:
         return None
-    columns: list[Column | str] = [*_HEADS[:3], *map(number, _HEADS[3:])]
+    columns: list[TableColumn | str] = [*_HEADS[:3], *map(number, _HEADS[3:])]
     shown = table(
         "Consumer groups",
         columns,

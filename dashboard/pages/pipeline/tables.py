@@ -21,7 +21,7 @@ from dashboard.format import (
     quality_target,
     quality_value,
 )
-from dashboard.pages.base import Column, Part, aria, bare_table, moment, names, number, picture, table
+from dashboard.pages.base import Part, TableColumn, aria, bare_table, moment, names, number, picture, table
 from dashboard.pages.breakdown import REASONS, reasons
 from dashboard.pages.pipeline import steps
 from dashboard.queries.buckets import Bucket
@@ -52,7 +52,7 @@ def shares_box(panels: Panels, here: Address) -> Part:
     size = str(PIE_PX)
     image = picture(pie(found, hue), "the same as a pie", className="pie", width=size, height=size)
     table = bare_table(
-        ("", "", Column("", "number"), Column("", "number")),
+        ("", "", TableColumn("", "number"), TableColumn("", "number")),
         [share_row(share, longest_ms, hue) for share in found],
         tabularNums=True,
         verticalSpacing=3,
@@ -85,7 +85,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
     if not found:
         summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
-    columns: list[Column | str] = [
+    columns: list[TableColumn | str] = [
         names(f"{what.capitalize()} ({here.zone.label(found[0].start_s)})"),
         "Verdict",
         number("Loss"),

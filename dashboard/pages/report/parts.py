@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.pages.base import Column, Part, aria, badge, icon, number, picture, table
+from dashboard.pages.base import Part, TableColumn, aria, badge, icon, number, picture, table
 from dashboard.pages.breakdown import source_choice
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
@@ -96,7 +96,7 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
 
 
 def _table(drawn: Table, title: str) -> Part:
-    columns: list[Column | str] = [*drawn.heads[: drawn.names], *map(number, drawn.heads[drawn.names :])]
+    columns: list[TableColumn | str] = [*drawn.heads[: drawn.names], *map(number, drawn.heads[drawn.names :])]
     rows = [[_cell(cell) for cell in row] for row in drawn.rows]
     return table(title, columns, rows, fz="sm", verticalSpacing=4)
 

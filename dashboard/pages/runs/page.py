@@ -57,7 +57,7 @@ def _shown(here: Address) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Runs:
+class RunsRead:
     """The jobs of a pipeline, and the run that the address names; None: it names none."""
 
     jobs: list[JobRuns]
@@ -70,7 +70,7 @@ class Runs:
         return self.named or max(runs, key=lambda hour: hour.run.due_ms, default=None)
 
 
-def read(visit: Visit) -> Runs:
+def read(visit: Visit) -> RunsRead:
     """Read the runs of the range in the address.
 
     Raises:
@@ -91,10 +91,10 @@ def read(visit: Visit) -> Runs:
             dmc.Code(_JOBS, block=True, mt="xs"),
         ]
         raise Instead(alert("No jobs", summary, "blue", "∅"))
-    return Runs(jobs, named)
+    return RunsRead(jobs, named)
 
 
-def _content(runs: Runs, visit: Visit) -> Part:
+def _content(runs: RunsRead, visit: Visit) -> Part:
     here, dark = visit.address, visit.dark
     shown = [] if runs.shown is None else [run_part(runs.shown, here, visit.now_s, dark)]
     return dmc.Stack([*shown, *(job_part(job, here, dark) for job in runs.jobs)], gap="sm")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import dash_mantine_components as dmc
 
-from dashboard.pages.base import Column, Part, number, table
+from dashboard.pages.base import Part, TableColumn, number, table
 from dashboard.pages.breakdown import reasons
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
@@ -106,7 +106,7 @@ def talks_table(window: Window, graph: Graph) -> Part:
     more = [] if is_ordered else ["Out of order"]
     count = "Count (live beacons)" if live else "Count"
     columns = [
-        Column("Checkpoint", "checkpoint", names_rows=True),
+        TableColumn("Checkpoint", "checkpoint", names_rows=True),
         *map(number, [count, "Per-Node Loss", "Duplicates", *more, "Lag p95"]),
     ]
     return table(
