@@ -72,12 +72,16 @@ def moment_picker(id_: str, label: str, width_px: int, size: str = "xs", **more:
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table. `look`: CSS class of its head and cells; `names_rows`: its cells are the heads of their
-    rows."""
+    """A column of a table. `look`: CSS class of its cells; `names_rows`: its cells are the heads of their rows."""
 
     title: Part
     look: str = ""
     names_rows: bool = False
+
+    @property
+    def head_look(self) -> str:
+        """CSS class of its head, which stands over numbers on the right."""
+        return self.look if self.look == "number" else ""
 
 
 Columns: TypeAlias = Sequence[TableColumn | str]
@@ -96,10 +100,10 @@ def names(title: Part) -> TableColumn:
 def bare_table(columns: Columns, rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
     """Return a table without a region of its own. A cell that is a `dmc.TableTd` or `dmc.TableTh` stands as it is. A
     row may have fewer cells than columns. `look`: properties of `dmc.Table`."""
-    known = [column if isinstance(column, TableColumn) else TableColumn(column) for column in columns]
-    heads = dmc.TableThead(dmc.TableTr([dmc.TableTh(column.title, className=column.look) for column in known]))
-    body = dmc.TableTbody([dmc.TableTr([_cell(*pair) for pair in zip(known, row, strict=False)]) for row in rows])
-    return dmc.Table([*([heads] if any(column.title != "" for column in known) else []), body, foot], **look)
+    named = [column if isinstance(column, TableColumn) else TableColumn(column) for column in columns]
+    heads = dmc.TableThead(dmc.TableTr([dmc.TableTh(column.title, className=column.head_look) for column in named]))
+    body = dmc.TableTbody([dmc.TableTr([_cell(*pair) for pair in zip(named, row, strict=False)]) for row in rows])
+    return dmc.Table([*([heads] if any(column.title != "" for column in named) else []), body, foot], **look)
 
 
 def _cell(column: TableColumn, cell: Part) -> Part:
