@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
@@ -11,6 +12,7 @@ import dash_mantine_components as dmc
 from dash import html
 from dash.exceptions import PreventUpdate
 
+from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE
 from dashboard.request.links import Address
 
 Part: TypeAlias = Any
@@ -156,3 +158,23 @@ def sideways(label: str, children: Any) -> Part:
     """Return a region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the
     page."""
     return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))
+
+
+def page_of(here: Address) -> int:
+    """Return the page of a list that the address asks for; the first one for what is no number."""
+    asked = here.query.get("page", "1")
+    return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
+
+
+def pages(page: int, total: int, here: Address) -> Part | None:
+    """Links to the pages before and after; None where all is on this one."""
+    last = max(1, -(-total // PAGE_SIZE))
+    if last == 1 and page == 1:
+        return None
+
+    def link(label: str, to: int) -> Part:
+        return dmc.Anchor(label, href=here.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
+
+    summary = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
+    steps = [link("← newer", page - 1), summary, link("older →", page + 1)]
+    return html.Nav(dmc.Group(steps, gap="md", mt="xs"), **aria(label="pages of the list"))

@@ -13,14 +13,14 @@ from dash import Dash, Input, html
 
 from dashboard.pages.alerts import trials as alerts_trials
 from dashboard.pages.alerts.tabs import DRAWN_OF_BOARD, Tab, deliveries, history, no_alerter, tabs
-from dashboard.pages.base import Part, aria
+from dashboard.pages.base import Part, aria, page_of
 from dashboard.pages.incident import forms as incident_forms
 from dashboard.pages.incident.act_links import why_not
 from dashboard.pages.incident.forms import Form
 from dashboard.pages.page import Control, Page, Panel, Visit, pipeline_names
 from dashboard.queries.alerts import Board, IncidentHistory, read_board, read_history
 from dashboard.queries.deliveries import Deliveries, read_deliveries
-from dashboard.queries.incident_filters import MAX_PAGE, IncidentFilters
+from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
@@ -98,11 +98,6 @@ def filters_of(here: Address) -> IncidentFilters:
         kind if kind in KINDS else None,
         severity if severity in ("critical", "warning") else None,
     )
-
-
-def page_of(here: Address) -> int:
-    asked = here.query.get("page", "1")
-    return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
 
 
 def read(visit: Visit) -> AlertsRead:

@@ -10,9 +10,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.alerts.page import page_of
-from dashboard.pages.alerts.tabs import pages
-from dashboard.pages.base import Part, alert, live, table
+from dashboard.pages.base import Part, alert, live, page_of, pages, table
 from dashboard.pages.incident.cards import at, pipeline_link
 from dashboard.pages.page import Control, Instead, Page, Panel, Visit, pipeline_names
 from dashboard.queries.audit import AuditEntries, AuditEntry, AuditFilters, read_audit
