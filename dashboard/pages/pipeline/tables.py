@@ -51,7 +51,7 @@ def shares_box(panels: Panels, here: Address) -> Part:
     longest_ms = max((share.p95_ms for share in found), default=0.0)
     size = str(PIE_PX)
     image = picture(pie(found, hue), "the same as a pie", className="pie", width=size, height=size)
-    table = bare_table(
+    rows = bare_table(
         ("", "", TableColumn("", "number"), TableColumn("", "number")),
         [share_row(share, longest_ms, hue) for share in found],
         tabularNums=True,
@@ -61,7 +61,7 @@ def shares_box(panels: Panels, here: Address) -> Part:
         withRowBorders=False,
     )
     about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
-    return [dmc.Title("Share of each hop of the lag", order=2, fz=16), about, image if found else None, table]
+    return [dmc.Title("Share of each hop of the lag", order=2, fz=16), about, image if found else None, rows]
 
 
 def share_row(share: HopShare, longest_ms: float, hue: dict[str, str]) -> list[Part]:
@@ -92,7 +92,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
         number(f"E2E {', '.join(panels.sla_periods.percentiles)}"),
     ]
     dated = series.span.length_s > PERIOD_S["day"]
-    table = bare_table(
+    rows = bare_table(
         columns,
         [_row(bucket, panels, here, dated) for bucket in found],
         striped=True,
@@ -102,7 +102,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
         fz="sm",
         className="unbroken",
     )
-    return html.Div([title, dmc.TableScrollContainer(table, minWidth=300, type="native")])
+    return html.Div([title, dmc.TableScrollContainer(rows, minWidth=300, type="native")])
 
 
 def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> list[Part]:
