@@ -1,4 +1,4 @@
-// Builds the light elements of dashboard/pages/fast_html.py: nested lists become elements, texts become text.
+// Builds what dashboard/pages/printing.py makes of components: nested lists become elements, texts become text.
 (() => {
   /** One element of `[tag, attributes, child, ...]`, or the text itself. */
   function build(node) {

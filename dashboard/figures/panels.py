@@ -179,7 +179,7 @@ def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
     lowest = min([0.0, *lines, *(sum(lag for lag in each.values() if lag < 0) for each in stacks)])
     unit_ms, unit = lag_unit(highest)
     starts = [bucket.start_s for bucket in found]
-    panel = stack.Panel(starts, frame.series.bucket_s, frame.axis, "y2", unit_ms)
+    panel = stack.LagPanel(starts, frame.series.bucket_s, frame.axis, "y2", unit_ms)
     drawing.add_traces(stack.traces(panel, hops.hops(graph), stacks, hues(graph.steps)))
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}

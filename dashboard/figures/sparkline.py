@@ -5,7 +5,6 @@ Drawn as SVG without text, in colours that are distinct on light and dark; its d
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
@@ -40,11 +39,6 @@ def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
     ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT_PX}">'
     return f"{head}{''.join(drawn)}</svg>"
-
-
-def data_uri(svg: str) -> str:
-    """Return the sparkline as the source of an image."""
-    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def spoken(hours: Sequence[Hour], targets: Targets) -> str:

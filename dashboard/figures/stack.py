@@ -23,7 +23,7 @@ Edge = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Panel:
+class LagPanel:
     """Where hops are drawn: buckets of `bucket_s` that start at `starts_s` (epoch s), in units of `unit_ms`."""
 
     starts_s: Sequence[int]
@@ -41,7 +41,7 @@ class Panel:
         return numbers(None if value is None else value / self.unit_ms for value in values_ms)
 
 
-def traces(panel: Panel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Mapping[str, str]) -> list[Trace]:
+def traces(panel: LagPanel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Mapping[str, str]) -> list[Trace]:
     """Return one trace per hop of any of the stacks. Positive values are stacked upwards from zero, negative ones
     down."""
     drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
@@ -104,7 +104,7 @@ def _runs(edges: Sequence[Edge | None], starts_s: Sequence[int], bucket_s: int) 
     return runs
 
 
-def _bars(panel: Panel, hop: Hop, values_ms: Sequence[float | None], hue: str) -> Trace:
+def _bars(panel: LagPanel, hop: Hop, values_ms: Sequence[float | None], hue: str) -> Trace:
     return bar(
         x=panel.middles,
         y=panel.scaled(values_ms),
@@ -114,7 +114,7 @@ def _bars(panel: Panel, hop: Hop, values_ms: Sequence[float | None], hue: str) -
     )
 
 
-def _area(panel: Panel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> Trace:
+def _area(panel: LagPanel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> Trace:
     x, y = outline(edges, panel.starts_s, panel.bucket_s)
     return scatter(
         x=moments(None if at is None else panel.axis.at(at) for at in x),

@@ -1,65 +1,26 @@
-"""Page, and small parts that several pages share."""
+"""Small parts that several pages share, and the one table of all."""
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import dash_mantine_components as dmc
-from dash import Dash, html
+from dash import html
 from dash.exceptions import PreventUpdate
 
-from dashboard.queries.services import Services
+from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE
 from dashboard.request.links import Address
 
 Part: TypeAlias = Any
 """A Dash component; the component packages carry no types."""
 NAME: Final = r"(?P<pipeline>[A-Za-z0-9][A-Za-z0-9_-]{0,99})"
 """A pipeline's name in a page's path."""
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One page of the dashboard.
-
-    `pattern` matches its whole path; what its groups find is given to `title` and `layout`. `layout` makes what is
-    mounted when a reader comes: containers with ids, and nothing that has to be read first. `register` adds the
-    callbacks that fill them; they take `Shell.URL` (pathname, search), `Shell.TICK` and `Shell.SCHEME` as inputs.
-    `first` reads what the page says in the server's first answer, before a script has run (web/first_answer.py), at an
-    epoch s; `filled` is the CSS selector of what is there once the page says the same.
-    `ranged`: whether the range in the header is of any use here. `refresh_ms`: how often `Shell.TICK` comes, where that
-    does not follow from the range in the address. `elsewhere`: the address with a span that other pages can show, too.
-    """
-
-    name: str
-    pattern: re.Pattern[str]
-    title: Callable[[dict[str, str]], str]
-    layout: Callable[[dict[str, str], Address], Part]
-    register: Callable[[Dash, Services], None]
-    ranged: bool = False
-    refresh_ms: int | None = None
-    elsewhere: Callable[[Address], Address] = lambda here: here
-    first: Callable[[Services, dict[str, str], Address, float], Part] | None = None
-    filled: str = ""
-
-    def match(self, path: str) -> dict[str, str] | None:
-        found = self.pattern.fullmatch(path)
-        return None if found is None else found.groupdict()
-
-    def asked(self, pathname: str | None, search: str | None) -> tuple[Address, dict[str, str]]:
-        """Return where the reader is, and what that is of; for callbacks, which are asked once more when the reader has
-        gone on to another page.
-
-        Raises:
-            PreventUpdate: it is not this page.
-        """
-        here = Address.parse(pathname, search)
-        of = self.match(here.path)
-        if of is None:
-            raise PreventUpdate
-        return here, of
+SCRIPTED: Final = "scripted"
+"""Class of components that are of use with a script only; the first answer leaves them out (printing)."""
 
 
 def step(here: Address, wanted: Address) -> str:
@@ -76,6 +37,11 @@ def step(here: Address, wanted: Address) -> str:
 def aria(**attributes: str) -> dict[str, Any]:
     """`aria(label="range")` as the component's keyword `aria-label`."""
     return {f"aria-{name}": value for name, value in attributes.items()}
+
+
+def data(**attributes: str) -> dict[str, Any]:
+    """`data(label="Lag")` as the component's keyword `data-label`."""
+    return {f"data-{name}": value for name, value in attributes.items()}
 
 
 def icon(text: str) -> Part:
@@ -106,9 +72,81 @@ def moment_picker(id_: str, label: str, width_px: int, size: str = "xs", **more:
     return dmc.DateTimePicker(id=id_, label=label, size=size, w=width_px, valueFormat="YYYY-MM-DD HH:mm", **more)
 
 
+@dataclass(frozen=True, slots=True)
+class TableColumn:
+    """A column of a table. `look`: CSS class of its cells; `names_rows`: its cells are the heads of their rows."""
+
+    title: Part
+    look: str = ""
+    names_rows: bool = False
+
+    @property
+    def head_look(self) -> str:
+        """CSS class of its head, which stands over numbers on the right."""
+        return self.look if self.look == "number" else ""
+
+
+Columns: TypeAlias = Sequence[TableColumn | str]
+
+
+def number(title: str) -> TableColumn:
+    """Return a column of numbers, which are set right."""
+    return TableColumn(title, "number")
+
+
+def names(title: Part) -> TableColumn:
+    """Return the column that names the rows."""
+    return TableColumn(title, names_rows=True)
+
+
+def bare_table(columns: Columns, rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
+    """Return a table without a region of its own. A cell that is a `dmc.TableTd` or `dmc.TableTh` stands as it is. A
+    row may have fewer cells than columns. `look`: properties of `dmc.Table`."""
+    named = [column if isinstance(column, TableColumn) else TableColumn(column) for column in columns]
+    heads = dmc.TableThead(dmc.TableTr([dmc.TableTh(column.title, className=column.head_look) for column in named]))
+    body = dmc.TableTbody([dmc.TableTr([_cell(*pair) for pair in zip(named, row, strict=False)]) for row in rows])
+    return dmc.Table([*([heads] if any(column.title != "" for column in named) else []), body, foot], **look)
+
+
+def _cell(column: TableColumn, cell: Part) -> Part:
+    if isinstance(cell, dmc.TableTd | dmc.TableTh):
+        return cell
+    if column.names_rows:
+        return dmc.TableTh(cell, attributes={"root": {"scope": "row"}}, className=column.look)
+    return dmc.TableTd(cell, className=column.look)
+
+
+FACTS: Final[Mapping[str, Any]] = {"highlightOnHover": True, "verticalSpacing": "xs", "className": "facts"}
+"""Look of a table that is a page's main content."""
+SMALL_FACTS: Final[Mapping[str, Any]] = {"verticalSpacing": 4, "className": "facts"}
+"""Look of a table below a verdict."""
+
+
+def table(label: str, columns: Columns, rows: Sequence[Sequence[Part]], foot: Part = None, **look: Any) -> Part:
+    """Return a table in a region of its own, which scrolls sideways where the window is narrow."""
+    return sideways(label, bare_table(columns, rows, foot, **(look or FACTS)))
+
+
 def moment(text: str, utc: str) -> Part:
     """Return a local time whose UTC shows on hover and is read to those who cannot hover."""
     return html.Time(text, title=utc)
+
+
+def inside_link(text: str, href: str, **more: Any) -> Part:
+    """Return a link to another page of ours. Where the browser builds it without Dash (light.js), a plain click still
+    leads there without loading the dashboard again.
+
+    Raises:
+        ValueError: `href` leads elsewhere.
+    """
+    if not href.startswith("/") or href.startswith("//"):
+        raise ValueError(f"expected an address of ours, found {href}")
+    return html.A(text, href=href, **data(inside=""), **more)
+
+
+def picture(svg: str, alt: str, **more: Any) -> Part:
+    """Return a drawing that the server has made, as an image."""
+    return html.Img(src=f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}", alt=alt, **more)
 
 
 def outward(children: Any, url: str) -> Part:
@@ -120,3 +158,23 @@ def sideways(label: str, children: Any) -> Part:
     """Return a region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the
     page."""
     return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))
+
+
+def page_of(here: Address) -> int:
+    """Return the page of a list that the address asks for; the first one for what is no number."""
+    asked = here.query.get("page", "1")
+    return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
+
+
+def pages(page: int, total: int, here: Address) -> Part | None:
+    """Links to the pages before and after; None where all is on this one."""
+    last = max(1, -(-total // PAGE_SIZE))
+    if last == 1 and page == 1:
+        return None
+
+    def link(label: str, to: int) -> Part:
+        return dmc.Anchor(label, href=here.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
+
+    summary = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
+    steps = [link("← newer", page - 1), summary, link("older →", page + 1)]
+    return html.Nav(dmc.Group(steps, gap="md", mt="xs"), **aria(label="pages of the list"))

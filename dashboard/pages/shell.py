@@ -8,8 +8,6 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Output, dcc, html
 
-from dashboard.login import SignedIn
-from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria, moment_picker
 from dashboard.request import links, zones
 from dashboard.request.current_user import Person, asking
@@ -171,15 +169,6 @@ def nav(here: links.Address, current: str, person: Person) -> Part:
     if person.role == "operator":
         pages.append(("audit", "Audit", links.AUDIT))
     return dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs")
-
-
-def account_part(of: SignedIn) -> Part:
-    """Draw the logged-in user, and the way out."""
-    name = dmc.Text(f"{of.name} ({of.role})", size="sm")
-    if not of.can_log_out:
-        return name
-    out = html.Button("Log out", type="submit", className="log-out")
-    return dmc.Group([name, html.Form(out, method="post", action=LOGOUT_PATH)], gap="xs")
 
 
 def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:

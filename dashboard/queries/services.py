@@ -25,6 +25,8 @@ from lagloss_server.store.store import Store
 
 _MAX_DRAWN: Final = 200
 """Pages as they were last drawn, some 100 KB each."""
+_MAX_READ: Final = 20
+"""What pages read last, up to some MB each over a long range."""
 _MAX_ANSWERS: Final = 20_000_000
 """Bytes of the API's answers as they were last given."""
 
@@ -33,7 +35,7 @@ _MAX_ANSWERS: Final = 20_000_000
 class Services:
     """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
     `logged`: the windows last read from the log; `changes`: of windows, from when the server starts; `overviews`,
-    `drawn` and `answers`: what readers share. What answers people has those of `scoped`."""
+    `reads`, `drawn` and `answers`: what readers share. What answers people has those of `scoped`."""
 
     store: Store
     settings: Settings
@@ -41,6 +43,7 @@ class Services:
     logged: LoggedWindows = field(default_factory=LoggedWindows)
     changes: WindowChanges = field(default_factory=WindowChanges)
     overviews: OverviewCache = field(default_factory=OverviewCache)
+    reads: SharedReads[Any] = field(default_factory=lambda: SharedReads(_MAX_READ))
     drawn: SharedReads[Any] = field(default_factory=lambda: SharedReads(_MAX_DRAWN))
     answers: SharedReads[bytes] = field(default_factory=lambda: SharedReads(_MAX_ANSWERS, len))
 

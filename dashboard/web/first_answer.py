@@ -10,15 +10,16 @@ import asyncio
 import time
 from contextvars import ContextVar
 from html import escape
-from typing import Final
+from typing import Any, Final
 
 import structlog
+from dash.exceptions import PreventUpdate
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from dashboard.pages import directory, notices, shell
-from dashboard.pages.base import Page
 from dashboard.pages.notices import Failed
-from dashboard.pages.static_html import html_of
+from dashboard.pages.page import Page
+from dashboard.pages.printing import html_of
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
@@ -43,7 +44,7 @@ class FirstAnswers:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = directory.find(scope["path"]) if scope["type"] == "http" and scope["method"] == "GET" else None
-        if found is None or found[0].first is None:
+        if found is None or found[0].read is None:
             await self._app(scope, receive, send)
             return
         here = Address.parse(scope["path"], "?" + scope["query_string"].decode("latin-1"))
@@ -53,19 +54,20 @@ class FirstAnswers:
         finally:
             _first.reset(token)
 
-    async def _read(self, page: Page, of: dict[str, str], here: Address) -> str:
+    async def _read(self, page: Page[Any], of: dict[str, str], here: Address) -> str:
         """Return the page's first parts as HTML. What fails or takes long is left to the page, which says so."""
         try:
             reading = self._services.threads.read(notices.attempt, _drawn, self._services, page, of, here)
             drawn = await asyncio.wait_for(reading, LONGEST_S)
+        except PreventUpdate:  # the path is of a page, but names nothing that could be read
+            return ""
         except Exception as error:
             _log.warning("first_answer_failed", page=page.name, exc_info=error)
             return ""
         return "" if isinstance(drawn, Failed) else drawn
 
 
-def _drawn(services: Services, page: Page, of: dict[str, str], here: Address) -> str:
-    assert page.first is not None
+def _drawn(services: Services, page: Page[Any], of: dict[str, str], here: Address) -> str:
     parts = page.first(services, of, here, time.time())
     nav = html_of(shell.nav(page.elsewhere(here), page.name, asking()))
     return (

@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, html
 
-from dashboard.login import account
+from dashboard.login import SignedIn, account
+from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages import directory, notices, shell
-from dashboard.pages.base import step
+from dashboard.pages.base import Part, step
+from dashboard.pages.registration import register as register_pages
 from dashboard.pages.shell import REFRESH_MS, Shell
 from dashboard.queries.services import Services
 from dashboard.request import links
@@ -23,12 +26,11 @@ shows little that is new."""
 
 
 def register(app: Dash, services: Services) -> None:
-    """Return the shell's own callbacks, then every page's."""
+    """Add the shell's own callbacks, then every page's."""
     _register_client(app)
     _register_mounting(app, services)
     _register_controls(app, services)
-    for page in directory.PAGES:
-        page.register(app, services)
+    register_pages(app, services, directory.PAGES)
 
 
 def _register_client(app: Dash) -> None:
@@ -62,7 +64,7 @@ def _register_mounting(app: Dash, services: Services) -> None:
     )
     def mount(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         here = Address.parse(pathname, search)
-        who = None if asking() is LOCAL else shell.account_part(account(asking(), services.settings))
+        who = None if asking() is LOCAL else _account(account(asking(), services.settings))
         found = directory.find(here.path)
         if found is None:
             return notices.no_such_page(here), "no such page", {"display": "none"}, who
@@ -81,6 +83,15 @@ def _register_mounting(app: Dash, services: Services) -> None:
         if found is None:
             return shell.nav(here, "", asking())
         return shell.nav(found[0].elsewhere(here), found[0].name, asking())
+
+
+def _account(signed_in: SignedIn) -> Part:
+    """Draw the logged-in user, and the way out."""
+    name = dmc.Text(f"{signed_in.name} ({signed_in.role})", size="sm")
+    if not signed_in.can_log_out:
+        return name
+    out = html.Button("Log out", type="submit", className="log-out")
+    return dmc.Group([name, html.Form(out, method="post", action=LOGOUT_PATH)], gap="xs")
 
 
 def _register_controls(app: Dash, services: Services) -> None:

@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, html
 
-from dashboard.pages import notices
 from dashboard.pages.alerts import trials as alerts_trials
 from dashboard.pages.alerts.tabs import DRAWN_OF_BOARD, Tab, deliveries, history, no_alerter, tabs
-from dashboard.pages.base import Page, Part, aria
+from dashboard.pages.base import Part, aria, page_of
 from dashboard.pages.incident import forms as incident_forms
 from dashboard.pages.incident.act_links import why_not
 from dashboard.pages.incident.forms import Form
-from dashboard.pages.notices import Failed
-from dashboard.pages.shell import Shell
-from dashboard.queries.alerts import read_board, read_history
-from dashboard.queries.deliveries import read_deliveries
-from dashboard.queries.incident_filters import MAX_PAGE, IncidentFilters
+from dashboard.pages.page import Control, Page, Panel, Visit, pipeline_names
+from dashboard.queries.alerts import Board, IncidentHistory, read_board, read_history
+from dashboard.queries.deliveries import Deliveries, read_deliveries
+from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
-from lagloss_server.incidents.deliveries import failed_deliveries
+from lagloss_server.incidents.deliveries import Delivery, failed_deliveries
 from lagloss_server.incidents.runbooks import KINDS
-from lagloss_server.store.store import Store
 
 _HIDDEN: Final = {"display": "none"}
 
@@ -49,19 +46,19 @@ class AlertsId(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """State that changes at each refresh."""
+class AlertsRead:
+    """The board, and what the tab in the address shows beside it."""
 
-    notice: list[Part | None]
-    tabs: Part
-    content: Any
-    receivers: list[str]
+    board: Board
+    history: IncidentHistory | None = None
+    deliveries: Deliveries | None = None
+    failed: Sequence[Delivery] = ()
 
 
-def layout(_of: dict[str, str], _here: Address) -> Part:
+def frame(_params: Mapping[str, str], _here: Address) -> Part:
     return html.Div(
         [
-            _title(),
+            dmc.Title("Alerts", order=1, fz=22, mb="xs"),
             incident_forms.forms(),
             html.Div(id=AlertsId.NOTICE),
             html.Div(id=AlertsId.TABS),
@@ -103,116 +100,86 @@ def filters_of(here: Address) -> IncidentFilters:
     )
 
 
-def page_of(here: Address) -> int:
-    asked = here.query.get("page", "1")
-    return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
-
-
-def draw(store: Store, here: Address, now_s: float) -> Drawn:
-    """Read what the address asks for, and draws it."""
-    person, filters, span, tab = asking(), filters_of(here), shown_range(here.query, now_s), Tab.of_address(here)
+def read(visit: Visit) -> AlertsRead:
+    """Read what the tab in the address shows."""
+    store, here = visit.store, visit.address
+    filters, span, tab = filters_of(here), shown_range(here.query, visit.now_s), Tab.of_address(here)
     board = read_board(store, filters, span)
-    content: Any = None
-    if tab in DRAWN_OF_BOARD:
-        content = DRAWN_OF_BOARD[tab](board, here, person, now_s)
-    elif tab == Tab.HISTORY:
-        content = history(read_history(store, filters, span, page_of(here)), here)
-    elif tab == Tab.DELIVERIES:
-        found = read_deliveries(store, filters, span, page_of(here))
-        content = deliveries(found, failed_deliveries(store), here, now_s)
-    notice = [no_alerter(board.leader, here, now_s), why_not(person)]
-    return Drawn(notice, tabs(here, board), content, [receiver.name for receiver in board.receivers])
+    if tab == Tab.HISTORY:
+        return AlertsRead(board, history=read_history(store, filters, span, page_of(here)))
+    if tab == Tab.DELIVERIES:
+        deliveries = read_deliveries(store, filters, span, page_of(here))
+        return AlertsRead(board, deliveries=deliveries, failed=failed_deliveries(store))
+    return AlertsRead(board)
 
 
-def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
-    drawn = draw(services.store, here, now_s)
-    return [_title(), drawn.notice, drawn.tabs, drawn.content]
+def _notice(alerts: AlertsRead, visit: Visit) -> Part:
+    return [no_alerter(alerts.board.leader, visit.address, visit.now_s), why_not(asking())]
 
 
-def _title() -> Part:
-    return dmc.Title("Alerts", order=1, fz=22, mb="xs")
+def _content(alerts: AlertsRead, visit: Visit) -> Part:
+    here, now_s, tab = visit.address, visit.now_s, Tab.of_address(visit.address)
+    if alerts.history is not None:
+        return history(alerts.history, here)
+    if alerts.deliveries is not None:
+        return deliveries(alerts.deliveries, alerts.failed, here, now_s)
+    return DRAWN_OF_BOARD[tab](alerts.board, here, asking(), now_s) if tab in DRAWN_OF_BOARD else None
 
 
-def register(app: Dash, services: Services) -> None:
+def _receivers(alerts: AlertsRead, _visit: Visit) -> list[str]:
+    return [receiver.name for receiver in alerts.board.receivers]
+
+
+def _pipelines(services: Services, here: Address) -> list[str]:
+    """Return the pipelines to choose from; one that is chosen stays, there or not."""
+    names, chosen = pipeline_names(services), filters_of(here).pipeline
+    return names if chosen is None or chosen in names else [*names, chosen]
+
+
+def _more(app: Dash, services: Services) -> None:
     incident_forms.register(app, services)
     alerts_trials.register(app, services)
-    _register_drawing(app, services)
-    _register_filters(app, services)
 
 
-def _register_drawing(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(AlertsId.NOTICE, "children"),
-        Output(AlertsId.TABS, "children"),
-        Output(AlertsId.CONTENT, "children"),
-        Output(alerts_trials.TrialId.RECEIVER, "data"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        Input(Form.DONE, "data"),
-        Input(alerts_trials.TrialId.TESTED, "data"),
-    )
-    async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
-        here, _of = PAGE.asked(pathname, search)
-        now_s = time.time()
-        drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
-        if isinstance(drawn, Failed):
-            return notices.query_failed(drawn, here.zone, now_s), no_update, no_update, no_update
-        return drawn.notice, drawn.tabs, drawn.content, drawn.receivers
-
-
-def _register_filters(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(AlertsId.PIPELINE, "data"),
-        Output(AlertsId.PIPELINE, "value"),
-        Output(AlertsId.KIND, "value"),
-        Output(AlertsId.SEVERITY, "value"),
-        Output(AlertsId.FILTERS, "style"),
-        Output(AlertsId.TEST, "style"),
-        Output(AlertsId.BACKTEST, "style"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-    )
-    async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here, _ = PAGE.asked(pathname, search)
-        names = await services.threads.read(notices.or_nothing, services.store.names) or []
-        filters, tab = filters_of(here), Tab.of_address(here)
-        of_deleted = {filters.pipeline} - {None, *names}
-        return (
-            [*names, *of_deleted],
-            filters.pipeline,
-            filters.kind,
-            filters.severity,
-            _HIDDEN if tab in (Tab.SILENCES, Tab.BACKTEST) else {},
-            {} if tab == Tab.DELIVERIES else _HIDDEN,
-            {} if tab == Tab.BACKTEST else _HIDDEN,
-        )
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(AlertsId.PIPELINE, "value"),
-        Input(AlertsId.KIND, "value"),
-        Input(AlertsId.SEVERITY, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def filter_by(
-        pipeline: str | None, kind: str | None, severity: str | None, pathname: str | None, search: str | None
-    ) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        if IncidentFilters(pipeline, kind, severity) == filters_of(here):
-            return no_update
-        return here.asking(pipeline=pipeline, kind=kind, severity=severity, page=None).href
+def _display(id_: AlertsId, is_shown: Callable[[Tab], bool]) -> Control:
+    """Return the style of a part that belongs to some tabs."""
+    return Control(id_, lambda address: {} if is_shown(Tab.of_address(address)) else _HIDDEN, prop="style")
 
 
 PAGE: Final = Page(
     name="alerts",
     pattern=re.compile(r"/alerts"),
-    title=lambda _of: "Alerts",
-    layout=layout,
-    register=register,
+    title=lambda _params: "Alerts",
+    frame=frame,
+    notice=Panel(AlertsId.NOTICE, _notice),
+    read=read,
+    panels=(
+        Panel(AlertsId.CONTENT, _content),
+        Panel(AlertsId.TABS, lambda alerts, visit: tabs(visit.address, alerts.board)),
+        Panel(alerts_trials.TrialId.RECEIVER, _receivers, "data"),
+    ),
+    also=(Input(Form.DONE, "data"), Input(alerts_trials.TrialId.TESTED, "data")),
+    controls=(
+        Control(
+            AlertsId.PIPELINE,
+            lambda address: filters_of(address).pipeline,
+            lambda address, pipeline: address.asking(pipeline=pipeline, page=None),
+            choices=_pipelines,
+        ),
+        Control(
+            AlertsId.KIND,
+            lambda address: filters_of(address).kind,
+            lambda address, kind: address.asking(kind=kind, page=None),
+        ),
+        Control(
+            AlertsId.SEVERITY,
+            lambda address: filters_of(address).severity,
+            lambda address, severity: address.asking(severity=severity, page=None),
+        ),
+        _display(AlertsId.FILTERS, lambda tab: tab not in (Tab.SILENCES, Tab.BACKTEST)),
+        _display(AlertsId.TEST, lambda tab: tab == Tab.DELIVERIES),
+        _display(AlertsId.BACKTEST, lambda tab: tab == Tab.BACKTEST),
+    ),
+    more=_more,
     ranged=True,
-    first=first,
-    filled=f"#{AlertsId.CONTENT} > *, #{AlertsId.NOTICE} > *",
 )

@@ -10,12 +10,11 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, alert, aria, badge
+from dashboard.pages.base import Part, alert, aria, badge, pages, table
 from dashboard.pages.incident.act_links import Do, act_link
-from dashboard.pages.incident.cards import OUTCOMES, at, cards, failures, pipeline_link, severity_badge, table, when
+from dashboard.pages.incident.cards import OUTCOMES, at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.queries.alerts import Board, IncidentHistory, Pending
 from dashboard.queries.deliveries import Deliveries
-from dashboard.queries.incident_filters import PAGE_SIZE
 from dashboard.request import links
 from dashboard.request.current_user import Person
 from dashboard.request.links import Address
@@ -206,20 +205,6 @@ def _silence(each: Silence, here: Address, person: Person) -> list[Part]:
         each.author,
         each.reason,
     ]
-
-
-def pages(page: int, total: int, here: Address) -> Part | None:
-    """Links to the pages before and after; None where all is on this one."""
-    last = max(1, -(-total // PAGE_SIZE))
-    if last == 1 and page == 1:
-        return None
-
-    def link(label: str, to: int) -> Part:
-        return dmc.Anchor(label, href=here.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
-
-    summary = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
-    steps = [link("← newer", page - 1), summary, link("older →", page + 1)]
-    return html.Nav(dmc.Group(steps, gap="md", mt="xs"), **aria(label="pages of the list"))
 
 
 def _none(title: str, summary: str) -> Part:

@@ -14,8 +14,8 @@ from dash.exceptions import PreventUpdate
 from dashboard import actions as acts
 from dashboard.backtesting import backtest
 from dashboard.pages import notices
-from dashboard.pages.base import Part, alert, live, step
-from dashboard.pages.incident.cards import severity_badge, table, when
+from dashboard.pages.base import Part, alert, live, step, table
+from dashboard.pages.incident.cards import severity_badge, when
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services

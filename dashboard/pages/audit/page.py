@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import html
 
-from dashboard.pages import notices, shell
-from dashboard.pages.alerts.page import page_of
-from dashboard.pages.alerts.tabs import pages
-from dashboard.pages.base import Page, Part, alert, live, step
-from dashboard.pages.incident.cards import at, pipeline_link, table
-from dashboard.pages.notices import Failed
-from dashboard.pages.shell import Shell
-from dashboard.queries.audit import AuditEntry, AuditFilters, read_audit
-from dashboard.queries.services import Services
+from dashboard.pages.base import Part, alert, live, page_of, pages, table
+from dashboard.pages.incident.cards import at, pipeline_link
+from dashboard.pages.page import Control, Instead, Page, Panel, Visit, pipeline_names
+from dashboard.queries.audit import AuditEntries, AuditEntry, AuditFilters, read_audit
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
 from lagloss_server.base import format as fmt
 from lagloss_server.base.errors import NotAllowed
 from lagloss_server.store.audit import ACTIONS
-from lagloss_server.store.store import Store
 
 _SHOWN_PIPELINES: Final = 5
 _KNOWN: Final = {
@@ -50,7 +43,7 @@ class AuditId(StrEnum):
     CONTENT = "audit-content"
 
 
-def layout(_of: dict[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], here: Address) -> Part:
     filters = filters_of(here)
     actor = dmc.TextInput(
         id=AuditId.ACTOR, placeholder="anybody", value=filters.actor or "", debounce=True, label="Who", size="xs", w=170
@@ -58,7 +51,7 @@ def layout(_of: dict[str, str], here: Address) -> Part:
     actions = [{"value": action, "label": words} for action, words in ACTIONS.items()]
     return html.Div(
         [
-            _title(),
+            dmc.Title("Audit", order=1, fz=22, mb="xs"),
             live(AuditId.NOTICE),
             dmc.Group(
                 [
@@ -96,25 +89,27 @@ def _choices(filters: AuditFilters, names: list[str]) -> list[str]:
     return sorted({*names, *([filters.pipeline] if filters.pipeline else [])})
 
 
-def draw(store: Store, here: Address, now_s: float) -> tuple[Part | None, Part | None]:
-    """Return a notice, and the table."""
+def read(visit: Visit) -> AuditEntries:
+    """Read the entries that the address asks for.
+
+    Raises:
+        Instead: there are none, or the reader may not see them.
+    """
+    here = visit.address
     try:
-        found = read_audit(store, filters_of(here), shown_range(here.query, now_s), page_of(here))
+        entries = read_audit(visit.store, filters_of(here), shown_range(here.query, visit.now_s), page_of(here))
     except NotAllowed as error:
-        return alert("Not for viewers", str(error), "orange", "!"), None
-    if not found.entries:
-        return alert("Nothing", "Nothing like this was done in this range.", "gray", "○"), None
-    heads = ("When", "Who", "From", "Did", "What", "Pipelines", "More")
-    rows = [_row(entry, here) for entry in found.entries]
-    return None, html.Div([table("audit trail", heads, rows), pages(found.page, found.total, here)])
+        raise Instead(alert("Not for viewers", str(error), "orange", "!")) from None
+    if not entries.entries:
+        raise Instead(alert("Nothing", "Nothing like this was done in this range.", "gray", "○"))
+    return entries
 
 
-def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
-    return [_title(), *draw(services.store, here, now_s)]
-
-
-def _title() -> Part:
-    return dmc.Title("Audit", order=1, fz=22, mb="xs")
+def _trail(entries: AuditEntries, visit: Visit) -> Part:
+    here = visit.address
+    columns = ("When", "Who", "From", "Did", "What", "Pipelines", "More")
+    rows = [_row(entry, here) for entry in entries.entries]
+    return html.Div([table("audit trail", columns, rows), pages(entries.page, entries.total, here)])
 
 
 def _row(entry: AuditEntry, here: Address) -> list[Part]:
@@ -145,63 +140,31 @@ def _words(detail: Mapping[str, Any]) -> str:
     )
 
 
-def register(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(AuditId.NOTICE, "children"),
-        Output(AuditId.CONTENT, "children"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        running=shell.WHILE_BUSY,
-    )
-    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, Any]:
-        here, _ = PAGE.asked(pathname, search)
-        now_s = time.time()
-        drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
-        if isinstance(drawn, Failed):
-            return notices.query_failed(drawn, here.zone, now_s), no_update
-        return drawn
-
-    @app.callback(
-        Output(AuditId.ACTOR, "value"),
-        Output(AuditId.ACTION, "value"),
-        Output(AuditId.PIPELINE, "data"),
-        Output(AuditId.PIPELINE, "value"),
-        Input(Shell.URL, "search"),
-        State(Shell.URL, "pathname"),
-    )
-    async def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
-        here, _ = PAGE.asked(pathname, search)
-        names = await services.threads.read(notices.or_nothing, services.store.names) or []
-        filters = filters_of(here)
-        return filters.actor or "", filters.action, _choices(filters, names), filters.pipeline
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(AuditId.ACTOR, "value"),
-        Input(AuditId.ACTION, "value"),
-        Input(AuditId.PIPELINE, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def filter_by(
-        actor: str | None, action: str | None, pipeline: str | None, pathname: str | None, search: str | None
-    ) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        if AuditFilters((actor or "").strip() or None, action, pipeline) == filters_of(here):
-            return no_update
-        chosen = {"actor": (actor or "").strip() or None, "action": action, "pipeline": pipeline, "page": None}
-        return step(here, here.asking(**chosen))
-
-
 PAGE: Final = Page(
     name="audit",
     pattern=re.compile(re.escape(links.AUDIT)),
-    title=lambda _of: "Audit",
-    layout=layout,
-    register=register,
+    title=lambda _params: "Audit",
+    frame=frame,
+    notice=AuditId.NOTICE,
+    read=read,
+    panels=(Panel(AuditId.CONTENT, _trail),),
+    controls=(
+        Control(
+            AuditId.ACTOR,
+            lambda address: filters_of(address).actor or "",
+            lambda address, actor: address.asking(actor=(actor or "").strip() or None, page=None),
+        ),
+        Control(
+            AuditId.ACTION,
+            lambda address: filters_of(address).action,
+            lambda address, action: address.asking(action=action, page=None),
+        ),
+        Control(
+            AuditId.PIPELINE,
+            lambda address: filters_of(address).pipeline,
+            lambda address, pipeline: address.asking(pipeline=pipeline, page=None),
+            choices=lambda services, address: _choices(filters_of(address), pipeline_names(services)),
+        ),
+    ),
     ranged=True,
-    first=first,
-    filled=f"#{AuditId.CONTENT} > *, #{AuditId.NOTICE} > *",
 )

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import re
-import time
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import html
 
-from dashboard.pages import fast_html as light
-from dashboard.pages import notices, shell
-from dashboard.pages.base import Page, Part, live, step
+from dashboard.pages import notices
+from dashboard.pages.base import Part, live
 from dashboard.pages.health import parts as health_parts
-from dashboard.pages.notices import Failed
-from dashboard.pages.shell import Shell
-from dashboard.queries.health import read_health
+from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit, pipeline_names
+from dashboard.queries.health import Health, read_health
 from dashboard.queries.reports_topic import Ends, ReportsTopic
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.links import Address
 from lagloss_server.base.errors import UnknownPipeline
-from lagloss_server.store.store import Store
 
 _NOTICE: Final = "health-notice"
 _ONLY: Final = "health-only"
 _SECTIONS: Final = "health-sections"
-_DRAWN: Final = "health-drawn"
+_NOT_ASKED: Final = Ends(None, "Kafka is asked later")
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], here: Address) -> Part:
     only = dmc.Select(
         id=_ONLY,
         label="Only what is of this pipeline",
@@ -42,88 +40,49 @@ def layout(of: dict[str, str], here: Address) -> Part:
         w={"base": "100%", "sm": 280},
         mb="sm",
     )
-    return html.Div(
-        [
-            _title(),
-            live(_NOTICE),
-            only,
-            html.Div(id=_SECTIONS),
-            dcc.Store(id=_DRAWN),
-        ]
-    )
+    title = html.H1("Health of lagloss", className="page-title")
+    return html.Div([title, live(_NOTICE), only, html.Div(id=_SECTIONS)])
 
 
-def draw(store: Store, ends: Ends, here: Address, now_s: float) -> tuple[Part, Any]:
-    """Draw the problems and the tables."""
-    only = here.query.get("pipeline")
+@cache
+def _topic(bootstrap: str) -> ReportsTopic:
+    return ReportsTopic(bootstrap)
+
+
+def read(visit: Visit) -> Health:
+    """Read the health of everything, or of the pipeline that the address names.
+
+    Raises:
+        Instead: there is no pipeline of this name.
+    """
+    only = visit.address.query.get("pipeline")
     try:
-        found = read_health(store, ends, now_s, only)
+        return read_health(visit.store, visit.glance or _NOT_ASKED, visit.now_s, only)
     except UnknownPipeline:
-        return notices.unknown_pipeline(only or "", store.names(), here), {"into": _SECTIONS, "tree": None}
-    return health_parts.verdict(found), {"into": _SECTIONS, "tree": health_parts.sections(found, here)}
+        raise Instead(notices.unknown_pipeline(only or "", visit.store.names(), visit.address)) from None
 
 
-def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
-    ends = Ends(None, "Kafka is asked later")
-    notice, sections = draw(services.store, ends, here, now_s)
-    return [_title(), notice, sections["tree"]]
-
-
-def _title() -> Part:
-    return html.H1("Health of lagloss", className="page-title")
-
-
-def register(app: Dash, services: Services) -> None:
-    light.register(app, _DRAWN)
-    topic = ReportsTopic(services.settings.kafka_bootstrap)
-
-    @app.callback(
-        Output(_NOTICE, "children"),
-        Output(_DRAWN, "data"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        running=shell.WHILE_BUSY,
-    )
-    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, Any]:
-        here, _ = PAGE.asked(pathname, search)
-        ends = await services.threads.glance(topic.ends)
-        now_s = time.time()
-        drawn = await services.threads.read(notices.attempt, draw, services.store, ends, here, now_s)
-        if isinstance(drawn, Failed):
-            return notices.query_failed(drawn, here.zone, now_s), no_update
-        return drawn
-
-    @app.callback(
-        Output(_ONLY, "data"),
-        Output(_ONLY, "value"),
-        Input(Shell.URL, "search"),
-        State(Shell.URL, "pathname"),
-    )
-    async def fill(search: str | None, pathname: str | None) -> tuple[list[str], str | None]:
-        here, _ = PAGE.asked(pathname, search)
-        names = await services.threads.read(notices.or_nothing, services.store.names) or []
-        asked = here.query.get("pipeline")
-        return sorted({*names, asked} if asked else names), asked  # a field that has no such choice would empty itself
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(_ONLY, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def choose(pipeline: str | None, pathname: str | None, search: str | None) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        return step(here, here.asking(pipeline=pipeline or None))
+def _choices(services: Services, address: Address) -> list[str]:
+    """Return the names of pipelines; a field that has no such choice as the one in the address would empty itself."""
+    names, asked = pipeline_names(services), address.query.get("pipeline")
+    return sorted({*names, asked} if asked else names)
 
 
 PAGE: Final = Page(
     name="health",
     pattern=re.compile(re.escape(links.HEALTH)),
-    title=lambda _of: "Health",
-    layout=layout,
-    register=register,
-    first=first,
-    filled=f"#{_SECTIONS} > *, #{_NOTICE} > *",
+    title=lambda _params: "Health",
+    frame=frame,
+    notice=Panel(_NOTICE, lambda health, _visit: health_parts.verdict(health)),
+    read=read,
+    panels=(Panel(_SECTIONS, lambda health, visit: health_parts.sections(health, visit.address), LIGHT),),
+    controls=(
+        Control(
+            _ONLY,
+            lambda address: address.query.get("pipeline"),
+            lambda address, pipeline: address.asking(pipeline=pipeline or None),
+            choices=_choices,
+        ),
+    ),
+    glance=lambda services: _topic(services.settings.kafka_bootstrap).ends(),
 )

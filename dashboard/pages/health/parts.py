@@ -8,8 +8,7 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, alert
-from dashboard.pages.fast_html import Light, element, link
+from dashboard.pages.base import Part, alert, aria, icon, inside_link
 from dashboard.queries.consumer_lag import LagNow
 from dashboard.queries.health import Health, HealthProblem
 from dashboard.queries.taps import TapStatus
@@ -21,7 +20,7 @@ from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 
 SHOWN: Final = 30
 """Rows of a table; the rest is a number, and one pipeline at a time can be looked at."""
-Row = tuple[bool, Sequence[Light | None]]
+Row = tuple[bool, Sequence[Part]]
 """Whether it is bad, and its cells."""
 
 
@@ -50,11 +49,10 @@ def _problem(problem: HealthProblem) -> Part:
     return dmc.ListItem(html.Span(summary))
 
 
-def sections(health: Health, here: Address) -> Light:
+def sections(health: Health, here: Address) -> Part:
     """Return all tables."""
     zone = here.zone
-    return element(
-        "div",
+    shown = [
         _section("Reports", _reports(health, zone)),
         _section("Pipelines", _closings(health, here)),
         _section("Emitters by node", _nodes(health, here)),
@@ -67,41 +65,41 @@ def sections(health: Health, here: Address) -> Light:
         _section("Alerting", _alerting(health, zone)),
         _section("Recomputing", _recomputes(health, here)),
         _section("Sizes", _sizes(health, zone)) if health.is_whole else None,
-        class_="sections",
-    )
+    ]
+    return html.Div(shown, className="sections")
 
 
-def _section(title: str, content: Light) -> Light:
-    return element("section", element("h2", title), content, aria_label=title)
+def _section(title: str, content: Part) -> Part:
+    return html.Section([html.H2(title), content], **aria(label=title))
 
 
-def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Light:
+def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Part:
     """Draw the first rows and the number of further ones; `nothing` for an empty table."""
     rows = list(rows)
     if not rows:
-        return element("p", nothing)
-    head = element("tr", *(element("th", name, scope="col") for name in columns))
+        return html.P(nothing)
+    head = html.Tr([html.Th(name, scope="col") for name in columns])
     body = [
-        element("tr", *(element("td", cell) for cell in cells), class_="bad" if is_bad else None)
+        html.Tr([html.Td(cell) for cell in cells], className="bad" if is_bad else None)
         for is_bad, cells in rows[:SHOWN]
     ]
     more = f"and {fmt.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
-    found = element("table", element("thead", head), element("tbody", *body), class_="facts")
+    found = html.Table([html.Thead(head), html.Tbody(body)], className="facts")
     # what is wider than a narrow screen can be scrolled by itself, with the keyboard too
-    box = element("div", found, class_="scrolls", tabindex="0", role="group", aria_label=", ".join(columns))
-    return element("div", box, element("p", more) if more else None)
+    box = html.Div(found, className="scrolls", tabIndex=0, role="group", **aria(label=", ".join(columns)))
+    return html.Div([box, html.P(more) if more else None])
 
 
-def _status(is_bad: bool, good: str, bad: str) -> Light:
+def _status(is_bad: bool, good: str, bad: str) -> Part:
     sign, word, colour = ("!", bad, "orange") if is_bad else ("✔", good, "teal")
-    return element("span", element("span", sign, aria_hidden="true"), f" {word}", class_=f"status status-{colour}")
+    return html.Span([icon(sign), f" {word}"], className=f"status status-{colour}")
 
 
-def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Light:
+def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Part:
     """Return how long ago, with the moment beside it on hover."""
     if epoch_s is None:
         return fmt.NOTHING
-    return element("time", _aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
+    return html.Time(_aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
 
 
 def _aged(seconds: float) -> str:
@@ -109,7 +107,7 @@ def _aged(seconds: float) -> str:
     return "within a minute" if seconds < 60 else fmt.ago(seconds // 60 * 60)
 
 
-def _reports(health: Health, zone: Zone) -> Light:
+def _reports(health: Health, zone: Zone) -> Part:
     summary = health.reports
     if summary.behind is None:
         behind = f"not known: {summary.why}"
@@ -122,12 +120,12 @@ def _reports(health: Health, zone: Zone) -> Light:
     return _table(("what", "found"), rows, "")
 
 
-def _closings(health: Health, here: Address) -> Light:
+def _closings(health: Health, here: Address) -> Part:
     rows: list[Row] = []
     for found in health.closings:
         is_late = found.is_late(health.now_s)
         waits = fmt.duration_s(found.waits_s(health.now_s)) if is_late else fmt.NOTHING
-        at = link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
+        at = inside_link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
         newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
         is_unknown = found.newest_s is None and not found.due  # nothing came in yet that could be closed
         status = fmt.NOTHING if is_unknown else _status(is_late, "in time", "late")
@@ -136,13 +134,13 @@ def _closings(health: Health, here: Address) -> Light:
     return _table(columns, rows, "No pipeline is declared yet.")
 
 
-def _nodes(health: Health, here: Address) -> Light:
+def _nodes(health: Health, here: Address) -> Part:
     rows: list[Row] = []
     for node in health.nodes:
         dead = f", {node.long_dead} for more than a day" if node.long_dead else ""
         silent = f"{node.silent}{dead}" if node.silent or dead else "none"
-        cells: list[Light | None] = [
-            link(node.pipeline, here.to(links.HEALTH, pipeline=node.pipeline).href),
+        cells: list[Part] = [
+            inside_link(node.pipeline, here.to(links.HEALTH, pipeline=node.pipeline).href),
             node.node,
             _status(node.is_bad, "heard" if node.reporting else "ended", "silent"),
             fmt.count(node.reporting),
@@ -156,11 +154,11 @@ def _nodes(health: Health, here: Address) -> Light:
     return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
 
 
-def _taps(health: Health, here: Address) -> Light:
+def _taps(health: Health, here: Address) -> Part:
     rows: list[Row] = []
     for tap in sorted(health.taps, key=lambda tap: (not tap.is_bad, not tap.unreadable)):
-        cells: list[Light | None] = [
-            link(tap.tap.pipeline, here.to(links.pipeline(tap.tap.pipeline)).href),
+        cells: list[Part] = [
+            inside_link(tap.tap.pipeline, here.to(links.pipeline(tap.tap.pipeline)).href),
             tap.tap.node,
             tap.tap.source,
             _status(tap.is_bad, tap.state, tap.state),
@@ -178,18 +176,18 @@ def _unreadable(tap: TapStatus) -> str:
     return named or "none"
 
 
-def _silent(health: Health, here: Address) -> Light:
+def _silent(health: Health, here: Address) -> Part:
     """Draw silent emitters with their last report; they stay listed when no window expects them any more."""
     zone = here.zone
     rows: list[Row] = [
         (
             one.is_awaited,
             [
-                link(one.pipeline, here.to(links.HEALTH, pipeline=one.pipeline).href),
+                inside_link(one.pipeline, here.to(links.HEALTH, pipeline=one.pipeline).href),
                 one.node,
                 one.host,
-                element("code", one.emitter[:8], title=one.emitter),
-                element("time", zone.moment(one.reported_s, seconds=True), title=utc(one.reported_s)),
+                html.Code(one.emitter[:8], title=one.emitter),
+                html.Time(zone.moment(one.reported_s, seconds=True), title=utc(one.reported_s)),
                 _at(one.reported_s, zone, health.now_s),
                 "windows wait for it" if one.is_awaited else "not waited for any more",
             ],
@@ -211,7 +209,7 @@ def _consumer_lag(lag: LagNow | None) -> str:
     return f"{fmt.count(lag.offsets)} ({behind})"
 
 
-def _hosts(health: Health) -> Light:
+def _hosts(health: Health) -> Part:
     rows: list[Row] = []
     for host in health.hosts:
         is_off = abs(host.skew_ms) >= AGREE_WITHIN_MS
@@ -221,15 +219,15 @@ def _hosts(health: Health) -> Light:
     return _table(("host", "clock", "against the broker's", "emitters"), rows, "No emitter reported in the last hour.")
 
 
-def _bad_records(health: Health) -> Light:
+def _bad_records(health: Health) -> Part:
     rows: list[Row] = [
-        (True, [bad.topic, bad.reason, fmt.count(bad.count), element("code", bad.first_bytes or fmt.NOTHING)])
+        (True, [bad.topic, bad.reason, fmt.count(bad.count), html.Code(bad.first_bytes or fmt.NOTHING)])
         for bad in health.bad_records
     ]
     return _table(("topic", "reason", "records", "the newest begins (hex)"), rows, "Empty: every record could be read.")
 
 
-def _set_aside(health: Health, zone: Zone) -> Light:
+def _set_aside(health: Health, zone: Zone) -> Part:
     rows: list[Row] = []
     for one in health.set_aside:
         tried = _at(one.failed_at_s, zone, health.now_s)
@@ -238,7 +236,7 @@ def _set_aside(health: Health, zone: Zone) -> Light:
     return _table(columns, rows, "Nothing: all windows could be closed, all periods rolled up, and all rows read.")
 
 
-def _strangers(health: Health, zone: Zone) -> Light:
+def _strangers(health: Health, zone: Zone) -> Part:
     rows: list[Row] = [
         (True, [found.kind, found.pipeline, found.checkpoint or fmt.NOTHING, _at(found.since_s, zone, health.now_s)])
         for found in health.strangers
@@ -246,7 +244,7 @@ def _strangers(health: Health, zone: Zone) -> Light:
     return _table(("kind", "pipeline", "checkpoint", "first named"), rows, "None: all that reports name is declared.")
 
 
-def _alerting(health: Health, zone: Zone) -> Light:
+def _alerting(health: Health, zone: Zone) -> Part:
     summary = health.alerting
     is_well = summary.is_well(health.now_s)
     well_at = None if summary.well_at is None else summary.well_at.timestamp()
@@ -262,13 +260,13 @@ def _alerting(health: Health, zone: Zone) -> Light:
     return _table(("what", "found"), rows, "")
 
 
-def _recomputes(health: Health, here: Address) -> Light:
+def _recomputes(health: Health, here: Address) -> Part:
     zone = here.zone
     rows: list[Row] = [
         (
             False,
             [
-                link(asked.pipeline, here.to(links.pipeline(asked.pipeline)).href),
+                inside_link(asked.pipeline, here.to(links.pipeline(asked.pipeline)).href),
                 f"{zone.moment(asked.from_s)} to {zone.moment(asked.to_s)}",
                 "waiting" if asked.of is None else f"{fmt.count(asked.done)} of {fmt.count(asked.of)} minutes",
                 _at(asked.requested_at.timestamp(), zone, health.now_s),
@@ -279,7 +277,7 @@ def _recomputes(health: Health, here: Address) -> Light:
     return _table(("pipeline", "minutes", "done", "asked"), rows, "No recompute request is open.")
 
 
-def _sizes(health: Health, zone: Zone) -> Light:
+def _sizes(health: Health, zone: Zone) -> Part:
     rows: list[Row] = [
         (
             False,

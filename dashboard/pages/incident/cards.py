@@ -10,7 +10,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, aria, badge, icon, moment
+from dashboard.pages.base import Part, badge, icon, moment
 from dashboard.pages.incident.act_links import Do, act_link
 from dashboard.queries.alerts import OpenIncident
 from dashboard.request import links
@@ -198,11 +198,3 @@ def _failure(of: Broken, zone: Zone) -> list[Any]:
     if of.works_since:
         summary += [" · takes others again since ", at(of.works_since, zone)]
     return summary
-
-
-def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[Part]]) -> Part:
-    """Return a table that scrolls sideways where the window is narrow."""
-    body = [dmc.TableTr([dmc.TableTd(cell) for cell in row]) for row in rows]
-    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in heads]))
-    inside = dmc.Table([head, dmc.TableTbody(body)], highlightOnHover=True, verticalSpacing="xs", className="facts")
-    return html.Div(inside, className="wide", tabIndex=0, role="region", **aria(label=label))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, html, no_update
+from dash import Input, html
 
-from dashboard.pages import notices
-from dashboard.pages.base import Page, Part, alert, badge, outward
+from dashboard.pages.base import Part, TableColumn, alert, badge, bare_table, outward, table
 from dashboard.pages.incident import forms as incident_forms
 from dashboard.pages.incident.act_links import why_not
 from dashboard.pages.incident.cards import (
@@ -22,16 +21,13 @@ from dashboard.pages.incident.cards import (
     pipeline_link,
     runbook_link,
     severity_badge,
-    table,
     taken,
     when,
     why_withheld,
 )
 from dashboard.pages.incident.forms import Form
-from dashboard.pages.notices import Failed
-from dashboard.pages.shell import Shell
+from dashboard.pages.page import Instead, Page, Panel, Visit
 from dashboard.queries.alerts import OpenIncident, read_incident
-from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.current_user import Person, asking
 from dashboard.request.links import Address
@@ -42,7 +38,6 @@ from lagloss_server.base.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, destination_words, example_words, place_words
-from lagloss_server.store.store import Store
 
 _AROUND_S: Final = 1_800
 """How much of the pipeline is shown before and after an incident."""
@@ -55,21 +50,36 @@ class IncidentId(StrEnum):
     CONTENT = "incident-content"
 
 
-def layout(_of: dict[str, str], _here: Address) -> Part:
+def frame(_params: Mapping[str, str], _here: Address) -> Part:
     return html.Div([incident_forms.forms(), html.Div(id=IncidentId.NOTICE), html.Div(id=IncidentId.CONTENT)])
 
 
-def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
-    """Read the incident and draws it, or says that there is none."""
+@dataclass(frozen=True, slots=True)
+class IncidentRead:
+    """An incident as it stands, and its history."""
+
+    opened: OpenIncident
+    record: IncidentRecord
+
+
+def read(visit: Visit) -> IncidentRead:
+    """Read the incident in the path.
+
+    Raises:
+        Instead: there is none, or more than one that begins like this.
+    """
     try:
-        opened, record = read_incident(store, incident_id)
+        return IncidentRead(*read_incident(visit.store, visit.params["incident"]))
     except (UnknownIncident, AmbiguousIncident) as error:
-        way = dmc.Anchor("All alerts", href=here.to(links.ALERTS).href)
-        return alert("No such incident", [f"{error} ", way], "orange", "?")
-    incident = record.incident
+        way = dmc.Anchor("All alerts", href=visit.address.to(links.ALERTS).href)
+        raise Instead(alert("No such incident", [f"{error} ", way], "orange", "?")) from None
+
+
+def _content(result: IncidentRead, visit: Visit) -> Part:
+    here, record, incident = visit.address, result.record, result.record.incident
     return html.Div(
         [
-            _head(opened, here, asking(), now_s),
+            _head(result.opened, here, asking(), visit.now_s),
             _section("Where", _where(incident)),
             _section("For whom", [dmc.ListItem(destination_words(there)) for there in incident.destinations]),
             _section("What the messages have in common", _blame(incident)),
@@ -82,10 +92,6 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
             ),
         ]
     )
-
-
-def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
-    return draw(services.store, of["incident"], here, now_s)
 
 
 def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
@@ -101,11 +107,7 @@ def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> 
         "Acknowledged": taken(incident, here.zone),
         "Withheld": why_withheld(opened, here.zone) if opened.withheld else None,
     }
-    rows = [
-        dmc.TableTr([dmc.TableTh(name), dmc.TableTd(html.Span(value), className="breaks")])
-        for name, value in facts.items()
-        if value
-    ]
+    rows = [[dmc.TableTh(name), html.Span(value)] for name, value in facts.items() if value]
     title = [
         severity_badge(incident.severity),
         html.Span([pipeline_link(incident.pipeline, here), f": {incident.rule}"]),
@@ -114,7 +116,7 @@ def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> 
         [
             dmc.Title(dmc.Group(title, gap="sm"), order=1, fz=20),
             dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
-            dmc.Table(dmc.TableTbody(rows), variant="vertical", my="xs"),
+            bare_table(("", TableColumn("", "breaks")), rows, variant="vertical", my="xs"),
             why_not(person, incident.pipeline) if incident.state == "open" else None,
             dmc.Group([*act_links(opened, here, person), *_ways(incident, here)], gap="sm"),
         ],
@@ -134,10 +136,10 @@ def _state(incident: Incident, zone: Zone) -> list[Any]:
 def _ways(incident: Incident, here: Address) -> list[Part]:
     span = ShownRange(incident.first_window_s - _AROUND_S, incident.last_window_s + _AROUND_S)
     around = here.to(links.pipeline(incident.pipeline)).over(span)
-    found = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
+    ways = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
     if incident.worst_window_s is not None:
-        found.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, here))
-    return [*found, runbook_link(incident)]
+        ways.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, here))
+    return [*ways, runbook_link(incident)]
 
 
 def _window(before: str, pipeline: str, start_s: int, here: Address) -> Part:
@@ -227,30 +229,13 @@ def _describe(deliveries: Sequence[Delivery], zone: Zone) -> Part:
     return table("deliveries of this incident", heads, rows)
 
 
-def register(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(IncidentId.NOTICE, "children"),
-        Output(IncidentId.CONTENT, "children"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        Input(Form.DONE, "data"),
-    )
-    async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
-        here, of = PAGE.asked(pathname, search)
-        now_s = time.time()
-        drawn = await services.threads.read(notices.attempt, draw, services.store, of["incident"], here, now_s)
-        if isinstance(drawn, Failed):
-            return notices.query_failed(drawn, here.zone, now_s), no_update
-        return None, drawn
-
-
 PAGE: Final = Page(
     name="incident",
     pattern=re.compile(r"/incidents/(?P<incident>[0-9a-f-]{1,36})"),
-    title=lambda of: f"incident {of['incident'][:8]}",
-    layout=layout,
-    register=register,
-    first=first,
-    filled=f"#{IncidentId.CONTENT} > *, #{IncidentId.NOTICE} > *",
+    title=lambda params: f"incident {params['incident'][:8]}",
+    frame=frame,
+    notice=IncidentId.NOTICE,
+    read=read,
+    panels=(Panel(IncidentId.CONTENT, _content),),
+    also=(Input(Form.DONE, "data"),),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from itertools import count
@@ -14,9 +15,10 @@ from dash import Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
+from dashboard.pages.base import NAME, Part, live, moment_picker
 from dashboard.pages.message.parts import message_part
 from dashboard.pages.notices import Failed
+from dashboard.pages.page import Control, Page
 from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.message import MessageRead, Where, read_message
 from dashboard.queries.services import Services
@@ -42,8 +44,8 @@ class MessageId(StrEnum):
     ANSWER = "message-answer"
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
-    pipeline = of["pipeline"]
+def frame(params: Mapping[str, str], here: Address) -> Part:
+    pipeline = params["pipeline"]
     return dmc.Stack(
         [
             html.Div(
@@ -74,11 +76,6 @@ def layout(of: dict[str, str], here: Address) -> Part:
         ],
         gap="sm",
     )
-
-
-def register(app: Dash, services: Services) -> None:
-    _register_search(app, services)
-    _register_controls(app)
 
 
 def _register_search(app: Dash, services: Services) -> None:
@@ -121,7 +118,15 @@ def _register_search(app: Dash, services: Services) -> None:
         return message_part(found, here, services.trace_links, dark=scheme == "dark"), answer
 
 
-def _register_controls(app: Dash) -> None:
+def _search(here: Address, clicks: int | None, asked: str | None, around: str | None) -> Address:
+    """Return the page of the message that was asked for."""
+    if not clicks:
+        return here
+    around_text = rfc3339(here.zone.parse(around)) if around else None
+    return here.asking(id=asked or None, around=around_text, before=None, after=None)
+
+
+def _register_fields(app: Dash) -> None:
     @app.callback(
         Output(MessageId.ASKED, "value"),
         Output(MessageId.AROUND, "value"),
@@ -134,32 +139,6 @@ def _register_controls(app: Dash) -> None:
             raise PreventUpdate  # the page has just been loaded, and something may be typed already
         around_s = _time_s(here.query.get("around"), time.time())
         return here.query.get("id", ""), None if around_s is None else here.zone.typed(around_s)
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(MessageId.SEARCH, "n_clicks"),
-        Input(MessageId.ASKED, "n_submit"),
-        State(MessageId.ASKED, "value"),
-        State(MessageId.AROUND, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def choose(
-        clicks: int | None,
-        submits: int | None,
-        asked: str | None,
-        around: str | None,
-        pathname: str | None,
-        search: str | None,
-    ) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        if not (clicks or submits):
-            raise PreventUpdate
-        around_s = here.zone.parse(around) if around else None
-        around_text = None if around_s is None else rfc3339(around_s)
-        wanted = here.asking(id=asked or None, around=around_text, before=None, after=None)
-        return step(here, wanted)
 
 
 def _read(
@@ -184,10 +163,19 @@ def _time_s(text: str | None, now_s: float) -> float | None:
         return None
 
 
-PAGE: Final = Page(
+def _more(app: Dash, services: Services) -> None:
+    _register_search(app, services)
+    _register_fields(app)
+
+
+PAGE: Final[Page[None]] = Page(
     name="message",
     pattern=re.compile(rf"/pipelines/{NAME}/messages"),
-    title=lambda of: f"messages of {of['pipeline']}",
-    layout=layout,
-    register=register,
+    title=lambda params: f"messages of {params['pipeline']}",
+    frame=frame,
+    controls=tuple(
+        Control(id_, leads=_search, prop=prop, given=(MessageId.ASKED, MessageId.AROUND))
+        for id_, prop in ((MessageId.SEARCH, "n_clicks"), (MessageId.ASKED, "n_submit"))
+    ),
+    more=_more,
 )

@@ -9,7 +9,7 @@ from dash import dcc, html
 
 from dashboard import format as words
 from dashboard.figures.gantt import gantt
-from dashboard.pages.base import Part, alert, badge, moment, outward, sideways
+from dashboard.pages.base import Part, TableColumn, alert, badge, moment, outward, table
 from dashboard.queries.message import MessageRead, Where
 from dashboard.queries.message_timeline import longest, stays
 from dashboard.request import links
@@ -189,7 +189,7 @@ def _where_time_went(graph: Graph, trail: Trail) -> str:
 
 
 def _beacons(trail: Trail, zone: Zone) -> Part:
-    heads = ("Checkpoint", "Observed at", "Lag", "Emitter", "Note")
+    columns = (TableColumn("Checkpoint", "checkpoint", names_rows=True), "Observed at", "Lag", "Emitter", "Note")
     seen: dict[str, int] = {}
     rows = []
     for beacon in trail.beacons[:_SHOWN_BEACONS]:
@@ -200,31 +200,22 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
         notes += ["out of order"] if beacon.is_out_of_order else []
         notes += [f"checksum {beacon.payload_crc:08x}"] if beacon.payload_crc is not None else []
         host = f" on {beacon.host}" if beacon.host else ""
-        cells = (
-            _moment(zone, beacon.observed_ms),
-            fmt.duration(beacon.lag_ms),
-            f"{beacon.emitter[:8]}{host}",
-            ", ".join(notes),
-        )
-        head = dmc.TableTh(beacon.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint")
-        rows.append(dmc.TableTr([head, *(dmc.TableTd(cell) for cell in cells)]))
+        emitter = f"{beacon.emitter[:8]}{host}"
+        observed = _moment(zone, beacon.observed_ms)
+        rows.append([beacon.checkpoint, observed, fmt.duration(beacon.lag_ms), emitter, ", ".join(notes)])
     first = f", the first {_SHOWN_BEACONS} are shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
     return dmc.Paper(
         [
             dmc.Title(f"{fmt.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),
-            sideways(
+            table(
                 "beacons",
-                dmc.Table(
-                    [
-                        dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
-                        dmc.TableTbody(rows),
-                    ],
-                    withTableBorder=True,
-                    miw=640,
-                    striped=True,
-                    tabularNums=True,
-                    verticalSpacing=4,
-                ),
+                columns,
+                rows,
+                withTableBorder=True,
+                miw=640,
+                striped=True,
+                tabularNums=True,
+                verticalSpacing=4,
             ),
         ],
         p="sm",

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import re
-import time
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, dcc, html, no_update
-from dash import State as Given
+from dash import html
 
-from dashboard.pages import fast_html as light
-from dashboard.pages import notices, shell
-from dashboard.pages.base import Page, Part, live, step
-from dashboard.pages.notices import Failed
+from dashboard.pages import notices
+from dashboard.pages.base import Part, live
 from dashboard.pages.overview import parts as overview_parts
-from dashboard.pages.shell import Shell
+from dashboard.pages.overview.parts import PageOf
+from dashboard.pages.page import LIGHT, Control, Instead, Page, Panel, Visit
 from dashboard.queries.overview import Overview, detailed
-from dashboard.queries.pipeline_status import Order, State
-from dashboard.queries.services import Services
+from dashboard.queries.pipeline_status import Order, PipelineStatus, State
 from dashboard.request import links
-from dashboard.request.current_user import asking, sight
+from dashboard.request.current_user import asking
 from dashboard.request.links import Address
-from lagloss_server.store.store import Store
 
 _TITLE: Final = "overview-title"
 _NOTICE: Final = "overview-notice"
@@ -30,11 +27,10 @@ _FIND: Final = "overview-find"
 _STATES: Final = "overview-states"
 _ROWS: Final = "overview-rows"
 _PAGER: Final = "overview-pager"
-_DRAWN: Final = "overview-drawn"
 _MAX_DIGITS: Final = 8
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], here: Address) -> Part:
     find = dmc.TextInput(
         id=_FIND,
         label="Find a pipeline by name or description",
@@ -52,39 +48,50 @@ def layout(of: dict[str, str], here: Address) -> Part:
             dmc.Group([find, html.Div(id=_STATES)], align="end", gap="md", my="sm"),
             html.Div(id=_ROWS),
             html.Div(id=_PAGER),
-            dcc.Store(id=_DRAWN),
         ]
     )
 
 
-def draw(services: Services, here: Address, now_s: float) -> tuple[Part, ...]:
-    """Totals, notice, filters, rows and the way to the other ones, as the address asks for them. Readers of the same
-    rows share them."""
-    found = services.overview()
-    if not found.standings:
-        notice = notices.set_aside(found.unreadable, here) or notices.no_pipeline(asking())
-        return "", notice, None, {"into": _ROWS, "tree": None}, None
-    return services.drawn.read(  # type: ignore[no-any-return]
-        (here.href, sight()), found.now_s, lambda: _drawn(services.store, found, here, now_s)
-    )
+@dataclass(frozen=True, slots=True)
+class OverviewRead:
+    """The pipelines that the address asks for, and those of its page with all that their rows show."""
+
+    overview: Overview
+    page: PageOf
+    rows: Sequence[PipelineStatus]
 
 
-def _drawn(store: Store, found: Overview, here: Address, now_s: float) -> tuple[Part, ...]:
-    text, state = here.query.get("q", ""), chosen_state(here)
-    chosen = found.chosen(text, state, chosen_order(here))
-    unmatched = None if chosen else overview_parts.nothing_matches(here, text, state)
-    notice = [notices.set_aside(found.unreadable, here), unmatched]
-    page = overview_parts.PageOf(chosen_page(here), len(chosen))
-    shown = detailed(store, page.rows(chosen), now_s)
-    rows = overview_parts.table(shown, here, now_s, chosen_order(here)) if chosen else None
-    filters = [overview_parts.state_filter(found, here, state), overview_parts.pager(page, here, "top")]
-    tree = {"into": _ROWS, "tree": rows}
-    return overview_parts.totals(found), notice, filters, tree, overview_parts.pager(page, here, "foot")
+def read(visit: Visit) -> OverviewRead:
+    """Read the overview and the details of the rows that are shown.
+
+    Raises:
+        Instead: there is no pipeline.
+    """
+    overview, here = visit.services.overview(), visit.address
+    if not overview.standings:
+        raise Instead(notices.set_aside(overview.unreadable, here) or notices.no_pipeline(asking()))
+    chosen = overview.chosen(here.query.get("q", ""), chosen_state(here), chosen_order(here))
+    page = PageOf(chosen_page(here), len(chosen))
+    return OverviewRead(overview, page, detailed(visit.store, page.rows(chosen), visit.now_s))
 
 
-def first(services: Services, _of: dict[str, str], here: Address, now_s: float) -> Part:
-    totals, notice, filters, rows, pager = draw(services, here, now_s)
-    return [html.H1("Pipelines"), html.P(totals), notice, filters, rows["tree"], pager]
+def _notice(listed: OverviewRead, visit: Visit) -> Part:
+    here = visit.address
+    unmatched = None
+    if not listed.page.matching:
+        unmatched = overview_parts.nothing_matches(here, here.query.get("q", ""), chosen_state(here))
+    return [notices.set_aside(listed.overview.unreadable, here), unmatched]
+
+
+def _filters(listed: OverviewRead, visit: Visit) -> Part:
+    here = visit.address
+    states = overview_parts.state_filter(listed.overview, here, chosen_state(here))
+    return [states, overview_parts.pager(listed.page, here, "top")]
+
+
+def _rows(listed: OverviewRead, visit: Visit) -> Part | None:
+    here = visit.address
+    return overview_parts.table(listed.rows, here, visit.now_s, chosen_order(here)) if listed.page.matching else None
 
 
 def chosen_state(here: Address) -> State | None:
@@ -112,51 +119,19 @@ def looked_for(here: Address, text: str | None) -> Address:
     return here if wanted == here.query.get("q", "") else here.asking(q=wanted or None, page=None)
 
 
-def register(app: Dash, services: Services) -> None:
-    light.register(app, _DRAWN)
-
-    @app.callback(
-        Output(_TITLE, "children"),
-        Output(_NOTICE, "children"),
-        Output(_STATES, "children"),
-        Output(_DRAWN, "data"),
-        Output(_PAGER, "children"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        running=shell.WHILE_BUSY,
-    )
-    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, ...]:
-        here, _ = PAGE.asked(pathname, search)
-        now_s = time.time()
-        drawn = await services.threads.read(notices.attempt, draw, services, here, now_s)
-        if isinstance(drawn, Failed):
-            return no_update, notices.query_failed(drawn, here.zone, now_s), no_update, no_update, no_update
-        return drawn
-
-    @app.callback(Output(_FIND, "value"), Input(Shell.URL, "search"), Given(Shell.URL, "pathname"))
-    def fill(search: str | None, pathname: str | None) -> str:
-        here, _ = PAGE.asked(pathname, search)
-        return here.query.get("q", "")
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(_FIND, "value"),
-        Given(Shell.URL, "pathname"),
-        Given(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def find(text: str | None, pathname: str | None, search: str | None) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        return step(here, looked_for(here, text))
-
-
 PAGE: Final = Page(
     name="overview",
     pattern=re.compile(re.escape(links.OVERVIEW)),
-    title=lambda _of: "Overview",
-    layout=layout,
-    register=register,
-    first=first,
-    filled=f"#{_ROWS} tr, #{_NOTICE} > *",
+    title=lambda _params: "Overview",
+    frame=frame,
+    notice=Panel(_NOTICE, _notice),
+    read=read,
+    panels=(
+        Panel(_ROWS, _rows, LIGHT),
+        Panel(_TITLE, lambda listed, _visit: overview_parts.totals(listed.overview), blank=""),
+        Panel(_STATES, _filters),
+        Panel(_PAGER, lambda listed, visit: overview_parts.pager(listed.page, visit.address, "foot")),
+    ),
+    controls=(Control(_FIND, lambda address: address.query.get("q", ""), looked_for),),
+    stamp=lambda visit: visit.services.overview().now_s,
 )

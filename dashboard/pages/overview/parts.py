@@ -9,10 +9,9 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
+from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, sparkline, spoken
 from dashboard.format import VERDICTS
-from dashboard.pages.base import Part, alert, aria
-from dashboard.pages.fast_html import Light, element, link
+from dashboard.pages.base import Part, alert, aria, data, icon, inside_link, picture
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Minute, Order, PipelineStatus, State
@@ -141,29 +140,28 @@ def pager(page: PageOf, here: Address, at: str) -> Part:
     return html.Nav(dmc.Group([shown, *links_], gap="sm", mt="sm"), **aria(label=f"pages of pipelines, {at}"))
 
 
-def _head(name: str, by: Order | None, here: Address, order: Order) -> Light:
+def _head(name: str, by: Order | None, here: Address, order: Order) -> Part:
     """Return the head of a column: a link that orders by it, where that is of use."""
     if by is None:
-        return element("th", name, role="columnheader", scope="col")
+        return html.Th(name, role="columnheader", scope="col")
     to = here.asking(sort=None if by is Order.WORST else by, page=None).href
-    ordered = {"aria_sort": "ascending" if by is Order.NAME else "descending"} if by is order else {}
-    return element("th", link(name, to), role="columnheader", scope="col", **ordered)
+    ordered = aria(sort="ascending" if by is Order.NAME else "descending") if by is order else {}
+    return html.Th(inside_link(name, to), role="columnheader", scope="col", **ordered)
 
 
-def table(standings: Sequence[PipelineStatus], here: Address, now_s: float, order: Order = Order.WORST) -> Light:
+def table(standings: Sequence[PipelineStatus], here: Address, now_s: float, order: Order = Order.WORST) -> Part:
     """Return a row each, in the order given; on narrow screens the rows are cards (overview.css)."""
     names = [_head(name, by, here, order) for name, by in _COLUMNS.items()]
-    head = element("thead", element("tr", *names, role="row"), role="rowgroup")
+    head = html.Thead(html.Tr(names, role="row"), role="rowgroup")
     rows = [_row(standing, here, now_s) for standing in standings]
-    return element("table", head, element("tbody", *rows, role="rowgroup"), role="table", class_="overview")
+    return html.Table([head, html.Tbody(rows, role="rowgroup")], role="table", className="overview")
 
 
-def _row(standing: PipelineStatus, here: Address, now_s: float) -> Light:
+def _row(standing: PipelineStatus, here: Address, now_s: float) -> Part:
     name, zone = standing.pipeline, here.zone
-    to_page = link(name, here.to(links.pipeline(name)).href, class_="stretched")
-    return element(
-        "tr",
-        element("th", to_page, _small(standing.description), role="rowheader", scope="row"),
+    to_page = inside_link(name, here.to(links.pipeline(name)).href, className="stretched")
+    cells = [
+        html.Th([to_page, _small(standing.description)], role="rowheader", scope="row"),
         _cell("Now", *_now(standing, zone)),
         _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
         _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
@@ -171,20 +169,19 @@ def _row(standing: PipelineStatus, here: Address, now_s: float) -> Light:
         _cell("24 hours", _spark(standing)),
         _cell("Open incidents", _incidents(standing, here)),
         _cell("Newest", *_newest(standing, zone, now_s)),
-        role="row",
-        data_key=name,
-    )
+    ]
+    return html.Tr(cells, role="row", **data(key=name))
 
 
-def _cell(label: str, *children: Light | None, is_bad: bool = False) -> Light:
-    return element("td", *children, role="cell", data_label=label, class_="bad" if is_bad else None)
+def _cell(label: str, *children: Part, is_bad: bool = False) -> Part:
+    return html.Td(list(children), role="cell", className="bad" if is_bad else None, **data(label=label))
 
 
-def _small(text: str) -> Light | None:
-    return element("div", text, class_="small") if text else None
+def _small(text: str) -> Part | None:
+    return html.Div(text, className="small") if text else None
 
 
-def _now(standing: PipelineStatus, zone: Zone) -> list[Light | None]:
+def _now(standing: PipelineStatus, zone: Zone) -> list[Part]:
     """Return the newest verdict and since when; where that is not of now, what is the matter, and what the last one
     was."""
     minute = standing.newest
@@ -196,8 +193,8 @@ def _now(standing: PipelineStatus, zone: Zone) -> list[Light | None]:
     return [_status(look.word, look.icon, look.colour), _small(_since(minute, zone))]
 
 
-def _status(word: str, sign: str, colour: str) -> Light:
-    return element("span", element("span", sign, aria_hidden="true"), f" {word}", class_=f"status status-{colour}")
+def _status(word: str, sign: str, colour: str) -> Part:
+    return html.Span([icon(sign), f" {word}"], className=f"status status-{colour}")
 
 
 def _since(minute: Minute, zone: Zone) -> str:
@@ -217,12 +214,12 @@ def _is_late(standing: PipelineStatus) -> bool:
     return standing.newest is not None and standing.is_current and standing.newest.is_late
 
 
-def _loss(standing: PipelineStatus) -> list[Light | None]:
+def _loss(standing: PipelineStatus) -> list[Part]:
     found = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
     return _of_now(standing, found, f"{fmt.percent(standing.targets.loss)} allowed")
 
 
-def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Light | None]:
+def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Part]:
     """Return the value, unless the pipeline is blind or stale: then the last known one stands below."""
     if standing.newest is None or standing.is_current:
         return [found, _small(target)]
@@ -238,7 +235,7 @@ def _loss_of(minute: Minute) -> str:
     return f"at least {fmt.percent(ratio.min)}" if minute.lost_min else fmt.NOTHING
 
 
-def _lag(standing: PipelineStatus) -> list[Light | None]:
+def _lag(standing: PipelineStatus) -> list[Part]:
     minute, targets = standing.newest, standing.targets
     percentile, target = fmt.percentile(targets.lag_percentile), fmt.duration(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
@@ -248,38 +245,37 @@ def _lag(standing: PipelineStatus) -> list[Light | None]:
     return _of_now(standing, found, f"{percentile}, target {target}")
 
 
-def _budgets(standing: PipelineStatus) -> list[Light | None]:
+def _budgets(standing: PipelineStatus) -> list[Part]:
     """Draw the remaining budget of each objective; an exhausted one is marked."""
     return [
-        element(
-            "div", f"{objective}: {left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
-        )
+        html.Div(f"{objective}: {left(one)}", className=f"budget{' bad' if one is not None and one.is_used_up else ''}")
         for objective, one in standing.budgets.items()
     ]
 
 
-def _spark(standing: PipelineStatus) -> Light:
+def _spark(standing: PipelineStatus) -> Part:
     if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
         return fmt.NOTHING
     note = spoken(standing.hours, standing.targets)
-    size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
-    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=note, title=note, **size)
+    width, drawn = str(HOUR_PX * len(standing.hours)), sparkline(standing.hours, standing.targets)
+    return picture(drawn, note, title=note, width=width, height=str(HEIGHT_PX))
 
 
-def _incidents(standing: PipelineStatus, here: Address) -> Light:
+def _incidents(standing: PipelineStatus, here: Address) -> Part:
     counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
     summary = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
-    return link(summary, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if summary else "none"
+    href = here.to(links.ALERTS, pipeline=standing.pipeline).href
+    return inside_link(summary, href, className="above") if summary else "none"
 
 
-def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | None]:
+def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Part]:
     """Return how old the newest closed minute is, or when the pipeline was last heard of."""
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:
         heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
         return [fmt.NOTHING, _small(heard)]
     shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
-    at = element("time", shown, title=utc(minute.start_s))
+    at = html.Time(shown, title=utc(minute.start_s))
     return [at, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
 
 

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.format import STATUSES
-from dashboard.pages.base import Part, aria, badge, moment, sideways
+from dashboard.pages.base import Part, TableColumn, aria, badge, moment, number, table
 from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -24,19 +24,17 @@ _NOTE: Final = (
     "earliest ones."
 )
 _HEADS: Final = ("Group", "State", "Status", "Lag", "Commits", "Appends", "Catches up", "Deleted from", "At risk")
-_NUMBERS: Final = frozenset(_HEADS[3:])
 
 
 def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -> Part | None:
     """Return the table of consumer groups; None where no node names one."""
     if not groups:
         return None
-    heads = [dmc.TableTh(name, className="number" if name in _NUMBERS else None) for name in _HEADS]
-    table = dmc.Table(
-        [
-            dmc.TableThead(dmc.TableTr(heads)),
-            dmc.TableTbody([row for group in groups for row in _rows(group, here.zone, now_s)]),
-        ],
+    columns: list[TableColumn | str] = [*_HEADS[:3], *map(number, _HEADS[3:])]
+    shown = table(
+        "Consumer groups",
+        columns,
+        [row for group in groups for row in _rows(group, here.zone, now_s)],
         tabularNums=True,
         verticalSpacing=4,
         horizontalSpacing=12,
@@ -46,7 +44,7 @@ def groups_panel(groups: Sequence[ConsumerGroup], here: Address, now_s: float) -
     title = dmc.Title("Consumer groups", order=2, fz=16)
     about = dmc.Text(_NOTE, size="sm", className="faint", mb=4)
     losses = [_loss(group, here.zone, now_s) for group in groups]
-    return dmc.Paper([title, about, *losses, sideways("Consumer groups", table)], p="sm", withBorder=True)
+    return dmc.Paper([title, about, *losses, shown], p="sm", withBorder=True)
 
 
 def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
@@ -58,7 +56,7 @@ def _loss(group: ConsumerGroup, zone: Zone, now_s: float) -> Part | None:
     return dmc.Text([html.Span("✖ ", **aria(hidden="true")), "; ".join(parts)], size="sm", fw=600) if parts else None
 
 
-def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part]:
+def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[list[Part]]:
     """Return the row of a group, and one of each partition of it that is not well."""
     name = dmc.TableTh(
         [group.node, dmc.Text(group.group, size="xs", className="faint")], attributes={"root": {"scope": "row"}}
@@ -66,34 +64,32 @@ def _rows(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part]:
     look = None if group.status is None else STATUSES[group.status]
     status = fmt.NOTHING if look is None else badge(look.word, look.icon, look.colour, size="sm")
     risk = group.at_risk(now_s)
-    cells = [
-        dmc.TableTd(_state(group, zone, now_s)),
-        dmc.TableTd(html.Span(status, title="not known" if look is None else look.meaning)),
+    cells: list[Part] = [
+        _state(group, zone, now_s),
+        html.Span(status, title="not known" if look is None else look.meaning),
         *_numbers(group.lag, group.velocity, group.catches_up_s),
-        dmc.TableTd(_deleted_from(group.deletes_ms, zone, now_s), className="number"),
-        dmc.TableTd(fmt.count(0 if risk is None else risk.messages), className="number"),
+        _deleted_from(group.deletes_ms, zone, now_s),
+        fmt.count(0 if risk is None else risk.messages),
     ]
     bad = [one for one in group.partitions if one.status not in ("ok", None) or one.loss_ms is not None]
-    rows = [dmc.TableTr([name, *cells])]
+    rows = [[name, *cells]]
     if len(group.partitions) > 1:
         rows += [_partition_row(one, zone, now_s) for one in bad[:_SHOWN]]
         if len(bad) > _SHOWN:
             more = f"and {fmt.counted(len(bad) - _SHOWN, 'partition')} more"
-            rows.append(dmc.TableTr([dmc.TableTd(more, className="faint", tableProps={"colSpan": len(_HEADS)})]))
+            rows.append([dmc.TableTd(more, className="faint", tableProps={"colSpan": len(_HEADS)})])
     return rows
 
 
-def _partition_row(one: PartitionNow, zone: Zone, now_s: float) -> Part:
-    return dmc.TableTr(
-        [
-            dmc.TableTd(f"{one.of.topic}/{one.of.partition}", className="faint"),
-            dmc.TableTd(""),
-            dmc.TableTd(fmt.NOTHING if one.status is None else STATUSES[one.status].word),
-            *_numbers(one.lag, one.velocity, one.catches_up_s),
-            dmc.TableTd(_deleted_from(one.deletes_ms, zone, now_s), className="number"),
-            dmc.TableTd(fmt.count(one.at_risk or 0), className="number"),
-        ]
-    )
+def _partition_row(one: PartitionNow, zone: Zone, now_s: float) -> list[Part]:
+    return [
+        dmc.TableTd(f"{one.of.topic}/{one.of.partition}", className="faint"),
+        "",
+        fmt.NOTHING if one.status is None else STATUSES[one.status].word,
+        *_numbers(one.lag, one.velocity, one.catches_up_s),
+        _deleted_from(one.deletes_ms, zone, now_s),
+        fmt.count(one.at_risk or 0),
+    ]
 
 
 def _state(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part | str]:
@@ -106,14 +102,9 @@ def _state(group: ConsumerGroup, zone: Zone, now_s: float) -> list[Part | str]:
     return [f"{found.state}, {fmt.counted(found.members, 'member')}", dmc.Text(since, size="xs", className="faint")]
 
 
-def _numbers(lag: int | None, moving: Velocity, catches_up_s: float | None) -> list[Part]:
-    texts = (
-        fmt.count(lag),
-        _rate(moving.commits_per_s),
-        _rate(moving.appends_per_s),
-        _ahead(lag, moving, catches_up_s),
-    )
-    return [dmc.TableTd(text, className="number") for text in texts]
+def _numbers(lag: int | None, moving: Velocity, catches_up_s: float | None) -> list[str]:
+    rates = (_rate(moving.commits_per_s), _rate(moving.appends_per_s))
+    return [fmt.count(lag), *rates, _ahead(lag, moving, catches_up_s)]
 
 
 def _rate(per_s: float | None) -> str:

@@ -4,41 +4,43 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 
 from dashboard.figures import flow_graph, nodes
 from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, aria, live, step
+from dashboard.pages.base import NAME, SCRIPTED, Part, aria, live, step
+from dashboard.pages.breakdown import source_of
 from dashboard.pages.incident import cards as band
-from dashboard.pages.notices import Failed
+from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.pages.pipeline.groups import groups_panel
-from dashboard.pages.pipeline.quality import quality_panel
-from dashboard.pages.pipeline.shares import shares_box
+from dashboard.pages.pipeline.tables import quality_panel, reasons_box, shares_box, worst_table
 from dashboard.pages.pipeline.taps import taps_panel
-from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
-from dashboard.pages.sources import source_of
-from dashboard.queries.alerts import read_open
+from dashboard.pages.shell import Shell, pipeline_nav
+from dashboard.queries.alerts import OpenIncident, read_open
 from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels
 from dashboard.queries.services import Services
-from dashboard.request.current_user import asking, sight
+from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
 from lagloss_server.base.errors import UnknownPipeline
+from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
-from lagloss_server.store.store import Store
 
 # a double click always asks for autorange; by default, it may ask for a range that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
+_HIDDEN: Final = {"display": "none"}
 _BLANK: Final[Any] = {
     "data": [],
     "layout": {
@@ -79,11 +81,11 @@ class PipelineId(StrEnum):
     TAPS = "pipeline-taps"
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
-    name = of["pipeline"]
+def frame(params: Mapping[str, str], here: Address) -> Part:
+    name = params["pipeline"]
     return html.Div(
         [
-            _title(name, here),
+            dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
             live(PipelineId.NOTICE),
             live(PipelineId.INCIDENTS),
             dcc.Store(id=PipelineId.CLICKED),
@@ -97,14 +99,8 @@ def layout(of: dict[str, str], here: Address) -> Part:
     )
 
 
-def _title(name: str, here: Address) -> Part:
-    return dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm")
-
-
 def _content(name: str) -> Part:
-    panels = dmc.Paper(
-        [_panels_head(), _figure(PipelineId.PANELS, PipelineId.CAPTION, HEIGHT_PX)], p="sm", withBorder=True
-    )
+    panels = _scripted([_panels_head(), _figure(PipelineId.PANELS, PipelineId.CAPTION, HEIGHT_PX)])
     beside = dmc.Stack(
         [
             dmc.Paper(html.Div(id=PipelineId.SHARES), p="sm", withBorder=True),
@@ -123,7 +119,7 @@ def _content(name: str) -> Part:
     return dmc.Stack(
         [
             html.Div(id=PipelineId.HEADLINE),
-            dmc.Paper(flow, p="sm", withBorder=True),
+            _scripted(flow),
             dmc.Grid(
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
@@ -146,7 +142,12 @@ def _nodes() -> Part:
     )
     head = dmc.Title("Each node over time", order=2, fz=16, id=f"{PipelineId.NODES}-name")
     caption = html.Div(id=PipelineId.NODES_CAPTION, className="caption")
-    return dmc.Paper([head, caption, rows], p="sm", withBorder=True)
+    return _scripted([head, caption, rows])
+
+
+def _scripted(children: list[Part]) -> Part:
+    """Return a box around a figure, which is nothing without a script."""
+    return dmc.Paper(children, p="sm", withBorder=True, className=SCRIPTED)
 
 
 def _panels_head() -> Part:
@@ -187,71 +188,37 @@ def _figure(id_: str, named_by: str, height: int | None) -> Part:
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
-def _draw_shared(services: Services, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
-    """Return what `_draw` does, for readers of the same address once per change."""
-    stamp = services.changes.stamp(name), now_s // _LIVE_S
-    return services.drawn.read(  # type: ignore[no-any-return]
-        (here.href, dark, seen, sight()), stamp, lambda: _draw(services.store, name, here, dark, now_s, seen)
-    )
+@dataclass(frozen=True, slots=True)
+class PipelineRead:
+    """What the page shows: the panels' numbers, the open incidents, and the frame of all figures on light ground."""
+
+    panels: Panels
+    incidents: Sequence[OpenIncident]
+    figures: FigureFrame
+
+    @property
+    def graph(self) -> Graph:
+        return self.panels.stored.definition.graph
+
+    def figure_frame(self, visit: Visit) -> FigureFrame:
+        return replace(self.figures, dark=visit.dark)
 
 
-def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
-    """Return every property of the page's parts that follows from stored data; the nodes' figure once it is `seen`."""
-    try:
-        panels = _read(store, name, here, now_s)
-    except UnknownPipeline:
-        notice = notices.unknown_pipeline(name, store.names(), here)
-        return {"notice": notice, "incidents": None, "content": {"display": "none"}}
-    definition = panels.stored.definition
-    notice = notices.of_condition(panels.condition, panels.fresh, definition, here, now_s)
-    open_ = band.band(read_open(store, IncidentFilters(pipeline=name)), here, asking(), now_s)
-    is_empty = panels.newest is None and not panels.series.buckets
-    drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
-    return drawn | _drawn(panels, here, dark, now_s, seen)
-
-
-def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
-    name = of["pipeline"]
-    try:
-        panels = _read(services.store, name, here, now_s)
-    except UnknownPipeline:
-        return notices.unknown_pipeline(name, services.store.names(), here)
-    return [
-        _title(name, here),
-        notices.of_condition(panels.condition, panels.fresh, panels.stored.definition, here, now_s),
-        band.band(read_open(services.store, IncidentFilters(pipeline=name)), here, asking(), now_s),
-        pipeline_parts.headline(panels, here, now_s),
-        shares_box(panels, here),
-        pipeline_parts.worst_table(panels, here),
-        groups_panel(panels.groups, here, now_s),
-        quality_panel(panels.series.quality, name, here),
-        taps_panel(panels.taps, here, now_s),
-    ]
-
-
-def _draw_nodes(store: Store, name: str, here: Address, dark: bool, now_s: float) -> Any:
-    """Return the figure of all nodes. It is the tallest, and below all others: drawn only when a reader comes near."""
-    try:
-        panels = _read(store, name, here, now_s)
-    except UnknownPipeline:
-        return no_update
-    return nodes.nodes_figure(_frame(panels, here, dark, now_s))
-
-
-def _read(store: Store, name: str, here: Address, now_s: float) -> Panels:
+def read(visit: Visit) -> PipelineRead:
     """Read what the page shows, of the messages of the source that the address names.
 
     Raises:
-        UnknownPipeline: there is none of this name.
+        Instead: there is no pipeline of this name.
     """
-    panels = read_panels(store, name, shown_range(here.query, now_s), now_s)
-    source = source_of(here, panels.stored.definition.graph.sources)
-    return panels if source is None else panels.from_source(source)
-
-
-def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFrame:
+    here, name, now_s = visit.address, visit.pipeline, visit.now_s
+    try:
+        panels = read_panels(visit.store, name, shown_range(here.query, now_s), now_s)
+    except UnknownPipeline:
+        raise Instead(notices.unknown_pipeline(name, visit.store.names(), here)) from None
     definition = panels.stored.definition
-    return FigureFrame(
+    source = source_of(here, definition.graph.sources)
+    panels = panels if source is None else panels.from_source(source)
+    figures = FigureFrame(
         definition,
         panels.series,
         panels.sla_periods,
@@ -259,97 +226,94 @@ def _frame(panels: Panels, here: Address, dark: bool, now_s: float) -> FigureFra
         here.zone,
         now_s,
         pipeline_steps.path_of(here, definition.graph),
-        dark,
+        dark=False,
         consumer_lag=panels.consumer_lag.series,
     )
+    return PipelineRead(panels, read_open(visit.store, IncidentFilters(pipeline=name)), figures)
 
 
-def _drawn(panels: Panels, here: Address, dark: bool, now_s: float, seen: bool) -> dict[str, Any]:
-    series, graph = panels.series, panels.stored.definition.graph
-    ends = hops.deliveries(graph)
-    frame = _frame(panels, here, dark, now_s)
-    choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
-    return {
-        "headline": pipeline_parts.headline(panels, here, now_s),
-        "caption": pipeline_parts.caption(panels, here),
-        "paths": choices,
-        "path": frame.path,
-        "path_box": {"marginLeft": "auto", "display": "block" if len(ends) > 1 else "none"},
-        "panels": panels_figure(frame),
-        "panels_style": {"height": height_px(frame)},
-        "offset": frame.axis.offset_s,
-        "shares": shares_box(panels, here),
-        "flow": flow_graph.flow_figure(graph, series.total, dark),
-        "flow_style": {"height": flow_graph.height_px(graph), "minWidth": flow_graph.width_px(graph)},
-        "nodes": nodes.nodes_figure(frame) if seen else no_update,
-        "nodes_caption": nodes.caption(frame),
-        "nodes_style": {"height": nodes.height_px(graph), "minWidth": nodes.WIDTH_PX},
-        "worst": pipeline_parts.worst_table(panels, here),
-        "reasons": pipeline_parts.reasons_box(series.total),
-        "groups": groups_panel(panels.groups, here, now_s),
-        "quality": quality_panel(series.quality, panels.stored.name, here),
-        "taps": taps_panel(panels.taps, here, now_s),
-    }
+def _stamp(visit: Visit) -> Hashable:
+    return visit.services.changes.stamp(visit.pipeline), visit.now_s // _LIVE_S
 
 
-_OUTPUTS: Final = {
-    "notice": Output(PipelineId.NOTICE, "children"),
-    "incidents": Output(PipelineId.INCIDENTS, "children"),
-    "content": Output(PipelineId.CONTENT, "style"),
-    "headline": Output(PipelineId.HEADLINE, "children"),
-    "caption": Output(PipelineId.CAPTION, "children"),
-    "paths": Output(PipelineId.PATH, "data"),
-    "path": Output(PipelineId.PATH, "value"),
-    "path_box": Output(PipelineId.PATH_BOX, "style"),
-    "panels": Output(PipelineId.PANELS, "figure"),
-    "panels_style": Output(PipelineId.PANELS, "style"),
-    "offset": Output(PipelineId.OFFSET, "data"),
-    "shares": Output(PipelineId.SHARES, "children"),
-    "flow": Output(PipelineId.FLOW, "figure"),
-    "flow_style": Output(PipelineId.FLOW, "style"),
-    "nodes": Output(PipelineId.NODES, "figure"),
-    "nodes_caption": Output(PipelineId.NODES_CAPTION, "children"),
-    "nodes_style": Output(PipelineId.NODES, "style"),
-    "worst": Output(PipelineId.WORST, "children"),
-    "reasons": Output(PipelineId.REASONS, "children"),
-    "groups": Output(PipelineId.GROUPS, "children"),
-    "quality": Output(PipelineId.QUALITY, "children"),
-    "taps": Output(PipelineId.TAPS, "children"),
-}
+def _notice(result: PipelineRead, visit: Visit) -> Part | None:
+    panels = result.panels
+    return notices.of_condition(panels.condition, panels.fresh, panels.stored.definition, visit.address, visit.now_s)
 
 
-def register(app: Dash, services: Services) -> None:
-    _register_drawing(app, services)
-    _register_steps(app)
+def _content_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:
+    is_empty = result.panels.newest is None and not result.panels.series.buckets
+    return _HIDDEN if is_empty else {}
 
 
-def _register_drawing(app: Dash, services: Services) -> None:
-    @app.callback(
-        output=_OUTPUTS,
-        inputs=[
-            Input(Shell.URL, "pathname"),
-            Input(Shell.URL, "search"),
-            Input(Shell.TICK, "n_intervals"),
-            Input(Shell.SCHEME, "data"),
-            State(PipelineId.NODES_SEEN, "data"),
-        ],
-        running=WHILE_BUSY,
-    )
-    async def draw(
-        pathname: str | None, search: str | None, _: int | None, scheme: str | None, seen: bool | None
-    ) -> dict[str, Any]:
-        here, of = PAGE.asked(pathname, search)
-        now_s, dark, name = time.time(), scheme == "dark", of["pipeline"]
-        # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
-        kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
-        found = await services.threads.read(
-            notices.attempt, _draw_shared, services, name, here, dark, now_s, bool(seen)
-        )
-        nothing = dict.fromkeys(_OUTPUTS, no_update)
-        if isinstance(found, Failed):
-            return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
-        return nothing | found | kept
+def _paths(result: PipelineRead, _visit: Visit) -> list[dict[str, str]]:
+    ends = hops.deliveries(result.graph)
+    return [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
 
+
+def _path_box_style(result: PipelineRead, _visit: Visit) -> dict[str, str]:
+    has_choice = len(hops.deliveries(result.graph)) > 1
+    return {"marginLeft": "auto", "display": "block" if has_choice else "none"}
+
+
+def _flow(result: PipelineRead, visit: Visit) -> Any:
+    return flow_graph.flow_figure(result.graph, result.panels.series.total, visit.dark)
+
+
+def _flow_style(result: PipelineRead, _visit: Visit) -> dict[str, int]:
+    return {"height": flow_graph.height_px(result.graph), "minWidth": flow_graph.width_px(result.graph)}
+
+
+def _nodes_figure(result: PipelineRead, visit: Visit) -> Any:
+    return nodes.nodes_figure(result.figure_frame(visit))
+
+
+def _nodes_style(result: PipelineRead, _visit: Visit) -> dict[str, int]:
+    return {"height": nodes.height_px(result.graph), "minWidth": nodes.WIDTH_PX}
+
+
+def _part(id_: PipelineId, draw: Callable[[PipelineRead, Address, float], Part]) -> Panel[PipelineRead]:
+    return Panel(id_, lambda result, visit: draw(result, visit.address, visit.now_s), blank=no_update)
+
+
+def _property(id_: PipelineId, prop: str, draw: Callable[[PipelineRead, Visit], Any]) -> Panel[PipelineRead]:
+    return Panel(id_, draw, prop, blank=no_update)
+
+
+PANELS: Final[tuple[Panel[PipelineRead], ...]] = (
+    _part(PipelineId.HEADLINE, lambda result, here, now_s: pipeline_parts.headline(result.panels, here, now_s)),
+    Panel(
+        PipelineId.INCIDENTS,
+        lambda result, visit: band.band(result.incidents, visit.address, asking(), visit.now_s),
+    ),
+    Panel(PipelineId.CONTENT, _content_style, "style", blank=_HIDDEN),
+    _part(PipelineId.SHARES, lambda result, here, _now_s: shares_box(result.panels, here)),
+    _part(PipelineId.WORST, lambda result, here, _now_s: worst_table(result.panels, here)),
+    _part(PipelineId.REASONS, lambda result, _here, _now_s: reasons_box(result.panels.series.total)),
+    _part(PipelineId.GROUPS, lambda result, here, now_s: groups_panel(result.panels.groups, here, now_s)),
+    _part(
+        PipelineId.QUALITY,
+        lambda result, here, _now_s: quality_panel(result.panels.series.quality, result.panels.stored.name, here),
+    ),
+    _part(PipelineId.TAPS, lambda result, here, now_s: taps_panel(result.panels.taps, here, now_s)),
+    _part(PipelineId.CAPTION, lambda result, here, _now_s: pipeline_parts.caption(result.panels, here)),
+    _property(PipelineId.PATH, "data", _paths),
+    # what a reader chose just now is not in the address yet
+    Panel(PipelineId.PATH, lambda result, _visit: result.figures.path, "value", blank=no_update, is_steady=True),
+    _property(PipelineId.PATH_BOX, "style", _path_box_style),
+    _property(PipelineId.PANELS, "figure", lambda result, visit: panels_figure(result.figure_frame(visit))),
+    _property(PipelineId.PANELS, "style", lambda result, _visit: {"height": height_px(result.figures)}),
+    _property(PipelineId.OFFSET, "data", lambda result, _visit: result.figures.axis.offset_s),
+    _property(PipelineId.FLOW, "figure", _flow),
+    _property(PipelineId.FLOW, "style", _flow_style),
+    # the tallest, and below all others: drawn when a reader comes near
+    Panel(PipelineId.NODES, _nodes_figure, "figure", blank=no_update, once=PipelineId.NODES_SEEN),
+    _property(PipelineId.NODES, "style", _nodes_style),
+    _part(PipelineId.NODES_CAPTION, lambda result, _here, _now_s: nodes.caption(result.figures)),
+)
+
+
+def _register_nodes(app: Dash) -> None:
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("lagloss", "awaitSight"),
         Output(PipelineId.NODES_SEEN, "data"),
@@ -358,24 +322,6 @@ def _register_drawing(app: Dash, services: Services) -> None:
         State(PipelineId.NODES_SEEN, "id"),
         State(PipelineId.NODES_SEEN, "data"),
     )
-
-    @app.callback(
-        Output(PipelineId.NODES, "figure", allow_duplicate=True),
-        Input(PipelineId.NODES_SEEN, "data"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        State(Shell.SCHEME, "data"),
-        prevent_initial_call=True,
-    )
-    async def draw_nodes(seen: bool | None, pathname: str | None, search: str | None, scheme: str | None) -> Any:
-        """Draw the figure when it is first seen; from then on `draw` does."""
-        if not seen:
-            return no_update
-        here, of = PAGE.asked(pathname, search)
-        found = await services.threads.read(
-            notices.attempt, _draw_nodes, services.store, of["pipeline"], here, scheme == "dark", time.time()
-        )
-        return no_update if isinstance(found, Failed) else found  # the notice is that of `draw`
 
 
 def _register_steps(app: Dash) -> None:
@@ -402,11 +348,6 @@ def _register_steps(app: Dash) -> None:
         here, of = PAGE.asked(pathname, search)
         return step(here, pipeline_steps.of_click(here, of["pipeline"], clicked))
 
-    @app.callback(to, Input(PipelineId.PATH, "value"), *where, prevent_initial_call=True)
-    def choose(path: str | None, pathname: str | None, search: str | None) -> str:
-        here, _ = PAGE.asked(pathname, search)
-        return step(here, pipeline_steps.of_path(here, path))
-
     @app.callback(
         to,
         Output(PipelineId.ZOOMED, "data"),
@@ -428,13 +369,22 @@ def _register_steps(app: Dash) -> None:
         return step(here, wanted), left, None
 
 
+def _more(app: Dash, _services: Services) -> None:
+    _register_nodes(app)
+    _register_steps(app)
+
+
 PAGE: Final = Page(
     name="pipeline",
     pattern=re.compile(rf"/pipelines/{NAME}"),
-    title=lambda of: of["pipeline"],
-    layout=layout,
-    register=register,
+    title=lambda params: params["pipeline"],
+    frame=frame,
+    notice=Panel(PipelineId.NOTICE, _notice),
+    read=read,
+    panels=PANELS,
+    controls=(Control(PipelineId.PATH, leads=pipeline_steps.of_path),),
+    more=_more,
+    stamp=_stamp,
     ranged=True,
-    first=first,
-    filled=f"#{PipelineId.HEADLINE} > *, #{PipelineId.NOTICE} > *",
+    themed=True,
 )

@@ -1,24 +1,19 @@
-"""Parts of a pipeline's page beside its figures: the verdict now, its numbers, a caption, the worst minutes."""
+"""Parts of a pipeline's page beside its figures: the verdict now, its numbers, and captions."""
 
 from __future__ import annotations
 
 from collections import Counter
 from operator import itemgetter
-from typing import Final
 
 import dash_mantine_components as dmc
 from dash import html
 
 from dashboard import format as words
-from dashboard.figures.loss import drawn_loss
 from dashboard.format import VERDICTS
-from dashboard.pages import reasons
 from dashboard.pages.base import Part, badge, moment
-from dashboard.pages.destinations import destinations
-from dashboard.pages.pipeline import steps as pipeline_steps
-from dashboard.pages.sides import sides
-from dashboard.pages.sources import source_choice, source_of, sources
-from dashboard.queries.buckets import Bucket, knows_messages
+from dashboard.pages.breakdown import destinations, sides, source_choice, source_of, sources
+from dashboard.pages.pipeline.tables import PERIODS, lost_share
+from dashboard.queries.buckets import knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
 from dashboard.queries.series import Series
@@ -30,11 +25,6 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
 from lagloss_server.model.definition import Definition, Sla
 from lagloss_server.model.window import ListedWindow, LossRatio
-from lagloss_server.rules.rollup import PERIOD_S
-
-_WORST: Final = 10
-_REASONS: Final = 10
-_NAMES: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
 
 
 def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
@@ -134,16 +124,16 @@ def describe_panels(series: Series, sla_periods: SlaPeriods, zone: Zone) -> str:
     if (lag_ms := sla_periods.lag_ms(lagging)) is not None:
         at = zone.clock(lagging.start_s, date=True)
         parts.append(f"highest E2E {sla_periods.percentile(lagging)} {fmt.duration(lag_ms)} at {at}")
-    lossy = max(found, key=_loss)
-    if _loss(lossy) > (0.0, 0.0):
-        low, high = _loss(lossy)
+    lossy = max(found, key=lost_share)
+    if lost_share(lossy) > (0.0, 0.0):
+        low, high = lost_share(lossy)
         summary = fmt.percent_interval(LossRatio(low, high))
         parts.append(f"highest loss {summary} at {zone.clock(lossy.start_s, date=True)}")
     minutes = sum(verdicts.values())
     what = fmt.counted(minutes, "minute")
     if series.bucket_s > WINDOW_S:
         number = len(found)
-        what += f" in {fmt.counted(number, _NAMES[series.bucket_s])}"
+        what += f" in {fmt.counted(number, PERIODS[series.bucket_s])}"
     return f"{what}: {'; '.join(parts)}"
 
 
@@ -166,82 +156,3 @@ def describe_consumer_lag(lag: ConsumerLag, zone: Zone) -> str:
         named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
         summary += f"; no consumer lag is known of {named}"
     return summary
-
-
-def worst(series: Series, sla_periods: SlaPeriods) -> list[Bucket]:
-    """Buckets with loss or lag beyond the target of their time, or without a verdict, the worst first."""
-
-    def is_bad(bucket: Bucket) -> bool:
-        return bool(bucket.verdicts.keys() & {"loss", "unknown"}) or sla_periods.is_late(bucket)
-
-    def rank(bucket: Bucket) -> tuple[bool, tuple[float, float], float, int]:
-        return "loss" in bucket.verdicts, _loss(bucket), sla_periods.lag_ms(bucket) or 0.0, bucket.start_s
-
-    return sorted(filter(is_bad, series.buckets), key=rank, reverse=True)[:_WORST]
-
-
-def reasons_box(total: Bucket | None) -> Part | None:
-    """Return why messages of the span were filtered or dead; None where none was."""
-    rows = [] if total is None else total.reason_rows[:_REASONS]
-    if not rows:
-        return None
-    about = "of minutes whose beacons were read; those that tallies prove have no reasons"
-    title = dmc.Title(reasons.TITLE, order=2, fz=16)
-    return dmc.Paper(
-        [title, dmc.Text(about, size="sm", className="faint", mb=4), reasons.reasons_table(rows)],
-        p="sm",
-        withBorder=True,
-    )
-
-
-def worst_table(panels: Panels, here: Address) -> Part:
-    """Return the way to a bucket for those who do not click on figures."""
-    series = panels.series
-    what = _NAMES[series.bucket_s]
-    title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
-    found = worst(series, panels.sla_periods)
-    if not found:
-        summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
-        return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
-    heads = [
-        f"{what.capitalize()} ({here.zone.label(found[0].start_s)})",
-        "Verdict",
-        "Loss",
-        f"E2E {', '.join(panels.sla_periods.percentiles)}",
-    ]
-    dated = series.span.length_s > PERIOD_S["day"]
-    table = dmc.Table(
-        [
-            dmc.TableThead(
-                dmc.TableTr([dmc.TableTh(head, className="number" if at > 1 else "") for at, head in enumerate(heads)])
-            ),
-            dmc.TableTbody([_row(bucket, panels, here, dated) for bucket in found]),
-        ],
-        striped=True,
-        tabularNums=True,
-        verticalSpacing=4,
-        horizontalSpacing=6,
-        fz="sm",
-        className="unbroken",
-    )
-    return html.Div([title, dmc.TableScrollContainer(table, minWidth=300, type="native")])
-
-
-def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
-    look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
-    href = pipeline_steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
-    at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
-    interval = None if loss is None else LossRatio(*loss)
-    of = f"{panels.sla_periods.percentile(bucket)} " if len(panels.sla_periods.percentiles) > 1 else ""
-    return dmc.TableTr(
-        [
-            dmc.TableTh(dmc.Anchor(at, href=href, size="sm"), attributes={"root": {"scope": "row"}}),
-            dmc.TableTd(f"{look.icon} {look.word}"),
-            dmc.TableTd(fmt.percent_interval(interval), className="number"),
-            dmc.TableTd(f"{of}{fmt.duration(panels.sla_periods.lag_ms(bucket))}", className="number"),
-        ]
-    )
-
-
-def _loss(bucket: Bucket) -> tuple[float, float]:
-    return drawn_loss(bucket) or (0.0, 0.0)

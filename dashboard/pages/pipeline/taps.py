@@ -8,14 +8,13 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard.pages.base import Part, icon, moment, sideways
+from dashboard.pages.base import Part, icon, moment, names, number, table
 from dashboard.queries.taps import TapState, TapStatus, UnreadableCount
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
 
-_HEADS: Final = ("Checkpoints", "Source", "State", "Read through", "Records", "Not readable")
-_NUMBERS: Final = frozenset({"Records"})
+_COLUMNS: Final = (names("Checkpoints"), "Source", "State", "Read through", number("Records"), "Not readable")
 _COMMITS: Final = {"log": "commits by their log", "polled": "commits polled"}
 _POLLED: Final = (
     "Commits are polled where the brokers' log of commits cannot be read: what a group took in then counts as taken in "
@@ -27,12 +26,10 @@ def taps_panel(taps: Sequence[TapStatus], here: Address, now_s: float) -> Part |
     """Return the table of taps; None for a pipeline without any."""
     if not taps:
         return None
-    head = [dmc.TableTh(name, className="number" if name in _NUMBERS else "") for name in _HEADS]
-    table = dmc.Table(
-        [
-            dmc.TableThead(dmc.TableTr(head)),
-            dmc.TableTbody([_row(tap, here.zone, now_s) for tap in taps]),
-        ],
+    shown = table(
+        "Taps",
+        _COLUMNS,
+        [_row(tap, here.zone, now_s) for tap in taps],
         striped=True,
         tabularNums=True,
         verticalSpacing=4,
@@ -44,23 +41,18 @@ def taps_panel(taps: Sequence[TapStatus], here: Address, now_s: float) -> Part |
     if any(tap.commits == "polled" for tap in taps):
         about += f" {_POLLED}"
     title = dmc.Title("Taps", order=2, fz=16)
-    return dmc.Paper(
-        [title, dmc.Text(about, size="sm", className="faint", mb=4), sideways("Taps", table)], p="sm", withBorder=True
-    )
+    return dmc.Paper([title, dmc.Text(about, size="sm", className="faint", mb=4), shown], p="sm", withBorder=True)
 
 
-def _row(tap: TapStatus, zone: Zone, now_s: float) -> Part:
-    name = [html.Div(checkpoint) for checkpoint in tap.checkpoints]
-    return dmc.TableTr(
-        [
-            dmc.TableTh(name, attributes={"root": {"scope": "row"}}),
-            dmc.TableTd(_source(tap)),
-            dmc.TableTd(_state(tap)),
-            dmc.TableTd(_through(tap, zone, now_s)),
-            dmc.TableTd(_records(tap), className="number"),
-            dmc.TableTd([_unreadable(found, zone) for found in tap.unreadable] or "none"),
-        ]
-    )
+def _row(tap: TapStatus, zone: Zone, now_s: float) -> list[Part]:
+    return [
+        [html.Div(checkpoint) for checkpoint in tap.checkpoints],
+        _source(tap),
+        _state(tap),
+        _through(tap, zone, now_s),
+        _records(tap),
+        [_unreadable(found, zone) for found in tap.unreadable] or "none",
+    ]
 
 
 def _source(tap: TapStatus) -> list[Any]:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import html
 
-from dashboard.pages import notices, shell
-from dashboard.pages.base import Page, Part, alert, aria, live, step
-from dashboard.pages.notices import Failed
-from dashboard.pages.report.page import REFRESH_MS, asked, chosen_range, earlier, elsewhere, ranges
+from dashboard.pages import notices
+from dashboard.pages.base import Part, alert, aria, live
+from dashboard.pages.page import Control, Instead, Page, Panel, Visit
+from dashboard.pages.report.page import REFRESH_MS, asked, earlier_control, elsewhere, range_control
 from dashboard.pages.report.parts import downloads, section_part, status_badge
-from dashboard.pages.shell import Shell
-from dashboard.queries.services import Services
-from dashboard.reports import make_portfolio
+from dashboard.reports import Portfolio, make_portfolio
 from dashboard.reports.portfolio_sections import sections
 from dashboard.request import links
 from dashboard.request.current_user import asking
@@ -34,7 +32,7 @@ class PortfolioIds(StrEnum):
     CONTENT = "portfolio-content"
 
 
-def layout(_of: dict[str, str], here: Address) -> Part:
+def frame(_params: Mapping[str, str], here: Address) -> Part:
     controls = dmc.Group(
         [
             dmc.TextInput(
@@ -58,89 +56,47 @@ def layout(_of: dict[str, str], here: Address) -> Part:
     return html.Div([html.H1("Portfolio", className="page-title"), controls, live(PortfolioIds.NOTICE), content])
 
 
-def draw(services: Services, here: Address) -> tuple[Part | None, Part | None]:
-    """Return a notice, and the portfolio that the address asks for; without it the notice says why there is none."""
-    now_s = time.time()
+def read(visit: Visit) -> Portfolio:
+    """Make the portfolio that the address asks for.
+
+    Raises:
+        Instead: the address cannot be read, or there is no pipeline at all.
+    """
+    here, now_s = visit.address, visit.now_s
     try:
         span, matchers = asked(here, now_s), parse_matchers([here.query.get("match", "")])
     except UsageError as error:
-        return alert("No such portfolio", str(error), "orange", "?"), None
-    made = notices.attempt(make_portfolio, services.store, matchers, span, now_s)
-    if isinstance(made, Failed):
-        return notices.query_failed(made, here.zone, now_s), None
-    if not made.lines and not matchers:
-        return notices.no_pipeline(asking()), None
-    head = dmc.Group([status_badge(made.status), downloads(f"{API}/portfolio", here, "match")], justify="space-between")
-    return None, html.Div([head, *map(section_part, sections(made))])
+        raise Instead(alert("No such portfolio", str(error), "orange", "?")) from None
+    portfolio = make_portfolio(visit.store, matchers, span, now_s)
+    if not portfolio.lines and not matchers:
+        raise Instead(notices.no_pipeline(asking()))
+    return portfolio
 
 
-def first(services: Services, _of: dict[str, str], here: Address, _now_s: float) -> Part:
-    return [html.H1("Portfolio"), *draw(services, here)]
-
-
-def register(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(PortfolioIds.NOTICE, "children"),
-        Output(PortfolioIds.CONTENT, "children"),
-        Output(PortfolioIds.CONTENT, "aria-busy"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        running=shell.WHILE_BUSY,
-    )
-    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, Any, str]:
-        here, _ = PAGE.asked(pathname, search)
-        notice, drawn = await services.threads.read(draw, services, here)
-        kept = no_update if ctx.triggered_id == Shell.TICK else None
-        return notice, kept if drawn is None else drawn, "false"
-
-    @app.callback(
-        Output(PortfolioIds.MATCH, "value"),
-        Output(PortfolioIds.RANGE, "data"),
-        Output(PortfolioIds.RANGE, "value"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-    )
-    def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here, _ = PAGE.asked(pathname, search)
-        return here.query.get("match", ""), *ranges(here)
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(PortfolioIds.MATCH, "value"),
-        Input(PortfolioIds.RANGE, "value"),
-        Input(PortfolioIds.EARLIER, "n_clicks"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def navigate(
-        match: str | None, range_: str | None, _earlier: int | None, pathname: str | None, search: str | None
-    ) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        return step(here, _navigated(here, str(ctx.triggered_id), match, range_))
-
-
-def _navigated(here: Address, by: str, match: str | None, range_: str | None) -> Address:
-    """Return where a control leads. What only repeats the address leads nowhere."""
-    match by:
-        case PortfolioIds.MATCH:
-            return here.asking(match=(match or "").strip() or None)
-        case PortfolioIds.RANGE:
-            return chosen_range(here, range_)
-        case PortfolioIds.EARLIER:
-            return earlier(here)
-    return here
+def _content(portfolio: Portfolio, visit: Visit) -> Part:
+    files = downloads(f"{API}/portfolio", visit.address, "match")
+    head = dmc.Group([status_badge(portfolio.status), files], justify="space-between")
+    return html.Div([head, *map(section_part, sections(portfolio))])
 
 
 PAGE: Final = Page(
     name="portfolio",
     pattern=re.compile(re.escape(links.PORTFOLIO)),
-    title=lambda _of: "Portfolio",
-    layout=layout,
-    register=register,
+    title=lambda _params: "Portfolio",
+    frame=frame,
+    notice=PortfolioIds.NOTICE,
+    read=read,
+    panels=(Panel(PortfolioIds.CONTENT, _content),),
+    controls=(
+        Control(
+            PortfolioIds.MATCH,
+            lambda address: address.query.get("match", ""),
+            lambda address, match: address.asking(match=(match or "").strip() or None),
+        ),
+        range_control(PortfolioIds.RANGE),
+        earlier_control(PortfolioIds.EARLIER),
+    ),
+    busy=PortfolioIds.CONTENT,
     refresh_ms=REFRESH_MS,
     elsewhere=elsewhere,
-    first=first,
-    filled=f"#{PortfolioIds.CONTENT} > *, #{PortfolioIds.NOTICE} > *",
 )

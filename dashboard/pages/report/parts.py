@@ -9,9 +9,8 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.figures.sparkline import data_uri
-from dashboard.pages.base import Part, aria, badge, icon
-from dashboard.pages.sources import source_choice
+from dashboard.pages.base import Part, TableColumn, aria, badge, icon, number, picture, table
+from dashboard.pages.breakdown import source_choice
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
 from dashboard.reports.parts import Cell, ReportSection, Table
@@ -96,21 +95,15 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
     )
 
 
-def _table(table: Table, title: str) -> Part:
-    heads = [dmc.TableTh(head, className="number" if at >= table.names else "") for at, head in enumerate(table.heads)]
-    rows = [
-        dmc.TableTr(
-            [dmc.TableTd(_cell(cell), className="number" if at >= table.names else "") for at, cell in enumerate(row)]
-        )
-        for row in table.rows
-    ]
-    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(rows)], fz="sm", verticalSpacing=4)
-    return html.Div(drawn, className="wide", tabIndex=0, role="region", **aria(label=title))
+def _table(drawn: Table, title: str) -> Part:
+    columns: list[TableColumn | str] = [*drawn.heads[: drawn.names], *map(number, drawn.heads[drawn.names :])]
+    rows = [[_cell(cell) for cell in row] for row in drawn.rows]
+    return table(title, columns, rows, fz="sm", verticalSpacing=4)
 
 
 def _cell(cell: Cell) -> Part:
     if cell.svg:
-        drawing = html.Img(src=data_uri(cell.svg), alt=cell.hint, title=cell.hint, className="spark")
+        drawing = picture(cell.svg, cell.hint, title=cell.hint, className="spark")
         return html.Span([drawing, " ", html.Span(cell.text, **aria(hidden="true"))])
     if cell.link:
         return html.A(cell.text, href=cell.link, title=cell.hint or None)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import html
 
-from dashboard.pages import notices, shell
-from dashboard.pages.base import NAME, Page, Part, alert, aria, live, step
-from dashboard.pages.notices import Failed
+from dashboard.pages import notices
+from dashboard.pages.base import NAME, Part, alert, aria, live
+from dashboard.pages.page import Control, Instead, Page, Panel, Visit
 from dashboard.pages.runs.parts import job_part, run_part
-from dashboard.pages.shell import Shell
-from dashboard.queries.services import Services
+from dashboard.pages.shell import pipeline_nav
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
 from lagloss_server.base.errors import UnknownPipeline, UnknownRun
@@ -35,7 +35,9 @@ class RunsId(StrEnum):
     CONTENT = "runs-content"
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
+def frame(params: Mapping[str, str], here: Address) -> Part:
+    name = params["pipeline"]
+    title = dmc.Group([dmc.Title(f"Runs of {name}", order=1, fz=22), pipeline_nav(here, name, "runs")], mb="xs")
     range_ = dmc.Select(
         id=RunsId.RANGE,
         label="Range",
@@ -47,98 +49,67 @@ def layout(of: dict[str, str], here: Address) -> Part:
         my="sm",
     )
     # not live: a refresh would have all of it read aloud
-    content = html.Div(id=RunsId.CONTENT, **aria(busy="true"))
-    return html.Div([_title(of["pipeline"], here), range_, live(RunsId.NOTICE), content])
-
-
-def _title(name: str, here: Address) -> Part:
-    head = dmc.Title(f"Runs of {name}", order=1, fz=22)
-    return dmc.Group([head, shell.pipeline_nav(here, name, "runs")], mb="xs")
+    return html.Div([title, range_, live(RunsId.NOTICE), html.Div(id=RunsId.CONTENT, **aria(busy="true"))])
 
 
 def _shown(here: Address) -> str | None:
     return None if "from" in here.query else here.query.get("range", DEFAULT_RANGE)
 
 
-def draw(services: Services, pipeline: str, here: Address, dark: bool) -> tuple[Part | None, Part | None]:
-    """Return a notice, and the jobs; the one run that the address names stands before them."""
-    now_s = time.time()
-    span = shown_range(here.query, now_s, DEFAULT_RANGE)
+@dataclass(frozen=True, slots=True)
+class RunsRead:
+    """The jobs of a pipeline, and the run that the address names; None: it names none."""
+
+    jobs: list[JobRuns]
+    named: HourRun | None
+
+    @property
+    def shown(self) -> HourRun | None:
+        """The named run, or else the newest one."""
+        runs = [run for job in self.jobs for run in job.runs]
+        return self.named or max(runs, key=lambda hour: hour.run.due_ms, default=None)
+
+
+def read(visit: Visit) -> RunsRead:
+    """Read the runs of the range in the address.
+
+    Raises:
+        Instead: there is no pipeline or run of this name, or the pipeline has no jobs.
+    """
+    here, pipeline = visit.address, visit.pipeline
+    span, run_id = shown_range(here.query, visit.now_s, DEFAULT_RANGE), here.query.get("run")
     try:
-        found = notices.attempt(read_job_runs, services.store, pipeline, span.from_s, span.to_s, now_s)
-        chosen = notices.attempt(_chosen, services, pipeline, here)
+        jobs = read_job_runs(visit.store, pipeline, span.from_s, span.to_s, visit.now_s)
+        named = read_run(visit.store, pipeline, run_id, here.query.get("dag")) if run_id else None
     except UnknownPipeline:
-        return notices.unknown_pipeline(pipeline, notices.or_nothing(services.store.names) or [], here), None
+        raise Instead(notices.unknown_pipeline(pipeline, visit.store.names(), here)) from None
     except UnknownRun as error:
-        return alert("No such run", str(error), "orange", "?"), None
-    for each in (found, chosen):
-        if isinstance(each, Failed):
-            return notices.query_failed(each, here.zone, now_s), None
-    assert not isinstance(found, Failed)
-    assert not isinstance(chosen, Failed)
-    if not found:
+        raise Instead(alert("No such run", str(error), "orange", "?")) from None
+    if not jobs:
         summary = [
             f"{pipeline} declares no jobs. Name the DAGs whose runs process its data in its definition:",
             dmc.Code(_JOBS, block=True, mt="xs"),
         ]
-        return alert("No jobs", summary, "blue", "∅"), None
-    return None, _parts(found, chosen, here, now_s, dark)
+        raise Instead(alert("No jobs", summary, "blue", "∅"))
+    return RunsRead(jobs, named)
 
 
-def _chosen(services: Services, pipeline: str, here: Address) -> HourRun | None:
-    """Return the run in the address; None where it names none."""
-    run_id = here.query.get("run")
-    return read_run(services.store, pipeline, run_id, here.query.get("dag")) if run_id else None
-
-
-def _parts(found: list[JobRuns], chosen: HourRun | None, here: Address, now_s: float, dark: bool) -> Part:
-    """Draw the chosen run, or else the newest one, and all jobs."""
-    newest = max((each for job in found for each in job.runs), key=lambda each: each.run.due_ms, default=None)
-    one = chosen or newest
-    shown = [] if one is None else [run_part(one, here, now_s, dark)]
-    return dmc.Stack([*shown, *(job_part(job, here, dark) for job in found)], gap="sm")
-
-
-def first(services: Services, of: dict[str, str], here: Address, _now_s: float) -> Part:
-    return [_title(of["pipeline"], here), *draw(services, of["pipeline"], here, dark=False)]
-
-
-def register(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(RunsId.NOTICE, "children"),
-        Output(RunsId.CONTENT, "children"),
-        Output(RunsId.CONTENT, "aria-busy"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        Input(Shell.SCHEME, "data"),
-        running=shell.WHILE_BUSY,
-    )
-    async def show(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> tuple[Any, Any, str]:
-        here, of = PAGE.asked(pathname, search)
-        notice, drawn = await services.threads.read(draw, services, of["pipeline"], here, scheme == "dark")
-        kept = no_update if ctx.triggered_id == Shell.TICK else None
-        return notice, kept if drawn is None else drawn, "false"
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(RunsId.RANGE, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def choose(range_: str | None, pathname: str | None, search: str | None) -> Any:
-        here, _ = PAGE.asked(pathname, search)
-        return step(here, here if range_ in (None, _shown(here)) else here.named(range_))
+def _content(runs: RunsRead, visit: Visit) -> Part:
+    here, dark = visit.address, visit.dark
+    shown = [] if runs.shown is None else [run_part(runs.shown, here, visit.now_s, dark)]
+    return dmc.Stack([*shown, *(job_part(job, here, dark) for job in runs.jobs)], gap="sm")
 
 
 PAGE: Final = Page(
     name="runs",
     pattern=re.compile(rf"/pipelines/{NAME}/runs"),
-    title=lambda of: f"Runs of {of['pipeline']}",
-    layout=layout,
-    register=register,
+    title=lambda params: f"Runs of {params['pipeline']}",
+    frame=frame,
+    notice=RunsId.NOTICE,
+    read=read,
+    panels=(Panel(RunsId.CONTENT, _content),),
+    controls=(Control(RunsId.RANGE, _shown, lambda address, name: address.named(name) if name else address),),
+    busy=RunsId.CONTENT,
+    themed=True,
     refresh_ms=30_000,
-    first=first,
-    filled=f"#{RunsId.CONTENT} > *, #{RunsId.NOTICE} > *",
 )

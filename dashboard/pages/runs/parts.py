@@ -9,8 +9,7 @@ from dash import dcc, html
 
 from dashboard.figures.durations import durations
 from dashboard.figures.gantt import run_gantt
-from dashboard.pages.base import Part, aria, badge, moment
-from dashboard.pages.incident.cards import table
+from dashboard.pages.base import Part, aria, badge, moment, table
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, Final, get_args
 
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard.pages import reasons
-from dashboard.pages.base import Part, alert, aria, live, moment
+from dashboard.pages.base import SCRIPTED, Part, alert, aria, live, moment
+from dashboard.pages.breakdown import REASONS
 from dashboard.pages.shell import pipeline_nav
 from dashboard.request import links
 from dashboard.request.current_user import asking
@@ -52,29 +53,29 @@ class WindowId(StrEnum):
     DIFFERENCE = "window-difference"
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
-    start_s = start_of(of)
+def frame(params: Mapping[str, str], here: Address) -> Part:
+    start_s = start_of(params)
     if start_s is None:
-        summary = alert("No such window", f"{of['start']} is no time: expected RFC 3339.", "orange", "?")
-        return html.Div([summary, pipeline_nav(here, of["pipeline"], "window")])
+        summary = alert("No such window", f"{params['start']} is no time: expected RFC 3339.", "orange", "?")
+        return html.Div([summary, pipeline_nav(here, params["pipeline"], "window")])
     return dmc.Stack(
         [
-            head(of["pipeline"], start_s, here),
+            _head(params["pipeline"], start_s, here),
             live(WindowId.NOTICE),
             dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
-            dmc.Paper(_matrix_box(of["pipeline"], start_s), p="sm", withBorder=True),
+            dmc.Paper(_matrix_box(params["pipeline"], start_s), p="sm", withBorder=True, className=SCRIPTED),
             dmc.SimpleGrid(
                 [
                     dmc.Stack(
                         [
                             _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
-                            _box(reasons.TITLE, html.Div(id=WindowId.REASONS)),
+                            _box(REASONS, html.Div(id=WindowId.REASONS)),
                         ],
                         gap="sm",
                     ),
                     dmc.Stack(
                         [
-                            _box("Difference between two points", [_points(), live(WindowId.DIFFERENCE)]),
+                            _box("Difference between two points", [_points(), live(WindowId.DIFFERENCE)], SCRIPTED),
                             _box("Revisions", html.Div(id=WindowId.REVISIONS)),
                         ],
                         gap="sm",
@@ -90,7 +91,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
     )
 
 
-def head(pipeline: str, start_s: int, here: Address) -> Part:
+def _head(pipeline: str, start_s: int, here: Address) -> Part:
     def neighbour(label: str, at_s: int, key: str) -> Part:
         href = here.to(links.window(pipeline, at_s)).href
         return dmc.Anchor(label, href=href, size="sm", attributes={"root": {"accessKey": key}})
@@ -119,8 +120,9 @@ def head(pipeline: str, start_s: int, here: Address) -> Part:
     )
 
 
-def _box(title: str, children: Any) -> Part:
-    return dmc.Paper([dmc.Title(title, order=2, fz=16, mb="xs"), html.Div(children)], p="sm", withBorder=True)
+def _box(title: str, children: Any, look: str = "") -> Part:
+    head = dmc.Title(title, order=2, fz=16, mb="xs")
+    return dmc.Paper([head, html.Div(children)], p="sm", withBorder=True, className=look)
 
 
 def _matrix_box(pipeline: str, start_s: int) -> Part:
@@ -194,10 +196,10 @@ def _points() -> Part:
     return dmc.Group([select(WindowId.A, "at"), select(WindowId.B, "and not at")], gap="xs", mb="xs")
 
 
-def start_of(of: dict[str, str]) -> int | None:
+def start_of(params: Mapping[str, str]) -> int | None:
     """Return the start of the window that holds the moment in a path (epoch s); None where it is no time."""
     try:
-        start_s = window_start_of(parse_time_s(of["start"]) * 1_000)
+        start_s = window_start_of(parse_time_s(params["start"]) * 1_000)
     except BadTime:
         return None
     return start_s if 0 < start_s < _LAST_S else None

@@ -7,103 +7,72 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, step
+from dashboard.pages.base import NAME, Part
 from dashboard.pages.notices import Failed
-from dashboard.pages.shell import WHILE_BUSY, Shell
+from dashboard.pages.page import Control, Instead, Page, Panel, Visit
+from dashboard.pages.shell import Shell
 from dashboard.pages.window.difference import draw_difference
-from dashboard.pages.window.layout import EVERYTHING, WindowId, head, layout, start_of
+from dashboard.pages.window.layout import EVERYTHING, WindowId, frame, start_of
 from dashboard.pages.window.matrix import draw_matrix
 from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.pages.window.verdict import revisions_part, state_notice, verdict_part
 from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
 from dashboard.request.links import Address
-from dashboard.request.zones import Zone
 from lagloss_server.base.errors import UnknownPipeline
 
-
-def register(app: Dash, services: Services) -> None:
-    _register_drawing(app, services)
-    _register_log(app, services)
-    _register_controls(app)
+_SELECTS: Final = {WindowId.WHERE: "where", WindowId.A: "a", WindowId.B: "b"}
+"""Parameters of the address that selects show."""
 
 
-def _register_drawing(app: Dash, services: Services) -> None:
-    @app.callback(
-        Output(WindowId.NOTICE, "children"),
-        Output(WindowId.VERDICT, "children"),
-        Output(WindowId.TABLE, "children"),
-        Output(WindowId.REASONS, "children"),
-        Output(WindowId.REVISIONS, "children"),
-        Output(WindowId.WHERE, "data"),
-        Output(WindowId.A, "data"),
-        Output(WindowId.B, "data"),
-        Output(WindowId.STAMP, "data"),
-        Input(Shell.URL, "pathname"),
-        Input(Shell.URL, "search"),
-        Input(Shell.TICK, "n_intervals"),
-        State(WindowId.STAMP, "data"),
-        running=WHILE_BUSY,
-    )
-    async def draw(pathname: str | None, search: str | None, _tick: int | None, stamp: list[Any] | None) -> Any:
-        here, pipeline, start_s = _asked(pathname, search)
-        now_s = time.time()
-        found = await services.threads.read(notices.attempt, _read, services, pipeline, start_s, now_s)
-        if isinstance(found, Failed):
-            return notices.query_failed(found, here.zone, now_s), *[no_update] * 8
-        if isinstance(found, list):
-            return notices.unknown_pipeline(pipeline, found, here), *[None] * 4, [], [], [], no_update
-        by_clock = ctx.triggered_id == Shell.TICK
-        new_stamp = _stamp(found)
-        if by_clock and stamp == new_stamp and new_stamp[-1] not in ("open", None):
-            return state_notice(found, here.zone, now_s), *[no_update] * 8
-        return *_drawn(found, here.zone, now_s), no_update if stamp == new_stamp else new_stamp
+def read(visit: Visit) -> WindowRead:
+    """Read the window in the path.
 
-
-def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> WindowRead | list[str]:
-    """Return the window, or the names of the pipelines there are."""
-    try:
-        return read_window_page(services.store, pipeline, start_s, now_s)
-    except UnknownPipeline:
-        return services.store.names()
-
-
-def first(services: Services, of: dict[str, str], here: Address, now_s: float) -> Part:
-    pipeline, start_s = of["pipeline"], start_of(of)
+    Raises:
+        Instead: there is no pipeline of this name.
+        PreventUpdate: the path holds no time.
+    """
+    start_s = start_of(visit.params)
     if start_s is None:
-        return None
-    found = _read(services, pipeline, start_s, now_s)
-    if isinstance(found, list):
-        return notices.unknown_pipeline(pipeline, found, here)
-    notice, verdict, talk, reasons, revisions, *_ = _drawn(found, here.zone, now_s)
-    tables = {"Per-Node Loss": talk, "Why messages were filtered or dead": reasons, "Revisions": revisions}
-    boxes = [[html.H2(title), table] for title, table in tables.items() if table is not None]
-    return [head(pipeline, start_s, here), notice, verdict, *boxes]
+        raise PreventUpdate
+    try:
+        return read_window_page(visit.store, visit.pipeline, start_s, visit.now_s)
+    except UnknownPipeline:
+        raise Instead(notices.unknown_pipeline(visit.pipeline, visit.store.names(), visit.address)) from None
 
 
-def _stamp(found: WindowRead) -> list[Any]:
+def _stamp(result: WindowRead) -> list[Any]:
     """Return what makes the matrix be read anew. Live numbers move by themselves; beacons are read on request."""
-    window = found.window
-    return [found.pipeline, found.start_s, window and window.revision, window and window.state]
+    window = result.window
+    return [result.pipeline, result.start_s, window and window.revision, window and window.state]
 
 
-def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:
-    points = list(found.graph.checkpoints)
-    places = list(dict.fromkeys(place.label for place in found.graph.places))
-    return (
-        state_notice(found, zone, now_s),
-        verdict_part(found, zone),
-        talks_table(found.window, found.graph) if found.window is not None else None,
-        reasons_part(found.window) if found.window is not None else None,
-        revisions_part(found.revisions, zone),
-        places,
-        points,
-        points,
-    )
+def _is_drawn(result: WindowRead, visit: Visit) -> bool:
+    """Return whether the page shows this result already. An open window's numbers move by themselves."""
+    stamp = _stamp(result)
+    return visit.is_refresh and list(visit.given) == [stamp] and stamp[-1] not in ("open", None)
+
+
+def _panel(id_: WindowId, draw: Callable[[WindowRead, Visit], Any], prop: str = "children") -> Panel[WindowRead]:
+    """Return a panel that is drawn anew when the window has changed."""
+
+    def draw_changed(result: WindowRead, visit: Visit) -> Any:
+        return no_update if _is_drawn(result, visit) else draw(result, visit)
+
+    return Panel(id_, draw_changed, prop, blank=None if prop == "children" else [])
+
+
+def _checkpoints(result: WindowRead, _visit: Visit) -> list[str]:
+    return list(result.graph.checkpoints)
+
+
+def _new_stamp(result: WindowRead, visit: Visit) -> Any:
+    stamp = _stamp(result)
+    return no_update if list(visit.given) == [stamp] else stamp
 
 
 def _register_log(app: Dash, services: Services) -> None:
@@ -129,10 +98,10 @@ def _register_log(app: Dash, services: Services) -> None:
         if wanted == shown and ctx.triggered_id != WindowId.AGAIN:
             raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
-        found = await _unless_unknown(services, draw_matrix, pipeline, start_s, here, now_s)
-        if isinstance(found, Failed):
-            return notices.query_failed(found, here.zone, now_s), None
-        return found, wanted
+        result = await _unless_unknown(services, draw_matrix, pipeline, start_s, here, now_s)
+        if isinstance(result, Failed):
+            return notices.query_failed(result, here.zone, now_s), None
+        return result, wanted
 
     @app.callback(
         Output(WindowId.DIFFERENCE, "children"),
@@ -144,8 +113,8 @@ def _register_log(app: Dash, services: Services) -> None:
         here, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
-        found = await _unless_unknown(services, draw_difference, pipeline, start_s, here)
-        return notices.query_failed(found, here.zone, time.time()) if isinstance(found, Failed) else found
+        result = await _unless_unknown(services, draw_difference, pipeline, start_s, here)
+        return notices.query_failed(result, here.zone, time.time()) if isinstance(result, Failed) else result
 
 
 async def _unless_unknown(services: Services, drawn: Callable[..., Part], *of: Any) -> Part | Failed:
@@ -156,45 +125,13 @@ async def _unless_unknown(services: Services, drawn: Callable[..., Part], *of: A
         raise PreventUpdate from None
 
 
-def _register_controls(app: Dash) -> None:
-    @app.callback(
-        Output(WindowId.ONLY, "value"),
-        Output(WindowId.WHERE, "value"),
-        Output(WindowId.TEXT, "value"),
-        Output(WindowId.A, "value"),
-        Output(WindowId.B, "value"),
-        Input(Shell.URL, "search"),
-        State(Shell.URL, "pathname"),
+def _asking(id_: WindowId, key: str, empty: str | None = None) -> Control:
+    """Return a control that shows and sets a parameter of the address."""
+    return Control(
+        id_,
+        lambda address: address.query.get(key, empty),
+        lambda address, value: address.asking(**{key: value or None}),
     )
-    def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
-        here, _, _ = _asked(pathname, search)
-        asked = here.query.get
-        return asked("only", EVERYTHING), asked("where"), asked("text", ""), asked("a"), asked("b")
-
-    @app.callback(
-        Output(Shell.URL, "href", allow_duplicate=True),
-        Input(WindowId.ONLY, "value"),
-        Input(WindowId.WHERE, "value"),
-        Input(WindowId.TEXT, "value"),
-        Input(WindowId.A, "value"),
-        Input(WindowId.B, "value"),
-        State(Shell.URL, "pathname"),
-        State(Shell.URL, "search"),
-        prevent_initial_call=True,
-    )
-    def choose(
-        only: str | None,
-        where: str | None,
-        text: str | None,
-        a: str | None,
-        b: str | None,
-        pathname: str | None,
-        search: str | None,
-    ) -> Any:
-        here, _, _ = _asked(pathname, search)
-        chosen = {"only": None if only == EVERYTHING else only, "where": where, "text": text, "a": a, "b": b}
-        wanted = here.asking(**{name: value or None for name, value in chosen.items()})
-        return step(here, wanted)
 
 
 def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
@@ -209,9 +146,33 @@ def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]
 PAGE: Final = Page(
     name="window",
     pattern=re.compile(rf"/pipelines/{NAME}/windows/(?P<start>[0-9T:.Z+-]+)"),
-    title=lambda of: f"{of['pipeline']} {of['start']}",
-    layout=layout,
-    register=register,
-    first=first,
-    filled=f"#{WindowId.VERDICT} > *, #{WindowId.NOTICE} > *",
+    title=lambda params: f"{params['pipeline']} {params['start']}",
+    frame=frame,
+    notice=Panel(WindowId.NOTICE, lambda result, visit: state_notice(result, visit.address.zone, visit.now_s)),
+    read=read,
+    panels=(
+        _panel(WindowId.VERDICT, lambda result, visit: verdict_part(result, visit.address.zone)),
+        _panel(WindowId.TABLE, lambda result, _visit: result.window and talks_table(result.window, result.graph)),
+        _panel(WindowId.REASONS, lambda result, _visit: result.window and reasons_part(result.window)),
+        _panel(WindowId.REVISIONS, lambda result, visit: revisions_part(result.revisions, visit.address.zone)),
+        _panel(
+            WindowId.WHERE,
+            lambda result, _visit: list(dict.fromkeys(place.label for place in result.graph.places)),
+            "data",
+        ),
+        _panel(WindowId.A, _checkpoints, "data"),
+        _panel(WindowId.B, _checkpoints, "data"),
+        Panel(WindowId.STAMP, _new_stamp, "data", blank=no_update),
+    ),
+    also=(State(WindowId.STAMP, "data"),),
+    controls=(
+        Control(
+            WindowId.ONLY,
+            lambda address: address.query.get("only", EVERYTHING),
+            lambda address, only: address.asking(only=None if only == EVERYTHING else only or None),
+        ),
+        *(_asking(id_, key) for id_, key in _SELECTS.items()),
+        _asking(WindowId.TEXT, "text", ""),
+    ),
+    more=_register_log,
 )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import dash_mantine_components as dmc
 
-from dashboard.pages.base import Part, sideways
-from dashboard.pages.reasons import reasons_table
+from dashboard.pages.base import Part, TableColumn, number, table
+from dashboard.pages.breakdown import reasons
 from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import NONE_LOST, Interval, Window
@@ -105,46 +105,40 @@ def talks_table(window: Window, graph: Graph) -> Part:
     is_ordered = not any(row.out_of_order for row in rows)
     more = [] if is_ordered else ["Out of order"]
     count = "Count (live beacons)" if live else "Count"
-    heads = ["Checkpoint", count, "Per-Node Loss", "Duplicates", *more, "Lag p95"]
-    return sideways(
+    columns = [
+        TableColumn("Checkpoint", "checkpoint", names_rows=True),
+        *map(number, [count, "Per-Node Loss", "Duplicates", *more, "Lag p95"]),
+    ]
+    return table(
         "Per-Node Loss",
-        dmc.Table(
+        columns,
+        [_table_row(row, is_ordered=is_ordered) for row in rows],
+        foot=dmc.TableTfoot(
             [
-                dmc.TableThead(
-                    dmc.TableTr([dmc.TableTh(head, className="number" if at else "") for at, head in enumerate(heads)])
-                ),
-                dmc.TableTbody([_table_row(row, is_ordered=is_ordered) for row in rows]),
-                dmc.TableTfoot(
-                    [
-                        _foot("E2E Loss", fmt.count_interval(window.lost), len(heads)),
-                        _foot("E2E Loss %", fmt.percent_interval(window.loss_ratio), len(heads)),
-                    ]
-                ),
-            ],
-            striped=True,
-            withTableBorder=True,
-            miw=480,
-            tabularNums=True,
-            verticalSpacing=4,
-            className="talk",
+                _foot("E2E Loss", fmt.count_interval(window.lost), len(columns)),
+                _foot("E2E Loss %", fmt.percent_interval(window.loss_ratio), len(columns)),
+            ]
         ),
+        striped=True,
+        withTableBorder=True,
+        miw=480,
+        tabularNums=True,
+        verticalSpacing=4,
+        className="talk",
     )
 
 
-def _table_row(row: Row, *, is_ordered: bool) -> Part:
+def _table_row(row: Row, *, is_ordered: bool) -> list[Part]:
     lost = fmt.count_interval(row.lost) if row.lost else ""
-    bad = bool(row.lost and row.lost.max)
     order = [] if is_ordered else [fmt.count(row.out_of_order) if row.out_of_order else ""]
-    return dmc.TableTr(
-        [
-            dmc.TableTh(row.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint"),
-            dmc.TableTd(fmt.count(row.count), className="number"),
-            dmc.TableTd(lost, className="number lossy" if bad else "number"),
-            dmc.TableTd(fmt.count(row.duplicates) if row.duplicates else "", className="number"),
-            *(dmc.TableTd(cell, className="number") for cell in order),
-            dmc.TableTd(fmt.duration(row.lag_p95_ms), className="number"),
-        ]
-    )
+    return [
+        row.checkpoint,
+        fmt.count(row.count),
+        dmc.TableTd(lost, className="number lossy") if row.lost and row.lost.max else lost,
+        fmt.count(row.duplicates) if row.duplicates else "",
+        *order,
+        fmt.duration(row.lag_p95_ms),
+    ]
 
 
 def _foot(title: str, value: str, columns: int) -> Part:
@@ -164,6 +158,6 @@ def reasons_part(window: Window) -> Part:
     if not rows:
         return dmc.Text("None was.", size="sm")
     if window.reasons_by_node is not None:
-        return reasons_table(rows)
+        return reasons(rows)
     note = "Reasons are known of windows whose beacons were read, not of open ones or those that tallies prove."
-    return [reasons_table(rows), dmc.Text(note, size="sm", c="dimmed", mt=4)]
+    return [reasons(rows), dmc.Text(note, size="sm", c="dimmed", mt=4)]

@@ -10,10 +10,8 @@ from dash import html
 
 from dashboard import format as words
 from dashboard.format import VERDICTS
-from dashboard.pages.base import Part, alert, badge, moment, sideways
-from dashboard.pages.destinations import destinations
-from dashboard.pages.sides import sides
-from dashboard.pages.sources import sources
+from dashboard.pages.base import Part, alert, badge, moment, names, table
+from dashboard.pages.breakdown import destinations, sides, sources
 from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
@@ -144,35 +142,19 @@ def revisions_part(revisions: tuple[Revision, ...], zone: Zone) -> Part | None:
     """Return every result of the window, the newest first; nothing where there is but one."""
     if len(revisions) < 2:
         return dmc.Text("This is its first result.", size="sm", c="dimmed") if revisions else None
-    heads = ("Revision", "Found at", "Verdict", "What it changed")
-    return sideways(
-        "revisions",
-        dmc.Table(
-            [
-                dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
-                dmc.TableTbody([_revision_row(revision, zone) for revision in revisions]),
-            ],
-            withTableBorder=True,
-            miw=560,
-            tabularNums=True,
-            verticalSpacing=4,
-        ),
-    )
+    columns = (names("Revision"), "Found at", "Verdict", "What it changed")
+    rows = [_revision_row(revision, zone) for revision in revisions]
+    return table("revisions", columns, rows, withTableBorder=True, miw=560, tabularNums=True, verticalSpacing=4)
 
 
-def _revision_row(revision: Revision, zone: Zone) -> Part:
+def _revision_row(revision: Revision, zone: Zone) -> list[Part]:
     at_s, look = words.parse_utc_s(revision.closed_at), VERDICTS[revision.verdict]
-    cells = (
+    return [
+        str(revision.number),
         moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True)),
         html.Div(badge(look.word, look.icon, look.colour), style={"minWidth": 112}),  # it would be cut off
         "; ".join(_change(change) for change in revision.changes) or fmt.NOTHING,
-    )
-    return dmc.TableTr(
-        [
-            dmc.TableTh(str(revision.number), attributes={"root": {"scope": "row"}}),
-            *(dmc.TableTd(cell) for cell in cells),
-        ]
-    )
+    ]
 
 
 def _change(change: RevisionChange) -> str:

@@ -8,9 +8,7 @@ from alerting.rules import rules_of
 from alerting.rules.windows import WindowReader
 from dashboard.figures.flow_graph import flow_figure, spots
 from dashboard.format import verdict_sentence
-from dashboard.pages.destinations import destinations
-from dashboard.pages.sides import sides
-from dashboard.pages.sources import sources
+from dashboard.pages.breakdown import destinations, sides, sources
 from dashboard.pages.window.table import table_rows
 from dashboard.queries import buckets
 from dashboard.queries.message_timeline import stays

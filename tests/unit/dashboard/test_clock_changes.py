@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.pages.report.page import ReportIds, _navigated, elsewhere
+from dashboard.pages.report.page import applied, elsewhere
 from dashboard.reports.model import BurnPoint
 from dashboard.reports.ranges import CalendarRange
 from dashboard.reports.wording import hours
@@ -55,8 +55,8 @@ def test_what_the_pickers_were_filled_with_is_what_is_shown_already() -> None:
     span = {"from": "2026-10-25T01:10:00Z", "to": "2026-10-25T01:40:00Z"}
     here = Address("/pipelines/chain/report", {"zone": "Europe/Berlin", **span})
     filled = ("2026-10-25 02:10:00", "2026-10-25 02:40:00")
-    assert _navigated(here, ReportIds.APPLY, None, *filled) == here
-    picked = _navigated(here, ReportIds.APPLY, None, filled[0], "2026-10-25 02:50:00")
+    assert applied(here, 1, *filled) == here
+    picked = applied(here, 1, filled[0], "2026-10-25 02:50:00")
     assert picked.query["to"] == "2026-10-25T01:50:00Z"
 
 

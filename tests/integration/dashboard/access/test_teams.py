@@ -412,7 +412,7 @@ class Callbacks:
 
 READERS: Final = {
     *(
-        "overview-drawn.data",
+        "overview-rows-drawn.data",
         "portfolio-content.children",
         "pipeline-incidents.children",
         "window-matrix.children",
@@ -420,7 +420,7 @@ READERS: Final = {
     ),
     *("message-found.children", "report-content.children", "alerts-content.children", "incident-content.children"),
     *(
-        "health-drawn.data",
+        "health-sections-drawn.data",
         "audit-content.children",
         "runs-content.children",
         "pipeline.data",
@@ -476,7 +476,7 @@ def test_no_callback_shows_a_name_of_a_message_to_whom_they_are_hidden_from(url:
 def test_no_callback_is_answered_over_a_websocket(url: str, world: TeamsWorld) -> None:
     with user(url, "rhea", "red-ops") as rhea:
         callbacks = Callbacks(rhea, world)
-        [rows] = [each for each in callbacks.all if "overview-drawn.data" in each["output"]]
+        [rows] = [each for each in callbacks.all if "overview-rows-drawn.data" in each["output"]]
         payload = callbacks.body(rows, "/", "", OURS)
         headers = {name: rhea.headers[name] for name in ("x-forwarded-user", "x-forwarded-groups", "origin")}
         with connect(

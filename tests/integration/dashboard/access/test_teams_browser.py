@@ -33,7 +33,7 @@ def test_a_viewer_of_a_team_walks_through_all_pages_and_sees_their_pipelines_alo
         expect(page.locator("#incident-content")).not_to_contain_text(ids(OURS)[3])
         expect(page.get_by_role("button", name="Acknowledge")).to_be_disabled()
         page.goto(f"{url}/incidents/{world.incidents[THEIRS]}?zone=UTC")
-        expect(page.locator("#incident-content")).to_contain_text("No such incident")
+        expect(page.locator("#incident-notice")).to_contain_text("No such incident")
         page.goto(f"{url}/audit")
         expect(page.locator("#audit-notice")).to_contain_text("rob has the role viewer")
 

@@ -20,8 +20,7 @@ from dashboard.figures.loss import drawn_loss, marked_buckets
 from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
 from dashboard.pages.pipeline import parts as pipeline_parts
-from dashboard.pages.pipeline.shares import share_row
-from dashboard.pages.static_html import html_of
+from dashboard.pages.pipeline.tables import share_row, worst
 from dashboard.queries import buckets
 from dashboard.queries.annotations import Deploy, Happenings
 from dashboard.queries.consumer_lag import ConsumerLag, LagBucket, Of
@@ -259,9 +258,9 @@ def test_a_lag_is_drawn_and_judged_by_the_percentile_of_its_sla() -> None:
     assert known(traces(figure)["E2E p99"].y) == [pytest.approx(5.6)]
     assert figure.layout.yaxis2.title.text == "E2E p99,<br>hops p95 (s)"
     assert "E2E p99 5.6 s" in told(figure, "y2")[0]
-    assert pipeline_parts.worst(of_p99.series, of_p99.sla_periods) == [bucket]
+    assert worst(of_p99.series, of_p99.sla_periods) == [bucket]
     of_p95 = frame(chain(), [window])
-    assert pipeline_parts.worst(of_p95.series, of_p95.sla_periods) == []
+    assert worst(of_p95.series, of_p95.sla_periods) == []
 
 
 def test_a_percentile_that_results_do_not_hold_is_judged_by_the_on_time_share_and_the_line_says_so() -> None:
@@ -271,7 +270,7 @@ def test_a_percentile_that_results_do_not_hold_is_judged_by_the_on_time_share_an
     assert known(traces(figure)["E2E p95"].y) == [4.0]
     labels = [note.text for note in figure.layout.annotations]
     assert "SLA p90 ≤ 5 s, by the on-time share; the line is p95" in labels
-    assert len(pipeline_parts.worst(of_p90.series, of_p90.sla_periods)) == 1
+    assert len(worst(of_p90.series, of_p90.sla_periods)) == 1
 
 
 def test_a_sparkline_has_no_target_of_another_percentile() -> None:
@@ -341,8 +340,7 @@ def test_a_moment_of_the_axis_is_read_back(epoch_s: int, zone: str) -> None:
 def test_shares_are_sorted_and_of_all_that_adds_to_the_lag() -> None:
     found = shares.shares({Hop("process", "src"): 30.0, Hop("queue", "mid", "src"): -5.0, Hop("process", "mid"): 70.0})
     assert [(share.hop.node, share.share) for share in found] == [("mid", 0.7), ("src", 0.3), ("mid", None)]
-    rows = [html_of(share_row(share, 70.0, hues(["src", "mid"]))) for share in found]
-    words = [re.findall(r'<td class="[^"]*number">([^<]*)</td>', row) for row in rows]
+    words = [share_row(share, 70.0, hues(["src", "mid"]))[2:] for share in found]
     assert words == [["70 ms", "70 %"], ["30 ms", "30 %"], ["-5 ms", "–"]]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dash.development.base_component import Component
 
-from dashboard.pages.destinations import destinations
+from dashboard.pages.breakdown import destinations
 from lagloss_server.model.definition import Sla
 from tests.support.window_documents import window_of
 

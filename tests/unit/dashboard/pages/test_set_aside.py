@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dashboard.pages.overview import page
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.queries.overview import Overview
 from dashboard.queries.shared_reads import SharedReads
 from dashboard.request.links import Address
@@ -22,8 +22,8 @@ ROW = UnreadableRow("definition", "orders", "3", f"{NEWER}: unknown key spec.fut
 def test_the_overview_names_what_is_set_aside(monkeypatch: pytest.MonkeyPatch, standings: tuple[Any, ...]) -> None:
     monkeypatch.setattr(page, "detailed", lambda _store, shown, _now_s: list(shown))
     found = Overview(0.0, standings, (ROW,))
-    services: Any = SimpleNamespace(overview=lambda: found, drawn=SharedReads(10), store=None)
-    drawn = html_of(list(page.first(services, {}, Address("/", {}), 0.0)))  # type: ignore[call-overload]
+    services: Any = SimpleNamespace(overview=lambda: found, reads=SharedReads(10), drawn=SharedReads(10), store=None)
+    drawn = html_of(page.PAGE.first(services, {}, Address("/", {}), 0.0))
     assert "definition orders/3 (made by a newer version of lagloss" in drawn
     assert "spec.futureField" in drawn
     listed = found.document(len(standings), standings)

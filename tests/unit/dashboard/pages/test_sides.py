@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dashboard.format import VERDICTS, verdict_sentence
-from dashboard.pages.sides import sides
+from dashboard.pages.breakdown import sides
 from tests.support.window_documents import window_of
 from tests.unit.dashboard.pages.test_destinations import rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dashboard.pages.sources import source_choice, source_of, sources
+from dashboard.pages.breakdown import source_choice, source_of, sources
 from dashboard.request.links import Address
 from lagloss_server.model.definition import Sla
 from tests.support.window_documents import window_of

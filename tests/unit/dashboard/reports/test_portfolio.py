@@ -11,8 +11,9 @@ from html.parser import HTMLParser
 import pytest
 from msgspec import structs
 
+from dashboard.pages.page import Visit
 from dashboard.pages.portfolio import page
-from dashboard.pages.static_html import html_of
+from dashboard.pages.printing import html_of
 from dashboard.queries.services import Services
 from dashboard.reports import file_name, render
 from dashboard.reports.charts import burn_strip
@@ -144,13 +145,13 @@ def services(monkeypatch: pytest.MonkeyPatch) -> Services:
 
 
 def test_the_page_says_it_before_a_script_has_run(services: Services) -> None:
-    said = html_of(page.first(services, {}, Address("/portfolio", {"match": "team=web"}), 0.0))
+    said = html_of(page.PAGE.first(services, {}, Address("/portfolio", {"match": "team=web"}), 0.0))
     assert "2 pipelines match team=web: 1 missed, 1 met." in said
     assert '<img alt="burn rate 0 of 6 above 1, at most 0.8"' in said
     assert 'href="/api/v1/portfolio?match=team%3Dweb&amp;format=pdf"' in said
 
 
 def test_the_page_says_what_is_wrong_with_a_matcher(services: Services) -> None:
-    notice, drawn = page.draw(services, Address("/portfolio", {"match": "team"}))
+    notice, drawn = page.PAGE.draw(Visit(services, Address("/portfolio", {"match": "team"}), {}, 0.0))
     assert drawn is None
     assert "expected a matcher such as" in html_of(notice)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from dashboard.pages.pipeline.quality import quality_panel
-from dashboard.pages.static_html import html_of
+from dashboard.pages.pipeline.tables import quality_panel
+from dashboard.pages.printing import html_of
 from dashboard.request.links import Address
 from lagloss_server.rules.quality import QualityRow, quality_rows
 from lagloss_server.rules.rollup import CheckpointSums, LinkSums, Rollup
@@ -48,12 +48,9 @@ def test_each_stage_has_its_four_qualities_beside_their_targets() -> None:
 
 def test_a_value_leads_to_the_minute_in_which_it_was_worst() -> None:
     page = html_of(quality_panel(rows(), "chain", HERE))
-    assert re.search(
-        r'<a href="/pipelines/chain/windows/2026-11-21T08:40:00Z\?range=24h"[^>]*><span[^>]*>6 min</span></a>', page
-    )
-    assert re.search(
-        r'<a href="/pipelines/chain/windows/2026-11-21T08:41:00Z\?range=24h"[^>]*><span[^>]*>3 of 900</span></a>', page
-    )
+    for minute, value in (("08:40", "6 min"), ("08:41", "3 of 900")):
+        href = rf'href="/pipelines/chain/windows/2026-11-21T{minute}:00Z\?range=24h"'
+        assert re.search(rf"<a [^>]*{href}[^>]*><span[^>]*>{value}</span></a>", page)
 
 
 def test_without_a_closed_minute_there_is_no_panel() -> None:

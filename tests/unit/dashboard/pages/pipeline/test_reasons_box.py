@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dash_mantine_components as dmc
 
-from dashboard.pages.pipeline.parts import reasons_box
+from dashboard.pages.pipeline.tables import reasons_box
 from dashboard.queries.buckets import of_rollup, of_window
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import CheckpointSums, Rollup

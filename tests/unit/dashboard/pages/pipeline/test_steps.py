@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.pipeline.tables import worst
 from dashboard.queries import buckets
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import SlaPeriod, SlaPeriods
@@ -106,5 +107,5 @@ def test_the_worst_minutes_are_those_with_most_loss_then_without_a_verdict_or_la
         document(chain(), START + 180, lags_ms={"snk.out": 9_000.0}),
         document(chain(), START + 240, verdict="unknown"),
     )
-    found = pipeline_parts.worst(shown, TERMS)
+    found = worst(shown, TERMS)
     assert [(bucket.start_s - START) // 60 for bucket in found] == [2, 1, 3, 4]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 
+from dashboard.pages.printing import html_of
 from dashboard.pages.runs.parts import job_part, run_part
-from dashboard.pages.static_html import html_of
 from dashboard.request.links import Address
 from lagloss_server.model.window import Interval
 from lagloss_server.queries.job_runs import HourRecords, HourRun, JobRuns

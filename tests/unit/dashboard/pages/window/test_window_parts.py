@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.window.grid import matrix_grid
-from dashboard.pages.window.layout import layout
+from dashboard.pages.window.layout import frame
 from dashboard.pages.window.matrix import MatrixFilters
 from dashboard.pages.window.table import reasons_part, talks_table
 from dashboard.queries.window import WindowRead
@@ -79,7 +79,7 @@ def test_the_matrix_has_a_column_of_what_held_late_messages_only_if_there_are_so
 
 
 def test_the_menu_has_every_kind_in_every_format() -> None:
-    shown = layout({"pipeline": "chain", "start": rfc3339(START_S)}, HERE)
+    shown = frame({"pipeline": "chain", "start": rfc3339(START_S)}, HERE)
     (menu,) = (part for part in parts_of(shown, html.Details))
     links = [item.href for item in parts_of(menu, html.A)]
     assert {urlsplit(link).path for link in links} == {f"/api/v1/pipelines/chain/windows/{rfc3339(START_S)}/export"}

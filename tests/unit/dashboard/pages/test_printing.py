@@ -1,4 +1,4 @@
-"""Components and light elements as plain HTML: text stays text, and nothing in it runs or asks for a script."""
+"""Components without Dash, as nested lists and as HTML: text stays text, and nothing runs or asks for a script."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import dash_mantine_components as dmc
 import pytest
 from dash import dcc, html
 
-from dashboard.pages.base import Part, alert, badge
-from dashboard.pages.fast_html import element
-from dashboard.pages.static_html import html_of
+from dashboard.pages.base import SCRIPTED, Part, alert, badge, inside_link
+from dashboard.pages.printing import html_of, nodes_of
 
 
 @pytest.mark.parametrize(
@@ -20,14 +19,14 @@ from dashboard.pages.static_html import html_of
         (html.P(["a", html.Br(), "b"], id="p", className="c"), '<p class="c">a<br>b</p>'),
         (html.Time("9", title="noon", dateTime="z"), '<time datetime="z" title="noon">9</time>'),
         (dmc.Title("T", order=2), '<h2 class="plain-title">T</h2>'),
-        (dmc.Anchor("a", href="/x?y=1&z=2"), '<a href="/x?y=1&amp;z=2" class="plain-anchor">a</a>'),
+        (dmc.Anchor("a", href="/x?y=1&z=2"), '<a class="plain-anchor" href="/x?y=1&amp;z=2">a</a>'),
         (dmc.Text("t", fw=700), '<div class="plain-text plain-bold">t</div>'),
         (
             dmc.TableTh("h", attributes={"root": {"scope": "row"}}),
             '<th class="plain-tableth" scope="row">h</th>',
         ),
-        (element("td", "1 s", data_label="Lag", class_="bad"), '<td data-label="Lag" class="bad">1 s</td>'),
-        (element("a", "x", href="/x", data_inside=""), '<a href="/x">x</a>'),
+        (inside_link("x", "/x"), '<a href="/x">x</a>'),
+        (html.Div([html.P("a"), html.Section(html.Div())]), "<div><p>a</p></div>"),
     ],
 )
 def test_what_is_read_is_there_as_html(part: Part, expected: str) -> None:
@@ -43,6 +42,9 @@ def test_what_is_read_is_there_as_html(part: Part, expected: str) -> None:
         dmc.Select(id="s", data=["x"]),
         html.Form(html.Button("Log out"), action="/logout"),
         html.Div("for callbacks", hidden=True),
+        html.Div("on another tab", style={"display": "none"}),
+        html.Div("a chart's head", className=SCRIPTED),
+        html.Div(html.Nav(dmc.Button("Acknowledge"))),
     ],
 )
 def test_what_needs_a_script_is_left_out(part: Part) -> None:
@@ -57,6 +59,18 @@ def test_no_address_and_no_attribute_runs_a_script() -> None:
     assert html_of(html.P('"><script>', title='"><script>')) == (
         '<p title="&quot;&gt;&lt;script&gt;">&quot;&gt;&lt;script&gt;</p>'
     )
+
+
+def test_the_browser_gets_the_same_elements_as_nested_lists() -> None:
+    row = html.Tr([html.Td(["1 s", None], className="bad"), html.Td(inside_link("<b>", "/x"))], **{"data-key": "a"})
+    assert list(nodes_of(row)) == [
+        [
+            "tr",
+            {"data-key": "a"},
+            ["td", {"class": "bad"}, "1 s"],
+            ["td", {}, ["a", {"data-inside": "", "href": "/x"}, "<b>"]],
+        ]
+    ]
 
 
 def test_a_verdict_and_a_notice_keep_their_words() -> None:

@@ -1,0 +1,136 @@
+"""Components without Dash: as nested lists, which assets/light.js builds in the browser, and as HTML text.
+
+Dash keeps books on every component: two hundred rows of twenty components each block the browser for half a minute. As
+nested lists, `[tag, attributes, child, ...]`, they are there in milliseconds; a child is a text or such a list, and
+text is never read as markup.
+
+Controls, charts, ids and whatever is marked as `SCRIPTED` are left out: they are of no use without a script, and stand
+in the page that follows. No attribute runs code: only those that are named here are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any, Final, TypeAlias
+
+from dash import html
+from dash.development.base_component import Component
+
+from dashboard.pages.base import SCRIPTED, Part
+
+Node: TypeAlias = str | list[Any]
+
+_MANTINE: Final[Mapping[str, str]] = {
+    "Anchor": "a",
+    "Badge": "span",
+    "Code": "code",
+    "List": "ul",
+    "ListItem": "li",
+    "Paper": "section",
+    "Table": "table",
+    "TableCaption": "caption",
+    "TableTbody": "tbody",
+    "TableTd": "td",
+    "TableTfoot": "tfoot",
+    "TableTh": "th",
+    "TableThead": "thead",
+    "TableTr": "tr",
+}
+"""Tags of Mantine's components; others are a `div`."""
+_LEFT_OUT: Final = frozenset(
+    {
+        *("Autocomplete", "Button", "Checkbox", "DateTimePicker", "Modal", "MultiSelect", "NumberInput", "Popover"),
+        *("SegmentedControl", "Select", "Switch", "Textarea", "TextInput", "Tooltip"),
+        *("Form", "Input", "Script", "Style"),
+    }
+)
+_NAMESPACES: Final = frozenset({"dash_html_components", "dash_mantine_components"})
+"""Of others, those of charts and stores, nothing is shown."""
+_BOXES: Final = frozenset({"div", "section", "nav"})
+"""Tags that are left out where they would be empty."""
+_VOID: Final = frozenset({"br", "hr", "img"})
+_ATTRIBUTES: Final[Mapping[str, str]] = {
+    "className": "class",
+    "colSpan": "colspan",
+    "dateTime": "datetime",
+    "rowSpan": "rowspan",
+    "tabIndex": "tabindex",
+    **{name: name for name in ("alt", "height", "rel", "role", "scope", "target", "title", "width")},
+    **{name: name for name in ("data-inside", "data-key", "data-label")},
+}
+_ADDRESSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "href": ("/", "#", "https://", "http://"),
+    "src": ("/", "data:image/svg+xml"),
+}
+"""Beginnings of addresses that are kept: none runs a script."""
+BOLD: Final = 600
+"""Weight from which on text is drawn bold."""
+
+
+def html_of(part: Part) -> str:
+    """Return the HTML of a component, a text, or a list of them."""
+    return "".join(map(_text, nodes_of(part)))
+
+
+def _text(node: Node) -> str:
+    if isinstance(node, str):
+        return escape(node)
+    tag, attributes, *children = node
+    # without Dash, which light.js would tell of a click, a link is followed by the browser
+    named = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items() if name != "data-inside")
+    return f"<{tag}{named}>" if tag in _VOID else f"<{tag}{named}>{''.join(map(_text, children))}</{tag}>"
+
+
+def nodes_of(part: Part) -> Iterator[Node]:
+    """Yield the nested lists of a component, a text, or a list of them."""
+    if isinstance(part, Component):
+        yield from _component(part)
+    elif isinstance(part, list | tuple):
+        for child in part:
+            yield from nodes_of(child)
+    elif part is not None and not isinstance(part, bool):
+        yield str(part)
+
+
+def _component(component: Any) -> Iterator[Node]:
+    # Dash's own way to the properties, to_plotly_json, takes as long as making the component
+    kind, namespace, props = component._type, component._namespace, vars(component)
+    if namespace not in _NAMESPACES or kind in _LEFT_OUT or _needs_script(props):
+        return
+    children = props.get("children")
+    if namespace == "dash_html_components":
+        yield from _element(kind.lower(), props, children)
+        return
+    tag = f"h{props.get('order', 1)}" if kind == "Title" else _MANTINE.get(kind, "div")
+    if kind == "Text" and (props.get("span") or props.get("inherit")):
+        tag = "span"
+    colour, is_bold = props.get("color"), int(props.get("fw") or 0) >= BOLD
+    classes = [f"plain-{kind.lower()}", colour and f"plain-{colour.partition('.')[0]}", props.get("className")]
+    classes += ["plain-bold"] if is_bold else []
+    named = {**props, "className": " ".join(filter(None, classes)), **props.get("attributes", {}).get("root", {})}
+    if kind == "Alert":
+        children = [html.P(str(named.pop("title", "")), className="plain-bold"), children]
+    yield from _element(tag, named, children)
+
+
+def _needs_script(props: Mapping[str, Any]) -> bool:
+    """Return whether a component is of no use without a script, or hidden until one shows it."""
+    is_hidden = "none" in (props.get("display"), (props.get("style") or {}).get("display"))
+    return bool(props.get("hidden")) or is_hidden or SCRIPTED in str(props.get("className")).split()
+
+
+def _element(tag: str, attributes: Mapping[str, Any], children: Part) -> Iterator[Node]:
+    inside = list(nodes_of(children))
+    if tag in _BOXES and not any(inside):
+        return  # a box of controls, or one that nothing is drawn in
+    # Dash keeps properties in the order of a set; light.js compares attributes as text
+    yield [tag, dict(sorted(_attributes(attributes))), *inside]
+
+
+def _attributes(attributes: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in attributes.items():
+        known = _ATTRIBUTES.get(name, name if name.startswith("aria-") and name != "aria-live" else None)
+        is_address = name in _ADDRESSES and str(value).startswith(_ADDRESSES[name])
+        if (known is not None or is_address) and value is not None:
+            yield known or name, str(value)
