@@ -479,4 +479,4 @@ class _Work:
         except Exception:
             _log.exception("blame_failed", pipeline=self.pipeline)
             return None
-        return found[0].document() if found else None
+        return dict(found[0].document()) if found else None

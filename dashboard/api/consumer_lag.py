@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
 from dashboard.api.bounds import From, Range, To, span_of
-from dashboard.queries.consumer_groups import read_consumer_groups
-from dashboard.queries.consumer_lag import By, read_consumer_lag
+from dashboard.queries.consumer_groups import ConsumerGroupsDocument, read_consumer_groups
+from dashboard.queries.consumer_lag import By, ConsumerLagDocument, read_consumer_lag
 from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute
 
 _ABOUT: Final = (
     "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time "
@@ -34,7 +35,7 @@ _ABOUT_GROUPS: Final = (
 
 def router(services: Services) -> APIRouter:
     """GET /pipelines/{p}/consumer-lag, and /consumer-groups."""
-    found = APIRouter(tags=["pipelines"])
+    found = APIRouter(tags=["pipelines"], route_class=JsonRoute)
     store, read = services.store, services.threads.read
 
     @found.get(
@@ -49,9 +50,9 @@ def router(services: Services) -> APIRouter:
         to: To = None,
         range_: Range = None,
         by: Annotated[By, Query(description="what each series is of")] = "node",
-    ) -> dict[str, Any]:
+    ) -> Json[ConsumerLagDocument]:
         span = span_of(from_, to, range_)
-        return await read(lambda: read_consumer_lag(store, store.pipeline(pipeline), span, by).document())
+        return await read(lambda: Json(read_consumer_lag(store, store.pipeline(pipeline), span, by).document()))
 
     @found.get(
         "/pipelines/{pipeline}/consumer-groups",
@@ -59,9 +60,11 @@ def router(services: Services) -> APIRouter:
         description=_ABOUT_GROUPS,
         responses=documented(404, 422, 503),
     )
-    async def consumer_groups(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> dict[str, Any]:
+    async def consumer_groups(
+        pipeline: str, from_: From = None, to: To = None, range_: Range = None
+    ) -> Json[ConsumerGroupsDocument]:
         span, now_s = span_of(from_, to, range_), time.time()
         found = await read(lambda: read_consumer_groups(store, store.pipeline(pipeline), span, now_s))
-        return {"pipeline": pipeline, "groups": [group.document(now_s) for group in found]}
+        return Json({"pipeline": pipeline, "groups": [group.document(now_s) for group in found]})
 
     return found

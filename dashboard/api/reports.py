@@ -12,10 +12,11 @@ from dashboard.api.bounds import From, MatchTexts, SourceName, To, ZoneName
 from dashboard.queries.services import Services
 from dashboard.reports import FORMATS, file_name, make_portfolio, make_report, render
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
-from dashboard.reports.render.formats import Reported, format_of
+from dashboard.reports.render.formats import Format, Reported, format_of
 from dashboard.request.zones import UTC_NAME
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import JSON, JsonRoute
 
 RangeName = Annotated[
     str | None,
@@ -26,8 +27,8 @@ FormatName = Annotated[str, Query(alias="format", description=f"one of {', '.joi
 
 def router(services: Services) -> APIRouter:
     """Return the routes, which read in one pool of threads and make documents in another."""
-    routes = APIRouter(tags=["reports"])
-    content: dict[str, Any] = {form.media_type.partition(";")[0]: {} for form in FORMATS.values()}
+    routes = APIRouter(tags=["reports"], route_class=JsonRoute)
+    content = {form.media_type.partition(";")[0]: {"schema": _schema(form)} for form in FORMATS.values()}
 
     async def answer(fmt: str, read: Callable[..., Reported], *args: object) -> Response:
         form = format_of(fmt)
@@ -78,6 +79,12 @@ def router(services: Services) -> APIRouter:
         return await answer(fmt, make_portfolio, matchers, span, now_s)
 
     return routes
+
+
+def _schema(form: Format) -> dict[str, Any]:
+    if form.media_type == JSON:
+        return {"type": "object"}
+    return {"type": "string", "format": "binary"} if form.is_binary else {"type": "string"}
 
 
 def _headers(made: Reported, fmt: str) -> dict[str, str]:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window import rfc3339
+
+FromTo = TypedDict("FromTo", {"from": str, "to": str})
+"""The bounds of a document. (A call, since no attribute of a class can be named `from`.)"""
 
 
 @dataclass(frozen=True, slots=True, order=True)

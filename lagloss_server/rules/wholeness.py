@@ -9,15 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, GraphPlace
+from lagloss_server.model.time_range import FromTo
 from lagloss_server.model.window import Window, rfc3339
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.facts import WindowFacts
 
 WholenessState = Literal["whole", "waiting", "lossy"]
+
+
+class WholenessDocument(FromTo):
+    """Whether a range is whole, as the collector answers."""
+
+    pipeline: str
+    node: str | None
+    state: WholenessState
+    why: str
+    minutes: int
+    closed: int
+    messages: int
+    missing: int
+    lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,7 @@ class Wholeness:
             return f"{fmt.counted(self.missing - self.lost, 'message')} on the way"
         return f"{fmt.count(self.lost)} of {fmt.counted(self.messages, 'message')} lost"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> WholenessDocument:
         return {
             "pipeline": self.pipeline,
             "from": rfc3339(self.from_s),

@@ -1,0 +1,89 @@
+"""Documents of incidents as `/api/v1` has them: the types of what `Incident.document` and `details` return."""
+
+from __future__ import annotations
+
+from typing import Any, NotRequired, TypedDict
+
+from lagloss_server.incidents.actions import SilenceDocument
+from lagloss_server.incidents.changes import ChangeDocument
+from lagloss_server.incidents.deliveries import DeliveryDocument
+from lagloss_server.model.place import PlaceKind
+
+
+class BreachDocument(TypedDict):
+    """Values of the rule in its unit: of the last window, the worst one, and the target."""
+
+    value: float
+    worst: float
+    target: float
+    text: str
+
+
+class BreachWindows(TypedDict):
+    """The windows that breach, and their number."""
+
+    first: str
+    last: str
+    count: int
+
+
+class PlaceDocument(TypedDict):
+    """A place of a breach. `share` of all of it, if it is known; `lost`: messages, of a loss."""
+
+    kind: PlaceKind
+    name: str
+    share: float | None
+    text: str
+    lost: NotRequired[int]
+
+
+class IncidentDocument(TypedDict):
+    """An incident: see `Incident`. `destination`, `node`, `link` or `checkpoint`: of a rule that is about one place."""
+
+    id: str
+    pipeline: str
+    rule: str
+    kind: str
+    severity: str
+    destination: NotRequired[str]
+    node: NotRequired[str]
+    link: NotRequired[str]
+    checkpoint: NotRequired[str]
+    state: str
+    opened_at: str | None
+    resolved_at: str | None
+    resolved_because: str | None
+    acknowledged_at: str | None
+    acknowledged_by: str | None
+    withheld: str | None
+    breach: BreachDocument
+    since: str
+    windows: BreachWindows
+    where: list[PlaceDocument]
+
+
+class OpenIncidentDocument(IncidentDocument):
+    """An incident with the silence that matches it now."""
+
+    silence: SilenceDocument | None
+
+
+class IncidentLinks(TypedDict):
+    """Addresses; null where the dashboard's own is unknown."""
+
+    dashboard: str | None
+    incident: str | None
+    runbook: str | None
+
+
+class IncidentRecordDocument(OpenIncidentDocument):
+    """All of one incident, with its changes and deliveries, oldest first. `destinations`, `blame` and `examples` are
+    the evidence that was stored with it."""
+
+    destinations: list[dict[str, Any]]
+    blame: dict[str, Any] | None
+    examples: list[dict[str, Any]]
+    notes: list[str]
+    links: IncidentLinks
+    changes: list[ChangeDocument]
+    deliveries: list[DeliveryDocument]
