@@ -22,13 +22,14 @@ from lagloss.broker.topics import BEACONS
 from lagloss.sdk.packing import PackedBlock
 from lagloss.wire.format import TallyRecord, tally_record
 from lagloss_server.net.problem_details import Problem, documented
-from lagloss_server.net.responses import JSON, Json
+from lagloss_server.net.responses import JSON, Json, json_content
 
 
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
     """Add the routes, on these services."""
     beacons = Beacons(services)
     otlp = {spans.PROTOBUF: {"schema": BINARY}, spans.JSON: {"schema": {"type": "object"}}}
+    exported = {spans.PROTOBUF: {"schema": BINARY}, **json_content(spans.ExportResponse)}
 
     @app.post(
         "/v1/beacons",
@@ -42,7 +43,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
 
     @app.post(
         "/v1/traces",
-        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503) | {200: {"content": otlp}},
+        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503) | {200: {"content": exported}},
         openapi_extra={"requestBody": {"content": otlp}},  # of no bytes is a request of no spans
     )
     async def post_traces(request: Request) -> Response:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NotRequired, TypedDict
+from typing import NotRequired, TypedDict
 
 from lagloss_server.incidents.actions import SilenceDocument
 from lagloss_server.incidents.changes import ChangeDocument
 from lagloss_server.incidents.deliveries import DeliveryDocument
 from lagloss_server.model.place import PlaceKind
+from lagloss_server.model.window import Interval
+from lagloss_server.queries.blame_text import BlameDocument
+from lagloss_server.trace_links import TraceDocument
 
 
 class BreachDocument(TypedDict):
@@ -68,6 +71,33 @@ class OpenIncidentDocument(IncidentDocument):
     silence: SilenceDocument | None
 
 
+class AffectedDestination(TypedDict):
+    """What became of the messages due at a destination in the newest windows that breach."""
+
+    name: str
+    due: int
+    dead: int
+    on_time: int
+    on_time_of: int
+    lost: Interval
+
+
+class ExampleDocument(TraceDocument):
+    """A message of the newest windows that breach. `lag_ms`, `hop` and `hop_ms`: of a late one, what held it longest,
+    and for how long; `reason`: of a dead one."""
+
+    message_id: str | None
+    id_hash: str
+    kind: str
+    places: list[str]
+    last_checkpoint: str
+    last_seen: str
+    lag_ms: NotRequired[float | None]
+    hop: NotRequired[str | None]
+    hop_ms: NotRequired[float | None]
+    reason: NotRequired[str | None]
+
+
 class IncidentLinks(TypedDict):
     """Addresses; null where the dashboard's own is unknown."""
 
@@ -80,9 +110,9 @@ class IncidentRecordDocument(OpenIncidentDocument):
     """All of one incident, with its changes and deliveries, oldest first. `destinations`, `blame` and `examples` are
     the evidence that was stored with it."""
 
-    destinations: list[dict[str, Any]]
-    blame: dict[str, Any] | None
-    examples: list[dict[str, Any]]
+    destinations: list[AffectedDestination]
+    blame: BlameDocument | None
+    examples: list[ExampleDocument]
     notes: list[str]
     links: IncidentLinks
     changes: list[ChangeDocument]

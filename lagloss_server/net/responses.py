@@ -113,7 +113,9 @@ def _references(part: object) -> Iterator[str]:
 
 
 def _as_builtin(value: object) -> object:
-    """Return a text or number of a subclass, such as numpy's float64, as what msgspec encodes."""
+    """Return a text, number or mapping of another class, such as numpy's float64, as what msgspec encodes."""
+    if isinstance(value, Mapping):
+        return dict(value)
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
