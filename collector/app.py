@@ -123,13 +123,13 @@ def create_app(
         is_local = services.access.is_local(request)
         if not is_local:  # what servers say names hosts and users
             of_kafka, of_postgresql = of_kafka and "away", of_postgresql and "away"
-        found = Servers(of_kafka or "ok", "not given" if knowledge.is_open else of_postgresql or "ok")
+        state = Servers(of_kafka or "ok", "not given" if knowledge.is_open else of_postgresql or "ok")
         if is_local and (set_aside := [str(row) for row in knowledge.unreadable]):
-            found.set_aside = set_aside
+            state.set_aside = set_aside
         if knowledge.is_stale:
             age_s = knowledge.age_s
-            found.knowledge_age_s = round(age_s, 1) if math.isfinite(age_s) else None
-        return Json(found, 200 if is_well else 503)
+            state.knowledge_age_s = round(age_s, 1) if math.isfinite(age_s) else None
+        return Json(state, 200 if is_well else 503)
 
     @app.get("/livez")
     async def live() -> Json[Alive]:

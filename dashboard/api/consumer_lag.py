@@ -35,10 +35,10 @@ _ABOUT_GROUPS: Final = (
 
 def router(services: Services) -> APIRouter:
     """GET /pipelines/{p}/consumer-lag, and /consumer-groups."""
-    found = APIRouter(tags=["pipelines"], route_class=JsonRoute)
+    routes = APIRouter(tags=["pipelines"], route_class=JsonRoute)
     store, read = services.store, services.threads.read
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/consumer-lag",
         summary="Consumer lag over a span, by node or by partition",
         description=_ABOUT,
@@ -54,7 +54,7 @@ def router(services: Services) -> APIRouter:
         span = span_of(from_, to, range_)
         return await read(lambda: Json(read_consumer_lag(store, store.pipeline(pipeline), span, by).document()))
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/consumer-groups",
         summary="Consumer groups as they stand now",
         description=_ABOUT_GROUPS,
@@ -64,7 +64,7 @@ def router(services: Services) -> APIRouter:
         pipeline: str, from_: From = None, to: To = None, range_: Range = None
     ) -> Json[ConsumerGroupsDocument]:
         span, now_s = span_of(from_, to, range_), time.time()
-        found = await read(lambda: read_consumer_groups(store, store.pipeline(pipeline), span, now_s))
-        return Json({"pipeline": pipeline, "groups": [group.document(now_s) for group in found]})
+        groups = await read(lambda: read_consumer_groups(store, store.pipeline(pipeline), span, now_s))
+        return Json({"pipeline": pipeline, "groups": [group.document(now_s) for group in groups]})
 
-    return found
+    return routes

@@ -39,21 +39,21 @@ _NEXT: Final[dict[str, Any]] = {
 
 def router(services: Services) -> APIRouter:
     """GET /pipelines, /pipelines/{p}, /pipelines/{p}/panels and /pipelines/{p}/windows."""
-    found = APIRouter(tags=["pipelines"], route_class=JsonRoute)
+    routes = APIRouter(tags=["pipelines"], route_class=JsonRoute)
     store, read = services.store, services.threads.read
 
-    @found.get("/pipelines", summary="The pipelines, by name", responses=documented(503))
+    @routes.get("/pipelines", summary="The pipelines, by name", responses=documented(503))
     async def pipelines() -> Json[list[PipelineHead]]:
-        stored = await read(store.pipelines)
-        return Json([PipelineHead(each.name, each.version, each.applied_at) for each in stored])
+        versions = await read(store.pipelines)
+        return Json([PipelineHead(stored.name, stored.version, stored.applied_at) for stored in versions])
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}", summary="The newest version of a definition", responses=documented(404, 422, 503)
     )
     async def pipeline(pipeline: str) -> Json[PipelineDocument]:
         return Json((await read(store.pipeline, pipeline)).document())
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/panels",
         summary="A pipeline over a span: what its page shows",
         description=_PANELS,
@@ -65,7 +65,7 @@ def router(services: Services) -> APIRouter:
         span = span_of(from_, to, range_)
         return await read(lambda: Json(_panels(store, pipeline, span, source).document()))
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/windows",
         summary="Windows, oldest first, as `lagloss windows --json` prints them",
         description=_WINDOWS,
@@ -81,13 +81,13 @@ def router(services: Services) -> APIRouter:
             response.headers["Link"] = f'<{links.windows_of(pipeline, page.to_s, span.to_s)}>; rel="next"'
         return response
 
-    return found
+    return routes
 
 
 def _panels(store: Store, pipeline: str, span: ShownRange, source: str | None) -> Panels:
     found = read_panels(store, pipeline, span, time.time())
     if source is None:
-        return found
+        return routes
     demand_source(store.versions_of(pipeline), source)
     return found.from_source(source)
 

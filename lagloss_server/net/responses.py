@@ -67,8 +67,8 @@ def schema_of(*types: Any) -> dict[str, Any]:
         ValueError: another structure of the same name has been declared.
     """
     schemas: list[dict[str, Any]] = []
-    for each in types:  # one by one, since msgspec allows no union of structures
-        (schema,), components = msgspec.json.schema_components((each,), ref_template=_COMPONENTS + "{name}")
+    for value_type in types:  # one by one, since msgspec allows no union of structures
+        (schema,), components = msgspec.json.schema_components((value_type,), ref_template=_COMPONENTS + "{name}")
         schemas.append(schema)
         for name, component in components.items():
             exact = {**component, "additionalProperties": False} if "properties" in component else component
@@ -98,7 +98,7 @@ def declare_responses(app: FastAPI) -> None:
 def _json_types(annotation: Any) -> list[Any]:
     """Return what the `Json` alternatives of a return annotation hold."""
     alternatives = get_args(annotation) if get_origin(annotation) in (Union, UnionType) else (annotation,)
-    return [get_args(each)[0] for each in alternatives if get_origin(each) is Json]
+    return [get_args(alternative)[0] for alternative in alternatives if get_origin(alternative) is Json]
 
 
 def _references(part: object) -> Iterator[str]:

@@ -54,7 +54,7 @@ def test_json_that_is_not_an_error_is_of_a_declared_structure(served: tuple[str,
             if schema is not None and not any("$ref" in part for part in alternatives(schema)):
                 untyped.add((app, name))
             assert status.startswith("2") or PROBLEM in response["content"] or "/healthz" in name, (name, status)
-    assert untyped == {each for each in UNTYPED if each[0] == app}
+    assert untyped == {route for route in UNTYPED if route[0] == app}
 
 
 def alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:

@@ -19,9 +19,9 @@ OPERATOR = known_as("olga", "sre")
 def test_responses_are_as_declared(url: str, world: TeamsWorld) -> None:
     schema = schemathesis.openapi.from_url(f"{url}/api/v1/openapi.json", headers=OPERATOR)
     there: dict[str, Any] = {"pipeline": OURS, "start": world.start, "incident_id": str(world.incidents[OURS])}
-    asked = set()
-    for found in schema.get_all_operations():
-        operation = found.ok()
+    statuses = set()
+    for result in schema.get_all_operations():
+        operation = result.ok()
 
         @given(case=operation.as_strategy())
         @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
@@ -30,10 +30,10 @@ def test_responses_are_as_declared(url: str, world: TeamsWorld) -> None:
             if case.path_parameters:
                 case.path_parameters = {**case.path_parameters, **_known(case.path_parameters, there)}
                 response = case.call_and_validate(excluded_checks=NOT_CHECKED, headers=OPERATOR)
-                asked.add((case.method, case.path, response.status_code))
+                statuses.add((case.method, case.path, response.status_code))
 
         ask()
-    assert {("GET", "/pipelines/{pipeline}", 200), ("GET", "/incidents/{incident_id}", 200)} <= asked
+    assert {("GET", "/pipelines/{pipeline}", 200), ("GET", "/incidents/{incident_id}", 200)} <= statuses
 
 
 def _known(names: Any, there: dict[str, Any]) -> dict[str, Any]:
