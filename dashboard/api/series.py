@@ -85,11 +85,11 @@ def router(services: Services) -> APIRouter:
 
 
 def _panels(store: Store, pipeline: str, span: ShownRange, source: str | None) -> Panels:
-    found = read_panels(store, pipeline, span, time.time())
+    panels = read_panels(store, pipeline, span, time.time())
     if source is None:
-        return routes
+        return panels
     demand_source(store.versions_of(pipeline), source)
-    return found.from_source(source)
+    return panels.from_source(source)
 
 
 def _windows(store: Store, pipeline: str, span: ShownRange) -> list[PrintedWindow]:
