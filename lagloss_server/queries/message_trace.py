@@ -164,7 +164,7 @@ class Search:
             None if start_s is None else rfc3339(start_s) for start_s in (self.from_s, self.to_s, self.oldest_s)
         )
         return {
-            "trail": self.trail and self.trail.document(links),
+            "trail": None if self.trail is None else self.trail.document(links),
             "looked_through": {"from": from_, "to": to},
             "oldest": oldest,
             "cut": self.is_cut,
