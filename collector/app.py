@@ -11,6 +11,7 @@ from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
+from msgspec import UNSET, Struct, UnsetType
 
 from collector import beacons, definitions, intake, runs
 from collector.access import Access
@@ -20,7 +21,7 @@ from collector.idempotency import Repeats
 from collector.log_writer import Writer
 from collector.metadata_cache import MetadataCache
 from collector.metrics import CollectorMetrics
-from collector.services import CollectorServices, json_answer
+from collector.services import CollectorServices
 from collector.workers import Workers
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
@@ -30,6 +31,7 @@ from lagloss_server.net import problem_details as problems
 from lagloss_server.net.clients import is_loopback
 from lagloss_server.net.exposition import exposed
 from lagloss_server.net.origins import Origins, OwnOrigins
+from lagloss_server.net.responses import Json, json_content
 from lagloss_server.net.server_watch import kafka, postgresql, watching
 from lagloss_server.store.store import Store
 
@@ -37,6 +39,20 @@ ACK_TIMEOUT_S: Final = 10.0
 KAFKA: Final = "Kafka"
 POSTGRESQL: Final = "PostgreSQL"
 CLOSE_S: Final = 2.0
+
+
+class Servers(Struct, omit_defaults=True):
+    """`ok`, or what is wrong with each server. `set_aside`: rows that are unreadable; `knowledge_age_s`: of tokens and
+    definitions where they are stale, null before the first."""
+
+    kafka: str
+    postgresql: str
+    set_aside: list[str] | UnsetType = UNSET
+    knowledge_age_s: float | UnsetType | None = UNSET
+
+
+class Alive(Struct):
+    """Nothing: that it answers is all there is to know."""
 
 
 def create_app(
@@ -90,9 +106,11 @@ def create_app(
     for resource in (beacons, intake, definitions, runs):
         resource.add_routes(app, services)
 
-    @app.get("/readyz", responses={503: {"description": "A server does not answer"}}, include_in_schema=False)
-    @app.get("/healthz", responses={503: {"description": "A server does not answer"}})
-    async def healthz(request: Request, exclude: str = "") -> Response:
+    away = {"description": "A server does not answer", "content": json_content(Servers)}
+
+    @app.get("/readyz", include_in_schema=False)
+    @app.get("/healthz", responses={**problems.documented(422), 503: away})
+    async def healthz(request: Request, exclude: str = "") -> Json[Servers]:
         """200 while the broker and PostgreSQL answer, and what is known of tokens and definitions is some seconds old
         at most; with `exclude=postgresql`, while the broker does, and callers can be let in."""
         knowledge = services.knowledge
@@ -105,21 +123,18 @@ def create_app(
         is_local = services.access.is_local(request)
         if not is_local:  # what servers say names hosts and users
             of_kafka, of_postgresql = of_kafka and "away", of_postgresql and "away"
-        found: dict[str, object] = {
-            "kafka": of_kafka or "ok",
-            "postgresql": "not given" if knowledge.is_open else of_postgresql or "ok",
-        }
+        state = Servers(of_kafka or "ok", "not given" if knowledge.is_open else of_postgresql or "ok")
         if is_local and (set_aside := [str(row) for row in knowledge.unreadable]):
-            found["set_aside"] = set_aside
+            state.set_aside = set_aside
         if knowledge.is_stale:
             age_s = knowledge.age_s
-            found["knowledge_age_s"] = round(age_s, 1) if math.isfinite(age_s) else None
-        return json_answer(found, 200 if is_well else 503)
+            state.knowledge_age_s = round(age_s, 1) if math.isfinite(age_s) else None
+        return Json(state, 200 if is_well else 503)
 
     @app.get("/livez")
-    async def live() -> Response:
+    async def live() -> Json[Alive]:
         """200 while it answers at all."""
-        return json_answer({}, 200)
+        return Json(Alive())
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics(request: Request) -> Response:

@@ -16,33 +16,34 @@ from collector.bodies import MAX_BATCH_BYTES
 from collector.log_writer import LogPosition, RecordToWrite
 from collector.metadata_cache import KnownPipeline
 from collector.models import BATCH, Accepted, BatchJson, as_batch, read_batch
-from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
+from collector.services import BINARY, CollectorServices, body_document, media_type
 from collector.workers import ITEM_BYTES
 from lagloss.broker.topics import BEACONS
 from lagloss.sdk.packing import PackedBlock
-from lagloss.wire.format import tally_record
+from lagloss.wire.format import TallyRecord, tally_record
 from lagloss_server.net.problem_details import Problem, documented
+from lagloss_server.net.responses import JSON, Json, json_content
 
 
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
     """Add the routes, on these services."""
     beacons = Beacons(services)
     otlp = {spans.PROTOBUF: {"schema": BINARY}, spans.JSON: {"schema": {"type": "object"}}}
+    exported = {spans.PROTOBUF: {"schema": BINARY}, **json_content(spans.ExportResponse)}
 
     @app.post(
         "/v1/beacons",
         status_code=202,
-        response_model=Accepted,
         responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503),
         openapi_extra=body_document(_bodies()),
     )
-    async def post_beacons(request: Request) -> Response:
+    async def post_beacons(request: Request) -> Json[Accepted]:
         """Accept a batch, all of it or nothing; 202 once the broker has acknowledged every beacon of it."""
         return await services.answered("beacons", request, beacons.post_batch)
 
     @app.post(
         "/v1/traces",
-        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503) | {200: {"content": otlp}},
+        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503) | {200: {"content": exported}},
         openapi_extra={"requestBody": {"content": otlp}},  # of no bytes is a request of no spans
     )
     async def post_traces(request: Request) -> Response:
@@ -56,7 +57,7 @@ class Beacons:
     def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
-    async def post_batch(self, request: Request) -> Response:
+    async def post_batch(self, request: Request) -> Json[Accepted]:
         services = self._services
         caller = await services.access.caller(request)
         kind = media_type(request, JSON, cloud_events.SINGLE, cloud_events.BATCHED)
@@ -65,7 +66,7 @@ class Beacons:
             # answers to numbered batches are exact without being kept, and large
             key = None if "seq" in raw else request.headers.get("idempotency-key") or events_key
 
-            async def put() -> Response:
+            async def put() -> Json[Accepted]:
                 places = {beacon["checkpoint"] for beacon in raw["beacons"]}
                 checkpoints = {f"{raw['node']}.{place}" for place in places}
                 known = await services.access.pipeline(caller, raw["pipeline"], checkpoints)
@@ -103,19 +104,18 @@ class Beacons:
         # One lookup for each pipeline: one for each node would be a look into the database for each unknown name.
         return {name: await self._services.access.pipeline(caller, name, those) for name, those in checkpoints.items()}
 
-    async def _put(self, caller: Caller, batch: BeaconBatch, body: bytes) -> Response:
+    async def _put(self, caller: Caller, batch: BeaconBatch, body: bytes) -> Json[Accepted]:
         services, started = self._services, time.perf_counter()
-        answer: dict[str, Any] = {"accepted": len(batch.seen)}
         if batch.numbered is None:
             await services.emitters.put(batch)
-            response = json_answer(answer, 202)
+            response = Json(Accepted(len(batch.seen)), 202)
         else:
             partitions = services.partitions()
             blocks = await services.work(caller, body, lambda: pack(batch, partitions))
             records = [RecordToWrite(BEACONS, block.key, block.value, block.partition) for block in blocks]
             positions = await services.writer.put(batch.pipeline, records)
             response = await services.work(
-                caller, body, lambda: json_answer(answer | _tallies(batch, blocks, positions), 202)
+                caller, body, lambda: Json(Accepted(len(batch.seen), _tallies(batch, blocks, positions)), 202)
             )
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(len(batch.seen))
@@ -145,9 +145,9 @@ def _batches(
     return [batch for batch in batches if batch is not None]
 
 
-def _tallies(batch: BeaconBatch, blocks: Sequence[PackedBlock], positions: Sequence[LogPosition]) -> dict[str, Any]:
+def _tallies(batch: BeaconBatch, blocks: Sequence[PackedBlock], positions: Sequence[LogPosition]) -> list[TallyRecord]:
     """Return what a numbered batch adds to the tallies of its emitter."""
-    return {"tallies": [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]}
+    return [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]
 
 
 def _same(request: Request, kind: str, body: bytes) -> bytes:

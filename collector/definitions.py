@@ -7,17 +7,16 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel
 
 from collector.access import Caller, Need
 from collector.bodies import MAX_DEFINITION_BYTES
-from collector.services import JSON, CollectorServices, ask, body_document, json_answer, media_type
+from collector.services import CollectorServices, ask, body_document, media_type
 from lagloss_server.base.errors import BadDefinition, TooManyVersions, UnknownPipeline
 from lagloss_server.base.fields import Name
 from lagloss_server.base.invalid import Invalid, write_path
-from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
-from lagloss_server.model.window import rfc3339
+from lagloss_server.model.definition import Definition, PipelineDocument, parse_definition
 from lagloss_server.net.problem_details import Problem, busy, documented
+from lagloss_server.net.responses import JSON, Json, json_content
 from lagloss_server.store import audit
 from lagloss_server.store.store import Store
 
@@ -27,43 +26,33 @@ MAX_VERSIONS_A_DAY: Final = 100
 T = TypeVar("T")
 
 
-class PipelineJson(BaseModel):
-    """A version of a pipeline's definition."""
-
-    name: str
-    version: int
-    applied_at: str
-    definition: dict[str, Any]
-
-
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
     """Add the routes, on these services."""
     api = Definitions(services)
-    refused = documented(401, 403, 404, 422, 503)
+    refused = documented(401, 403, 404, 422, 429, 503)
 
-    @app.get("/v1/pipelines", response_model=list[PipelineJson], responses=documented(401, 503))
-    async def list_pipelines(request: Request) -> Response:
+    @app.get("/v1/pipelines", responses=documented(401, 429, 503))
+    async def list_pipelines(request: Request) -> Json[list[PipelineDocument]]:
         """Return the newest versions of the pipelines that this caller may see."""
         return await services.answered("definitions", request, api.list_all)
 
-    @app.get("/v1/pipelines/{name}", response_model=PipelineJson, responses=refused)
-    async def get_pipeline(name: Name, request: Request) -> Response:
+    @app.get("/v1/pipelines/{name}", responses=refused)
+    async def get_pipeline(name: Name, request: Request) -> Json[PipelineDocument]:
         """Return the newest version."""
         return await services.answered("definitions", request, lambda asked: api.get(asked, name))
 
-    @app.get("/v1/pipelines/{name}/versions", response_model=list[PipelineJson], responses=refused)
-    async def get_versions(name: Name, request: Request) -> Response:
+    @app.get("/v1/pipelines/{name}/versions", responses=refused)
+    async def get_versions(name: Name, request: Request) -> Json[list[PipelineDocument]]:
         """Return all versions, oldest first."""
         return await services.answered("definitions", request, lambda asked: api.versions(asked, name))
 
     @app.put(
         "/v1/pipelines/{name}",
-        response_model=PipelineJson,
         responses=documented(400, 401, 403, 413, 415, 422, 429, 503)
-        | {201: {"model": PipelineJson, "description": "A new version"}},
+        | {201: {"content": json_content(PipelineDocument), "description": "A new version"}},
         openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema()}),
     )
-    async def put_pipeline(name: Name, request: Request) -> Response:
+    async def put_pipeline(name: Name, request: Request) -> Json[PipelineDocument]:
         """Store a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
         return await services.answered("definitions", request, lambda asked: api.put(asked, name))
 
@@ -73,9 +62,9 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         return await services.answered("definitions", request, lambda asked: api.delete(asked, name))
 
     @app.get("/v1/schemas/pipeline.json")
-    async def pipeline_schema() -> Response:
+    async def pipeline_schema() -> Json[dict[str, Any]]:
         """JSON Schema of a pipeline's definition, for editors."""
-        return json_answer(_schema())
+        return Json(_schema())
 
 
 class Definitions:
@@ -84,7 +73,7 @@ class Definitions:
     def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
-    async def list_all(self, request: Request) -> Response:
+    async def list_all(self, request: Request) -> Json[list[PipelineDocument]]:
         access = self._services.access
         caller = await access.caller(request)
         await access.charge_question(caller, 1)
@@ -92,23 +81,23 @@ class Definitions:
         visible = []
         for stored in await self._ask(lambda store: store.pipelines(names)):
             if await self._sees(caller, stored.name):
-                visible.append(_document(stored))
-        return json_answer(visible)
+                visible.append(stored.document())
+        return Json(visible)
 
-    async def get(self, request: Request, name: str) -> Response:
+    async def get(self, request: Request, name: str) -> Json[PipelineDocument]:
         caller = await self._admit(request, name)
         await self._services.access.charge_question(caller, 1)
-        return json_answer(_document(await self._ask(lambda store: store.pipeline(name))))
+        return Json((await self._ask(lambda store: store.pipeline(name))).document())
 
-    async def versions(self, request: Request, name: str) -> Response:
+    async def versions(self, request: Request, name: str) -> Json[list[PipelineDocument]]:
         access = self._services.access
         caller = await self._admit(request, name)
         known = await access.pipeline(caller, name)
         await access.charge_question(caller, 1 if known is None else known.version)
         found = await self._ask(lambda store: store.versions_of(name))
-        return json_answer([_document(stored) for stored in found])
+        return Json([stored.document() for stored in found])
 
-    async def put(self, request: Request, name: str) -> Response:
+    async def put(self, request: Request, name: str) -> Json[PipelineDocument]:
         caller = await self._admit(request, name)
         media_type(request, YAML, JSON, "application/x-yaml", "text/yaml")
         charge = partial(self._services.access.charge_definition, name)
@@ -120,7 +109,7 @@ class Definitions:
         version = await self._ask(lambda store: store.apply(definition, max_per_day=MAX_VERSIONS_A_DAY))
         await self._services.knowledge.refresh()
         stored = await self._ask(lambda store: store.pipeline(name))
-        return json_answer(_document(stored), 200 if version == before else 201)
+        return Json(stored.document(), 200 if version == before else 201)
 
     async def delete(self, request: Request, name: str) -> Response:
         await self._admit(request, name, "delete")
@@ -179,15 +168,6 @@ def parsed(body: bytes) -> Definition:
             line=line if isinstance(line, int) else None,
             field=write_path(problem.path) if isinstance(problem, Invalid) and problem.path else None,
         ) from None
-
-
-def _document(stored: StoredPipeline) -> dict[str, Any]:
-    return {
-        "name": stored.name,
-        "version": stored.version,
-        "applied_at": rfc3339(stored.applied_at_ms / 1000),
-        "definition": as_document(stored.definition),
-    }
 
 
 def _schema() -> dict[str, Any]:

@@ -12,11 +12,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar, cast
 
 from fastapi import Response
 
 from lagloss_server.net.problem_details import Problem, busy
+
+R = TypeVar("R", bound=Response)
 
 KEPT_S: Final = 3_600.0
 MAX_KEPT_BYTES: Final = 20 * 1024 * 1024
@@ -62,9 +64,7 @@ class Repeats:
         """Memory of all that is kept, in bytes."""
         return sum(each.size for each in self._callers.values())
 
-    async def answer(
-        self, caller: str, key: str | None, request: bytes, respond: Callable[[], Awaitable[Response]]
-    ) -> Response:
+    async def answer(self, caller: str, key: str | None, request: bytes, respond: Callable[[], Awaitable[R]]) -> R:
         """Return what `respond` answers, or its first answer to the same request. A repetition that arrives while the
         first is being answered waits for it. A request not answered 2xx was not done, and is tried again.
 
@@ -87,16 +87,14 @@ class Repeats:
             response = await asyncio.shield(kept.response)
             if response is None:
                 raise busy("the first request with this key failed; send it again later")
-            return response
+            return cast("R", response)  # the digest is of the route, too
         return await self._first(caller, key, digest, respond)
 
-    async def _first(
-        self, caller: str, key: str, digest: bytes, respond: Callable[[], Awaitable[Response]]
-    ) -> Response:
+    async def _first(self, caller: str, key: str, digest: bytes, respond: Callable[[], Awaitable[R]]) -> R:
         answer = _Answer(digest, asyncio.get_running_loop().create_future(), time.monotonic(), 0)
         self._callers.setdefault(caller, _Caller()).answers[key] = answer
         self._grow(caller, answer, ANSWER_BYTES + len(key))
-        response: Response | None = None
+        response: R | None = None
         try:
             response = await respond()
             return response

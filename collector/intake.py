@@ -4,44 +4,40 @@ from __future__ import annotations
 
 import time
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 
 from collector.blocks import accept_report, read_blocks, read_report, report_record, split_blocks
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
-from collector.models import REPORT, Accepted, IntakeJson, ReportJson, Written, validated
-from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
+from collector.models import REPORT, Accepted, Intake, ReportJson, Written, validated
+from collector.services import BINARY, CollectorServices, body_document, media_type
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 from lagloss_server.base.fields import Name
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import JSON, Json
 
 
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
     """Add the routes, on these services."""
     intake = BeaconIntake(services)
 
-    @app.get(
-        "/v1/pipelines/{name}/intake",
-        response_model=IntakeJson,
-        responses=documented(401, 403, 404, 422, 503),
-    )
-    async def get_intake(name: Name, request: Request) -> Response:
+    @app.get("/v1/pipelines/{name}/intake", responses=documented(401, 403, 404, 422, 503))
+    async def get_intake(name: Name, request: Request) -> Json[Intake]:
         """Return what an emitter must know: the number of partitions, and which ids to send."""
 
-        async def answer(request: Request) -> Response:
+        async def answer(request: Request) -> Json[Intake]:
             known = await services.access.pipeline(await services.access.caller(request), name)
             sample = SAMPLE_ALL if known is None else known.sample
-            return json_answer({"partitions": services.partitions(), "sample": sample})
+            return Json(Intake(services.partitions(), sample))
 
         return await services.answered("intake", request, answer)
 
     @app.post(
         "/v1/blocks",
         status_code=202,
-        response_model=Written,
         responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503),
         openapi_extra=body_document({BLOCKS_TYPE: BINARY}),
     )
-    async def post_blocks(request: Request) -> Response:
+    async def post_blocks(request: Request) -> Json[Written]:
         """Blocks of one pipeline, each as uint32 little-endian length and Avro single object; 202 once the broker has
         acknowledged them all."""
         return await services.answered("blocks", request, intake.post_blocks)
@@ -49,11 +45,10 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     @app.post(
         "/v1/reports",
         status_code=202,
-        response_model=Accepted,
         responses=documented(400, 401, 403, 404, 413, 415, 422, 503),
         openapi_extra=body_document({REPORT_TYPE: BINARY, JSON: ReportJson.model_json_schema()}),
     )
-    async def post_report(request: Request) -> Response:
+    async def post_report(request: Request) -> Json[Accepted]:
         """Take one emitter report; 202 once the broker has acknowledged it."""
         return await services.answered("reports", request, intake.post_report)
 
@@ -64,7 +59,7 @@ class BeaconIntake:
     def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
-    async def post_blocks(self, request: Request) -> Response:
+    async def post_blocks(self, request: Request) -> Json[Written]:
         services = self._services
         caller = await services.access.caller(request)
         media_type(request, BLOCKS_TYPE)
@@ -81,9 +76,9 @@ class BeaconIntake:
             positions = await services.writer.put(pipeline, records)
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(beacons)
-        return json_answer({"positions": [{"partition": at.partition, "offset": at.offset} for at in positions]}, 202)
+        return Json(Written(positions), 202)
 
-    async def post_report(self, request: Request) -> Response:
+    async def post_report(self, request: Request) -> Json[Accepted]:
         services = self._services
         caller = await services.access.caller(request)
         kind = media_type(request, REPORT_TYPE, JSON)
@@ -93,7 +88,7 @@ class BeaconIntake:
             await services.access.spend(caller, 1 + len(report.progress) + len(report.tallies))
             record = await services.work(caller, body, lambda: report_record(report))
             await services.writer.put(report.pipeline, [record])
-        return json_answer({"accepted": 0}, 202)
+        return Json(Accepted(0), 202)
 
 
 def _accepted(body: bytes, kind: str) -> EmitterReport:

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Sequence
 from typing import Annotated, Final, NotRequired, TypeVar
 
+from msgspec import UNSET, Struct, UnsetType
 from pydantic import (
     AfterValidator,
     BaseModel,
@@ -21,6 +22,7 @@ from pydantic_core import PydanticCustomError, from_json
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.batches import BeaconBatch, Numbered, Seen
+from collector.log_writer import LogPosition
 from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.packing import MAX_REASON_CHARS
 from lagloss.wire.format import (
@@ -31,6 +33,7 @@ from lagloss.wire.format import (
     OffsetRange,
     Progress,
     Tally,
+    TallyRecord,
     name_fits,
 )
 from lagloss.wire.sketch import Sketch
@@ -294,25 +297,20 @@ class ReportJson(_Strict):
 REPORT: Final = TypeAdapter(ReportJson)
 
 
-class Accepted(BaseModel):
+class Accepted(Struct, omit_defaults=True):
     """The broker has acknowledged this many beacons; `tallies` for a numbered batch: what it adds to the report's."""
 
     accepted: int
-    tallies: list[TallyJson] | None = None
+    tallies: list[TallyRecord] | UnsetType = UNSET
 
 
-class PositionJson(BaseModel):
-    partition: int
-    offset: int
-
-
-class Written(BaseModel):
+class Written(Struct):
     """Positions of the blocks in the log, in their order."""
 
-    positions: list[PositionJson]
+    positions: Sequence[LogPosition]
 
 
-class IntakeJson(BaseModel):
+class Intake(Struct):
     """Partitions and sample, which an emitter needs before it sends."""
 
     partitions: int

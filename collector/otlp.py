@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypedDict, TypeVar
 
 from google.protobuf import json_format
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
@@ -170,6 +170,19 @@ def _limited(parts: Iterable[T]) -> Iterator[T]:
         if number == MAX_SPANS:
             raise Problem(413, "Too many spans", f"expected at most {MAX_SPANS} spans; send fewer at a time")
         yield part
+
+
+class PartialSuccess(TypedDict, total=False):
+    """How many spans were rejected, as protobuf writes a 64-bit number in JSON, and why."""
+
+    rejectedSpans: str
+    errorMessage: str
+
+
+class ExportResponse(TypedDict, total=False):
+    """OTLP's response in JSON."""
+
+    partialSuccess: PartialSuccess
 
 
 def write_response(rejected: Rejected, media_type: str) -> bytes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Final
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Query, Request
 
 from collector import openlineage
 from collector.access import Caller
 from collector.bodies import MAX_BATCH_BYTES
-from collector.services import JSON, CollectorServices, ask, body_document, json_answer, media_type
+from collector.services import CollectorServices, ask, body_document, media_type
 from collector.task_runs import Recorded, TaskRunsJson, read_reports
 from lagloss.errors import UsageError
 from lagloss.wire.format import WINDOW_S
@@ -18,7 +18,9 @@ from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.base.fields import Name
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.net.problem_details import Problem, busy, documented
+from lagloss_server.net.responses import JSON, Json
 from lagloss_server.queries.wholeness import read_wholeness
+from lagloss_server.rules.wholeness import WholenessDocument
 from lagloss_server.store import task_runs
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import RunReport
@@ -38,22 +40,20 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
     @app.post(
         "/v1/task-runs",
         status_code=202,
-        response_model=Recorded,
         responses=refused,
         openapi_extra=body_document({JSON: TaskRunsJson.model_json_schema()}),
     )
-    async def post_task_runs(request: Request) -> Response:
+    async def post_task_runs(request: Request) -> Json[Recorded]:
         """Take reports of DAG runs and tasks; 202 once they are stored. Repeated and reordered ones change nothing."""
         return await services.answered("task-runs", request, lambda asked: runs.post(asked, read_reports))
 
     @app.post(
         "/v1/lineage",
         status_code=202,
-        response_model=Recorded,
         responses=refused,
         openapi_extra=body_document({JSON: {"type": "object", "required": ["eventTime"]}}),
     )
-    async def post_lineage(request: Request) -> Response:
+    async def post_lineage(request: Request) -> Json[Recorded]:
         """Take one OpenLineage event, of Airflow's provider; others are answered as ignored."""
         return await services.answered("lineage", request, lambda asked: runs.post(asked, openlineage.read_event))
 
@@ -64,7 +64,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         from_: Annotated[Moment, Query(alias="from")],
         to: Moment,
         node: Name | None = None,
-    ) -> Response:
+    ) -> Json[WholenessDocument]:
         """Return whether all messages with from <= event time < to have come through, or as far as out of a node."""
         return await services.answered("whole", request, lambda asked: runs.whole(asked, name, from_, to, node))
 
@@ -75,7 +75,7 @@ class TaskRuns:
     def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
-    async def post(self, request: Request, read: Callable[[bytes], list[RunReport]]) -> Response:
+    async def post(self, request: Request, read: Callable[[bytes], list[RunReport]]) -> Json[Recorded]:
         services = self._services
         caller = await services.access.caller(request)
         media_type(request, JSON)
@@ -87,9 +87,11 @@ class TaskRuns:
         if owned:
             await ask(lambda: _record(store, owned))
         known = len({id(report) for _, report in owned})
-        return json_answer({"accepted": known, "ignored": len(reports) - known}, 202)
+        return Json(Recorded(known, len(reports) - known), 202)
 
-    async def whole(self, request: Request, name: str, from_: str, to: str, node: str | None) -> Response:
+    async def whole(
+        self, request: Request, name: str, from_: str, to: str, node: str | None
+    ) -> Json[WholenessDocument]:
         caller = await self._services.access.caller(request)
         await self._services.access.admit(caller, name)
         store = self._store()
@@ -103,7 +105,7 @@ class TaskRuns:
             raise Problem(404, "Unknown pipeline", str(error)) from None
         except UsageError as error:
             raise Problem(422, "Bad question", str(error)) from None
-        return json_answer(found.document())
+        return Json(found.document())
 
     async def _owned(self, caller: Caller, reports: list[RunReport]) -> list[tuple[str, RunReport]]:
         """Return the reports with the pipelines that name their DAG: that of the caller's token, or without one all

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from fastapi import Request, Response
-from fastapi.responses import JSONResponse
 from sqlalchemy.exc import DataError
 
 from collector.access import Access, Caller
@@ -26,11 +25,10 @@ from lagloss_server.base.errors import UnreadableDefinition
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.engine import AWAY
 
-JSON: Final = "application/json"
 BINARY: Final = {"type": "string", "format": "binary"}
 """The OpenAPI schema of a body that is no text."""
 T = TypeVar("T")
-Handler = Callable[[Request], Awaitable[Response]]
+R = TypeVar("R", bound=Response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +58,21 @@ class CollectorServices:
             raise busy(f"the broker cannot be asked how many partitions {BEACONS} has")
         return self.writer.partitions
 
-    async def answered(self, route: str, request: Request, handler: Handler) -> Response:
-        """Return the handler's answer, or its problem's; counted by status."""
+    async def answered(self, route: str, request: Request, handler: Callable[[Request], Awaitable[R]]) -> R:
+        """Return the handler's response, or raise its problem; counted by status."""
         try:
             response = await handler(request)
-        except Problem as problem:
-            response = problem.response()
+        except Problem as error:
+            problem = error
         except UnreadableDefinition as error:
-            response = busy(str(error)).response()
-        self.metrics.requests.labels(route, response.status_code).inc()
-        return response
+            problem = busy(str(error))
+        else:
+            self.metrics.requests.labels(route, response.status_code).inc()
+            return response
+        self.metrics.requests.labels(route, problem.status).inc()
+        # without the frames of the handler: they hold the body, for as long as the client takes to read the response
+        problem.__context__ = None
+        raise problem.with_traceback(None) from None
 
 
 async def ask(question: Callable[[], T]) -> T:
@@ -97,10 +100,6 @@ def media_type(request: Request, *expected: str) -> str:
     if found not in expected:
         raise Problem(415, "Unknown type", f"expected Content-Type {' or '.join(expected)}, found {found!r}")
     return found
-
-
-def json_answer(content: Any, status: int = 200) -> Response:
-    return JSONResponse(content, status)
 
 
 def body_document(schemas: dict[str, Any]) -> dict[str, Any]:

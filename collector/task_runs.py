@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
+from msgspec import Struct
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StrictInt, TypeAdapter, model_validator
 
 from collector.models import Time, validated
@@ -78,7 +79,7 @@ class TaskRunsJson(_Strict):
 _REPORTS: Final = TypeAdapter(TaskRunsJson)
 
 
-class Recorded(BaseModel):
+class Recorded(Struct):
     """Answer to reports: how many were stored, and how many are of DAGs that no definition of the caller's names."""
 
     accepted: int

@@ -67,7 +67,8 @@ def windows_frame(windows: Iterable[ListedWindow], of: Of = "windows") -> DataFr
     except ImportError as error:
         raise NotebookMissing(what="read_windows", package="pandas", instead="") from error
     if of == "windows":
-        rows = [{name: value for name, value in window.contract().items() if name not in _NESTED} for window in windows]
+        printed = (to_builtins(window.contract()) for window in windows)
+        rows = [{name: value for name, value in row.items() if name not in _NESTED} for row in printed]
     elif of == "reasons":
         rows = [_of_window(window) | asdict(row) for window in windows for row in window.reason_rows]
     elif of in _PARTS:

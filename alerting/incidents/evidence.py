@@ -141,7 +141,7 @@ class _EvidenceReader:
         except Exception:
             _log.exception("blame_failed", pipeline=self._pipeline)
             return None
-        return causes[0].document() if causes else None
+        return dict(causes[0].document()) if causes else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query
 
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.api.incidents import PageNumber, PipelineName, Size
-from dashboard.queries.audit import AuditFilters, read_audit
+from dashboard.queries.audit import AuditDocument, AuditFilters, read_audit
 from dashboard.queries.incident_filters import PAGE_SIZE
 from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute
 from lagloss_server.store.audit import Action
 
 _Actor = Annotated[str | None, Query(max_length=255, description="part of a name, in any case")]
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter(tags=["audit"])
+    routes = APIRouter(tags=["audit"], route_class=JsonRoute)
 
     @routes.get("/audit", summary="The audit trail, newest first; for operators", responses=documented(403, 422, 503))
     async def audit(
@@ -30,13 +31,9 @@ def router(services: Services) -> APIRouter:
         range_: Range = None,
         page: PageNumber = 1,
         size: Size = PAGE_SIZE,
-    ) -> dict[str, Any]:
+    ) -> Json[AuditDocument]:
         filters, span = AuditFilters(actor or None, action, pipeline), span_of(from_, to, range_)
         found = await services.threads.read(read_audit, services.store, filters, span, page, size)
-        return {
-            "entries": [entry.document() for entry in found.entries],
-            "page": found.page,
-            "total": found.total,
-        }
+        return Json(found.document())
 
     return routes

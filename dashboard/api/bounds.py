@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import Query
 
@@ -28,7 +28,7 @@ _NAMES: Final = ("from", "to", "range")
 
 def span_of(from_: str | None, to: str | None, range_: str | None) -> ShownRange:
     """Raise BadTime or BadSpan (422)."""
-    given: dict[str, Any] = dict(zip(_NAMES, (from_, to, range_), strict=True))
+    given = dict(zip(_NAMES, (from_, to, range_), strict=True))
     return requested_range({name: value for name, value in given.items() if value is not None}, time.time())
 
 

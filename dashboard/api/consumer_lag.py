@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Query
 
 from dashboard.api.bounds import From, Range, To, span_of
-from dashboard.queries.consumer_groups import read_consumer_groups
-from dashboard.queries.consumer_lag import By, read_consumer_lag
+from dashboard.queries.consumer_groups import ConsumerGroupsDocument, read_consumer_groups
+from dashboard.queries.consumer_lag import By, ConsumerLagDocument, read_consumer_lag
 from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute
 
 _ABOUT: Final = (
     "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time "
@@ -34,10 +35,10 @@ _ABOUT_GROUPS: Final = (
 
 def router(services: Services) -> APIRouter:
     """GET /pipelines/{p}/consumer-lag, and /consumer-groups."""
-    found = APIRouter(tags=["pipelines"])
+    routes = APIRouter(tags=["pipelines"], route_class=JsonRoute)
     store, read = services.store, services.threads.read
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/consumer-lag",
         summary="Consumer lag over a span, by node or by partition",
         description=_ABOUT,
@@ -49,19 +50,21 @@ def router(services: Services) -> APIRouter:
         to: To = None,
         range_: Range = None,
         by: Annotated[By, Query(description="what each series is of")] = "node",
-    ) -> dict[str, Any]:
+    ) -> Json[ConsumerLagDocument]:
         span = span_of(from_, to, range_)
-        return await read(lambda: read_consumer_lag(store, store.pipeline(pipeline), span, by).document())
+        return await read(lambda: Json(read_consumer_lag(store, store.pipeline(pipeline), span, by).document()))
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/consumer-groups",
         summary="Consumer groups as they stand now",
         description=_ABOUT_GROUPS,
         responses=documented(404, 422, 503),
     )
-    async def consumer_groups(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> dict[str, Any]:
+    async def consumer_groups(
+        pipeline: str, from_: From = None, to: To = None, range_: Range = None
+    ) -> Json[ConsumerGroupsDocument]:
         span, now_s = span_of(from_, to, range_), time.time()
-        found = await read(lambda: read_consumer_groups(store, store.pipeline(pipeline), span, now_s))
-        return {"pipeline": pipeline, "groups": [group.document(now_s) for group in found]}
+        groups = await read(lambda: read_consumer_groups(store, store.pipeline(pipeline), span, now_s))
+        return Json({"pipeline": pipeline, "groups": [group.document(now_s) for group in groups]})
 
-    return found
+    return routes

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Depends, Path, Query
+from msgspec import Struct
 from pydantic import BaseModel, ConfigDict, Field
 
 from dashboard import actions as acts
@@ -15,12 +16,15 @@ from dashboard.access.silences import read_silences
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries import alerts
 from dashboard.queries import deliveries as sent
+from dashboard.queries.incident_documents import IncidentRecordDocument
 from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.base.fields import DurationMs, Text
+from lagloss_server.incidents.actions import SilenceDocument
 from lagloss_server.incidents.receiver_check import WAIT_S
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute
 
 MAX_SIZE: Final = 500
 
@@ -86,9 +90,36 @@ class NewSilence(_Body):
     author: Author = None
 
 
+class Silences(Struct):
+    """Silences that hold now, the one that ends first first."""
+
+    silences: list[SilenceDocument]
+
+
+class MadeSilence(SilenceDocument):
+    """A silence, and the open incidents that it matches."""
+
+    open_incidents: list[str]
+
+
+class Receivers(Struct):
+    """The receivers that the leading alerter knows, by name."""
+
+    receivers: list[sent.ReceiverStatus]
+
+
+class TriedReceiver(Struct):
+    """What became of a test of a receiver: see `CheckOutcome`."""
+
+    receiver: str
+    outcome: Literal["sent", "refused", "retried"]
+    attempts: int
+    error: str | None
+
+
 def router(services: Services) -> APIRouter:
     """Serve reads to viewers, and actions to operators."""
-    routes = APIRouter(tags=["incidents"])
+    routes = APIRouter(tags=["incidents"], route_class=JsonRoute)
     _add_reads(routes, services)
     _add_incident(routes, services)
     _add_silences(routes, services)
@@ -105,52 +136,44 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
         state: Annotated[
             Literal["open", "resolved"], Query(description="resolved: those opened in the range, newest first")
         ] = "open",
-    ) -> dict[str, Any]:
+    ) -> Json[alerts.OpenIncidents] | Json[alerts.ResolvedIncidents]:
         """Open incidents, worst first, with what is pending; or a page of the resolved ones, with their times."""
         if state == "open":
             found = await threads.read(alerts.read_open, store, listed.filters)
             pending = await threads.read(alerts.read_pending, store, listed.filters)
-            return {
-                "incidents": [opened.document() for opened in found],
-                "pending": [each.document() for each in pending],
-            }
+            return Json(
+                alerts.OpenIncidents(
+                    incidents=[opened.document() for opened in found],
+                    pending=[breach.document() for breach in pending],
+                )
+            )
         history = await threads.read(alerts.read_history, store, listed.filters, listed.span, listed.page, listed.size)
-        return {
-            "incidents": [incident.document() for incident in history.incidents],
-            "page": history.page,
-            "total": history.total,
-            "times": history.times.document(),
-        }
+        return Json(history.document())
 
     @routes.get("/deliveries", responses=documented(422, 503))
-    async def deliveries(
-        listed: Listing,
-    ) -> dict[str, Any]:
+    async def deliveries(listed: Listing) -> Json[sent.DeliveriesDocument]:
         """Return what was sent to receivers in the range, or waits to be: failed first, then waiting."""
         found = await threads.read(sent.read_deliveries, store, listed.filters, listed.span, listed.page, listed.size)
-        return {
-            "deliveries": [each.document() for each in found.deliveries],
-            "page": found.page,
-            "total": found.total,
-            "outcomes": found.outcomes,
-        }
+        return Json(found.document())
 
 
 def _add_incident(routes: APIRouter, services: Services) -> None:
     store, threads = services.store, services.threads
     url = services.settings.dashboard_url
 
-    async def whole(incident_id: UUID) -> dict[str, Any]:
+    async def whole(incident_id: UUID) -> Json[IncidentRecordDocument]:
         opened, record = await threads.read(alerts.read_incident, store, str(incident_id))
-        return {**record.document(url), **opened.document()}
+        return Json(opened.details(record, url))
 
     @routes.get("/incidents/{incident_id}", responses=documented(404, 422, 503))
-    async def incident(incident_id: IncidentId) -> dict[str, Any]:
+    async def incident(incident_id: IncidentId) -> Json[IncidentRecordDocument]:
         """Return all of one incident, as `lagloss alerts show --json` prints it."""
         return await whole(incident_id)
 
     @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
-    async def acknowledge(incident_id: IncidentId, given: Acknowledgement | None = None) -> dict[str, Any]:
+    async def acknowledge(
+        incident_id: IncidentId, given: Acknowledgement | None = None
+    ) -> Json[IncidentRecordDocument]:
         """Take it: no escalation, no reminders any more. 409: already acknowledged, or resolved."""
         asked = given or Acknowledgement()
         await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
@@ -161,13 +184,13 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
     store, threads = services.store, services.threads
 
     @routes.get("/silences", responses=documented(503))
-    async def silences() -> dict[str, Any]:
+    async def silences() -> Json[Silences]:
         """Return those that hold now, the one that ends first first."""
         found = await threads.read(read_silences, store)
-        return {"silences": [held.silence.document() for held in found]}
+        return Json(Silences([held.silence.document() for held in found]))
 
     @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
-    async def silence(given: NewSilence) -> dict[str, Any]:
+    async def silence(given: NewSilence) -> Json[MadeSilence]:
         """Silence what matches from now on; with the open incidents that it matches."""
         made, about = await threads.act(
             acts.silence,
@@ -177,9 +200,9 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
             for_s=timedelta(milliseconds=given.duration).total_seconds(),
             author=given.author,
         )
-        return {**made.document(), "open_incidents": [str(each) for each in about]}
+        return Json({**made.document(), "open_incidents": [str(each) for each in about]}, 201)
 
-    @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 503))
+    @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 422, 503))
     async def end_silence(silence_id: str) -> None:
         """End it now: receivers are notified of what is still open."""
         await threads.act(acts.end_silence, store, silence_id)
@@ -189,12 +212,12 @@ def _add_receivers(routes: APIRouter, services: Services) -> None:
     store, threads = services.store, services.threads
 
     @routes.get("/receivers", responses=documented(503))
-    async def receivers() -> dict[str, Any]:
+    async def receivers() -> Json[Receivers]:
         """Return those that the leading alerter knows."""
-        return {"receivers": [each.document() for each in await threads.read(sent.read_receivers, store)]}
+        return Json(Receivers(await threads.read(sent.read_receivers, store)))
 
-    @routes.post("/receivers/{name}/test", responses=documented(403, 404, 503))
-    async def test(name: str) -> dict[str, Any]:
+    @routes.post("/receivers/{name}/test", responses=documented(403, 404, 422, 503))
+    async def test(name: str) -> Json[TriedReceiver]:
         """Sends it a test by way of the alerter, and waits up to 30 s: `sent`, `refused` for good, or `retried`."""
         found = await threads.trial(acts.rehearse, store, name, wait_s=WAIT_S)
-        return {"receiver": name, "outcome": found.outcome, "attempts": found.attempts, "error": found.error}
+        return Json(TriedReceiver(name, found.outcome, found.attempts, found.error))

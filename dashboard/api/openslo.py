@@ -12,14 +12,15 @@ from dashboard.queries.services import Services
 from lagloss_server.model.definition import StoredPipeline, matching
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import JsonRoute
 from lagloss_server.rules.openslo import as_yaml, openslo
 
 MEDIA_TYPE: Final = "application/yaml"
-_CONTENT: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {MEDIA_TYPE: {}}}}
+_CONTENT: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}
 
 
 def router(services: Services) -> APIRouter:
-    routes, store = APIRouter(tags=["pipelines"]), services.store
+    routes, store = APIRouter(tags=["pipelines"], route_class=JsonRoute), services.store
 
     async def answer(read: Callable[[], Sequence[StoredPipeline]]) -> Response:
         return Response(as_yaml(openslo(await services.threads.read(read))), media_type=MEDIA_TYPE)
@@ -31,7 +32,7 @@ def router(services: Services) -> APIRouter:
         return await answer(lambda: matching(store.pipelines(), matchers))
 
     @routes.get(
-        "/pipelines/{pipeline}/openslo", responses={**_CONTENT, **documented(404, 503)}, response_class=Response
+        "/pipelines/{pipeline}/openslo", responses={**_CONTENT, **documented(404, 422, 503)}, response_class=Response
     )
     async def one(pipeline: Annotated[str, Path(max_length=100)]) -> Response:
         """Return the targets of a pipeline as OpenSLO v1 in YAML: service, indicators, objectives, alert policies."""

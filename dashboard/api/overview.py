@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Query
 
-from dashboard.queries.overview import Overview, detailed
+from dashboard.queries.overview import Overview, OverviewDocument, detailed
 from dashboard.queries.pipeline_status import Order, State
 from dashboard.queries.services import Services
 from dashboard.request.current_user import sight
+from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute, encode
 
 _Text = Annotated[str, Query(alias="q", max_length=200, description="part of a name or description, in any case")]
 _State = Annotated[State | None, Query(alias="state", description="only pipelines in this state")]
@@ -20,12 +21,12 @@ _Limit = Annotated[int | None, Query(ge=1, description="pipelines at most; by de
 
 
 def router(services: Services) -> APIRouter:
-    routes = APIRouter(tags=["overview"])
+    routes = APIRouter(tags=["overview"], route_class=JsonRoute)
 
-    @routes.get("/overview", summary="How every pipeline stands, worst first", response_model=dict)
+    @routes.get("/overview", summary="How every pipeline stands, worst first", responses=documented(422, 503))
     async def overview(
         text: _Text = "", state: _State = None, order: _Order = Order.WORST, offset: _Offset = 0, limit: _Limit = None
-    ) -> Response:
+    ) -> Json[OverviewDocument]:
         def answer() -> bytes:
             found = services.overview()
             key = (text, state, order, offset, limit, sight())
@@ -34,9 +35,8 @@ def router(services: Services) -> APIRouter:
         def written(found: Overview) -> bytes:
             chosen = found.chosen(text, state, order)
             shown = detailed(services.store, chosen[offset : None if limit is None else offset + limit], found.now_s)
-            # as JSON at once: FastAPI would look into each of thousands of rows
-            return bytes(JSONResponse(found.document(len(chosen), shown)).body)
+            return encode(found.document(len(chosen), shown))
 
-        return Response(await services.threads.read(answer), media_type="application/json")
+        return Json.encoded(await services.threads.read(answer))
 
     return routes

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 
 from dashboard.api.bounds import From, MatchTexts, SourceName, To, ZoneName
+from dashboard.api.report_documents import PortfolioDocument, ReportDocument
 from dashboard.queries.services import Services
 from dashboard.reports import FORMATS, file_name, make_portfolio, make_report, render
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
@@ -16,6 +17,7 @@ from dashboard.reports.render.formats import Reported, format_of
 from dashboard.request.zones import UTC_NAME
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import JsonRoute, json_content
 
 RangeName = Annotated[
     str | None,
@@ -26,8 +28,7 @@ FormatName = Annotated[str, Query(alias="format", description=f"one of {', '.joi
 
 def router(services: Services) -> APIRouter:
     """Return the routes, which read in one pool of threads and make documents in another."""
-    routes = APIRouter(tags=["reports"])
-    content: dict[str, Any] = {form.media_type.partition(";")[0]: {} for form in FORMATS.values()}
+    routes = APIRouter(tags=["reports"], route_class=JsonRoute)
 
     async def answer(fmt: str, read: Callable[..., Reported], *args: object) -> Response:
         form = format_of(fmt)
@@ -38,7 +39,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(
         "/pipelines/{pipeline}/report",
-        responses={200: {"content": content}, **documented(404, 422, 503)},
+        responses={200: {"content": _content(ReportDocument)}, **documented(404, 422, 503)},
         response_class=Response,
     )
     async def report(
@@ -59,7 +60,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(
         "/portfolio",
-        responses={200: {"content": content}, **documented(422, 503)},
+        responses={200: {"content": _content(PortfolioDocument)}, **documented(422, 503)},
         response_class=Response,
     )
     async def portfolio(
@@ -78,6 +79,17 @@ def router(services: Services) -> APIRouter:
         return await answer(fmt, make_portfolio, matchers, span, now_s)
 
     return routes
+
+
+def _content(document: type) -> dict[str, Any]:
+    """Return the content of a response in any form; `document`: the type of the JSON."""
+    files = {
+        form.media_type.partition(";")[0]: {
+            "schema": {"type": "string", **({"format": "binary"} if form.is_binary else {})}
+        }
+        for form in FORMATS.values()
+    }
+    return {**files, **json_content(document)}
 
 
 def _headers(made: Reported, fmt: str) -> dict[str, str]:

@@ -5,26 +5,22 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter
 
 from dashboard.api.bounds import From, Range, SourceName, To, span_of
-from dashboard.queries.panels import Panels, read_panels
+from dashboard.queries.panels import Panels, PanelsDocument, read_panels
 from dashboard.queries.series import MAX_BUCKETS
 from dashboard.queries.services import Services
 from dashboard.request import links
 from dashboard.request.shown_range import ShownRange
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.definition import StoredPipeline, as_document
+from lagloss_server.model.definition import PipelineDocument, PipelineHead
 from lagloss_server.model.sources import demand_source
-from lagloss_server.model.window import rfc3339
+from lagloss_server.model.window import PrintedWindow
+from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute
 from lagloss_server.store.store import Store
 
-_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
-    404: {"description": "No pipeline has this name (application/problem+json)"},
-    422: {"description": "`from`, `to` or `range` is no span, or too long a one (application/problem+json)"},
-    503: {"description": "PostgreSQL did not answer (application/problem+json)"},
-}
-_BUSY: Final[dict[int | str, dict[str, Any]]] = {503: _PROBLEMS[503]}
 _PANELS: Final = (
     "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket of which nothing is known "
     "is left out; a number that is not known is null. Percentiles are read from merged sketches. `total` is of the "
@@ -43,61 +39,59 @@ _NEXT: Final[dict[str, Any]] = {
 
 def router(services: Services) -> APIRouter:
     """GET /pipelines, /pipelines/{p}, /pipelines/{p}/panels and /pipelines/{p}/windows."""
-    found = APIRouter(tags=["pipelines"])
+    routes = APIRouter(tags=["pipelines"], route_class=JsonRoute)
     store, read = services.store, services.threads.read
 
-    @found.get("/pipelines", summary="The pipelines, by name", responses=_BUSY)
-    async def pipelines() -> list[dict[str, Any]]:
-        return await read(lambda: [_head(stored) for stored in store.pipelines()])
+    @routes.get("/pipelines", summary="The pipelines, by name", responses=documented(503))
+    async def pipelines() -> Json[list[PipelineHead]]:
+        versions = await read(store.pipelines)
+        return Json([PipelineHead(stored.name, stored.version, stored.applied_at) for stored in versions])
 
-    @found.get("/pipelines/{pipeline}", summary="The newest version of a definition", responses=_PROBLEMS)
-    async def pipeline(pipeline: str) -> dict[str, Any]:
-        stored = await read(store.pipeline, pipeline)
-        return {**_head(stored), "definition": as_document(stored.definition)}
+    @routes.get(
+        "/pipelines/{pipeline}", summary="The newest version of a definition", responses=documented(404, 422, 503)
+    )
+    async def pipeline(pipeline: str) -> Json[PipelineDocument]:
+        return Json((await read(store.pipeline, pipeline)).document())
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/panels",
         summary="A pipeline over a span: what its page shows",
         description=_PANELS,
-        responses=_PROBLEMS,
+        responses=documented(404, 422, 503),
     )
     async def panels(
         pipeline: str, from_: From = None, to: To = None, range_: Range = None, source: SourceName = None
-    ) -> dict[str, Any]:
+    ) -> Json[PanelsDocument]:
         span = span_of(from_, to, range_)
-        return await read(lambda: _panels(store, pipeline, span, source).document())
+        return await read(lambda: Json(_panels(store, pipeline, span, source).document()))
 
-    @found.get(
+    @routes.get(
         "/pipelines/{pipeline}/windows",
         summary="Windows, oldest first, as `lagloss windows --json` prints them",
         description=_WINDOWS,
-        responses={200: {"headers": _NEXT}, **_PROBLEMS},
+        responses={200: {"headers": _NEXT}, **documented(404, 422, 503)},
     )
     async def windows(
-        response: Response, pipeline: str, from_: From = None, to: To = None, range_: Range = None
-    ) -> list[dict[str, Any]]:
+        pipeline: str, from_: From = None, to: To = None, range_: Range = None
+    ) -> Json[list[PrintedWindow]]:
         span = span_of(from_, to, range_)
         page = ShownRange(span.from_s, min(span.to_s, span.from_s + MAX_BUCKETS * WINDOW_S))
-        found = await read(_windows, store, pipeline, page)
+        response = await read(lambda: Json(_windows(store, pipeline, page)))
         if page.to_s < span.to_s:
             response.headers["Link"] = f'<{links.windows_of(pipeline, page.to_s, span.to_s)}>; rel="next"'
-        return found
+        return response
 
-    return found
+    return routes
 
 
 def _panels(store: Store, pipeline: str, span: ShownRange, source: str | None) -> Panels:
-    found = read_panels(store, pipeline, span, time.time())
+    panels = read_panels(store, pipeline, span, time.time())
     if source is None:
-        return found
+        return panels
     demand_source(store.versions_of(pipeline), source)
-    return found.from_source(source)
+    return panels.from_source(source)
 
 
-def _head(stored: StoredPipeline) -> dict[str, Any]:
-    return {"name": stored.name, "version": stored.version, "applied_at": rfc3339(stored.applied_at_ms / 1_000)}
-
-
-def _windows(store: Store, pipeline: str, span: ShownRange) -> list[dict[str, Any]]:
+def _windows(store: Store, pipeline: str, span: ShownRange) -> list[PrintedWindow]:
     store.demand(pipeline)  # raises UnknownPipeline
     return [window.contract() for window in store.windows(pipeline, span.from_s, span.to_s)]

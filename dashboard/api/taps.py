@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter
 
 from dashboard.queries.services import Services
-from dashboard.queries.taps import read_taps
+from dashboard.queries.taps import TapDocument, read_taps
 from lagloss_server.net.problem_details import documented
+from lagloss_server.net.responses import Json, JsonRoute
 
 _ABOUT: Final = (
     "In the order of the flow. `commits`: how commits of the group are learned, `log` or `polled` (times are then "
@@ -23,7 +24,7 @@ _ABOUT: Final = (
 
 def router(services: Services) -> APIRouter:
     """GET /pipelines/{p}/taps."""
-    routes = APIRouter(tags=["pipelines"])
+    routes = APIRouter(tags=["pipelines"], route_class=JsonRoute)
     store, read = services.store, services.threads.read
 
     @routes.get(
@@ -32,8 +33,8 @@ def router(services: Services) -> APIRouter:
         description=_ABOUT,
         responses=documented(404, 422, 503),
     )
-    async def taps(pipeline: str) -> list[dict[str, Any]]:
+    async def taps(pipeline: str) -> Json[list[TapDocument]]:
         found = await read(lambda: read_taps(store, [store.pipeline(pipeline).definition], time.time()))
-        return [tap.document() for tap in found]
+        return Json([tap.document() for tap in found])
 
     return routes

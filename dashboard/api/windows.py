@@ -15,18 +15,19 @@ from fastapi.responses import StreamingResponse
 
 from dashboard.queries.export import read_export
 from dashboard.queries.services import Services
-from dashboard.queries.window import check_known, read_revisions, read_window_page
+from dashboard.queries.window import ExplainedWindow, Revision, check_known, read_revisions, read_window_page
 from lagloss.wire.format import WINDOW_S, window_start_of
 from lagloss_server.base.errors import UnknownWindow
 from lagloss_server.base.fields import NAME_PATTERN
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.problem_details import documented
-from lagloss_server.queries.blame import blame_document, read_blame
+from lagloss_server.net.responses import Json, JsonRoute, json_content
+from lagloss_server.queries.blame import WindowBlameDocument, blame_document, read_blame
 from lagloss_server.queries.csv_lines import csv_lines
-from lagloss_server.queries.difference import Difference, difference_in
-from lagloss_server.queries.export import MEDIA_TYPES, ExportFormat, file_name
-from lagloss_server.queries.matrix import Only, Presence
+from lagloss_server.queries.difference import Difference, DifferenceDocument, difference_in
+from lagloss_server.queries.export import MEDIA_TYPES, ExportDocument, ExportFormat, file_name
+from lagloss_server.queries.matrix import MatrixDocument, Only, Presence
 from lagloss_server.queries.named_messages import What
 from lagloss_server.store.audit import Look
 
@@ -36,12 +37,18 @@ PipelineName = Annotated[str, Path(pattern=NAME_PATTERN)]
 Start = Annotated[str, Path(description="RFC 3339: a moment within the minute")]
 Format = Literal["json", "csv"]
 PATH: Final = "/pipelines/{pipeline}/windows/{start}"
+_CSV: Final = {"text/csv": {"schema": {"type": "string"}}}
+_PARQUET: Final = {MEDIA_TYPES["parquet"]: {"schema": {"type": "string", "format": "binary"}}}
+_OR_CSV: Final[dict[int | str, dict[str, Any]]] = {200: {"content": _CSV}}
+_EXPORT: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"content": {**_CSV, **_PARQUET, **json_content(ExportDocument)}}
+}
 
 
 def router(services: Services) -> APIRouter:
     """Beacons are read from the log: 409 where it no longer holds them or they are too many, 503 where Kafka does not
     answer. What names messages is 403 for whom their ids are hidden from."""
-    routes = APIRouter(tags=["windows"])
+    routes = APIRouter(tags=["windows"], route_class=JsonRoute)
     store, threads = services.store, services.threads
 
     async def read_log(pipeline: str, start_s: int, format: Format) -> Presence:
@@ -61,35 +68,34 @@ def router(services: Services) -> APIRouter:
         return StreamingResponse(texts(), media_type=media_type, headers=headers)
 
     @routes.get(PATH, responses=documented(404, 422, 503))
-    async def window(pipeline: PipelineName, start: Start) -> dict[str, Any]:
+    async def window(pipeline: PipelineName, start: Start) -> Json[ExplainedWindow]:
         """Return the result as `lagloss windows --json` prints it, and `gaps`: whose evidence is missing."""
         start_s = _start_s(start)
         found = await threads.read(read_window_page, store, pipeline, start_s, time.time())
         document = found.document()
         if document is None:
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
-        return document
+        return Json(document)
 
     @routes.get(f"{PATH}/blame", responses=documented(404, 422, 503))
-    async def blame(pipeline: PipelineName, start: Start) -> dict[str, Any]:
+    async def blame(pipeline: PipelineName, start: Start) -> Json[WindowBlameDocument]:
         """Return what the lost, late, dead or corrupted messages have in common, as `lagloss blame --json` does."""
         start_s = _start_s(start)
         found = await threads.read(read_blame, store, pipeline, [start_s])
         if not found and not await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S):
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
-        return blame_document(pipeline, start_s, found)
+        return Json(blame_document(pipeline, start_s, found))
 
     @routes.get(f"{PATH}/revisions", responses=documented(404, 422, 503))
-    async def revisions(pipeline: PipelineName, start: Start) -> list[dict[str, Any]]:
+    async def revisions(pipeline: PipelineName, start: Start) -> Json[tuple[Revision, ...]]:
         """Return the kept results of a window, newest first, each with its changes from the one before."""
         start_s = _start_s(start)
         found = await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S)
         if not found:
             raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
-        kept = await threads.read(read_revisions, store, pipeline, start_s, found[0])
-        return [revision.document() for revision in kept]
+        return Json(await threads.read(read_revisions, store, pipeline, start_s, found[0]))
 
-    @routes.get(f"{PATH}/matrix", response_model=None, responses=documented(403, 404, 409, 422, 503))
+    @routes.get(f"{PATH}/matrix", responses={**_OR_CSV, **documented(403, 404, 409, 422, 503)})
     async def matrix(
         pipeline: PipelineName,
         start: Start,
@@ -98,17 +104,18 @@ def router(services: Services) -> APIRouter:
         text: Annotated[str, Query(max_length=300, description="part of the id, or its hash in hex")] = "",
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="JSON only; CSV holds all rows")] = 1_000,
         format: Format = "json",
-    ) -> Response | dict[str, Any]:
+    ) -> Json[MatrixDocument] | Response:
         """Return which message was seen at which checkpoint, and its lag there in ms, by event time."""
         presence = await read_log(pipeline, _start_s(start), format)
         rows = await threads.read_log(partial(presence.select, only=only, where=where, text=text))
         if format == "json":
-            return (await threads.read_log(presence.matrix, rows, limit)).document(services.trace_links)
+            matrix = await threads.read_log(presence.matrix, rows, limit)
+            return Json(matrix.document(services.trace_links))
         points = (f"{name} ms" for name in presence.at)
         header = ("message_id", "event_time", *points, "missing_at", "duplicates", "trace_id")
         return csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
 
-    @routes.get(f"{PATH}/export", response_model=None, responses=documented(403, 404, 422, 503))
+    @routes.get(f"{PATH}/export", response_class=Response, responses={**_EXPORT, **documented(403, 404, 422, 503)})
     async def export(
         pipeline: PipelineName,
         start: Start,
@@ -125,14 +132,14 @@ def router(services: Services) -> APIRouter:
             return Response(file, media_type=MEDIA_TYPES[format], headers=headers)
         return streamed(found.texts(format, services.trace_links), MEDIA_TYPES[format], headers)
 
-    @routes.get(f"{PATH}/difference", response_model=None, responses=documented(403, 404, 409, 422, 503))
+    @routes.get(f"{PATH}/difference", responses={**_OR_CSV, **documented(403, 404, 409, 422, 503)})
     async def difference(
         pipeline: PipelineName,
         start: Start,
         from_: Annotated[str, Query(alias="from", description="checkpoint, such as src.in")],
         to: Annotated[str, Query(description="checkpoint, such as snk.out")],
         format: Format = "json",
-    ) -> Response | dict[str, Any]:
+    ) -> Json[DifferenceDocument] | Response:
         """Ids at one checkpoint and not at another, as `lagloss diff --json` prints them; CSV names all of them."""
         start_s = _start_s(start)
         await threads.read(check_known, store, pipeline, start_s, from_, to)
@@ -140,7 +147,7 @@ def router(services: Services) -> APIRouter:
         limit = {} if format == "json" else {"limit": None}
         found: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
         if format == "json":
-            return found.document(services.trace_links)
+            return Json(found.document(services.trace_links))
         named = _file_name(pipeline, start_s, f"{from_}-not-{to}")
         return csv(named, ("message_id",), ((name,) for name in found.message_ids))
 

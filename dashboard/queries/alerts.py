@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TypedDict, cast
 
 from sqlalchemy import ColumnElement, func, select
 
 from dashboard.access.silences import HeldSilence, read_silences
 from dashboard.queries.deliveries import ReceiverStatus, count_outcomes, read_leader, read_receivers
+from dashboard.queries.incident_documents import IncidentDocument, IncidentRecordDocument, OpenIncidentDocument
 from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
 from lagloss_server.incidents.actions import Silence, pipeline_labels
 from lagloss_server.incidents.changes import IncidentRecord, read_record
@@ -23,9 +24,44 @@ from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 
-Document = dict[str, Any]
-
 _pending_table = table_of(alert_tables.PendingBreachRow)
+
+
+class PendingWindows(TypedDict):
+    """The oldest and the newest of the windows that breach."""
+
+    first: str
+    last: str
+
+
+class PendingDocument(TypedDict):
+    """A rule that has begun to breach: see `Pending`."""
+
+    pipeline: str
+    rule: str
+    kind: str
+    severity: str
+    breaches: int
+    needed: int
+    of: int
+    text: str
+    windows: PendingWindows
+
+
+class OpenIncidents(TypedDict):
+    """Open incidents, worst first, and the rules that have begun to breach."""
+
+    incidents: list[OpenIncidentDocument]
+    pending: list[PendingDocument]
+
+
+class ResolvedIncidents(TypedDict):
+    """A page of the resolved incidents that were opened in a range: see `IncidentHistory`."""
+
+    incidents: list[IncidentDocument]
+    page: int
+    total: int
+    times: Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +81,15 @@ class OpenIncident:
         # a silence that has ended stays in the row until the alerter's next look
         return None if why is None or why.kind == "silence" else why
 
-    def document(self) -> Document:
+    def document(self) -> OpenIncidentDocument:
         silence = None if self.silence is None else self.silence.document()
         withheld = None if self.withheld is None else str(self.withheld)
-        return {**self.incident.document(), "withheld": withheld, "silence": silence}
+        incident = cast("IncidentDocument", self.incident.document())
+        return {**incident, "withheld": withheld, "silence": silence}
+
+    def details(self, record: IncidentRecord, dashboard_url: str) -> IncidentRecordDocument:
+        """Return all of the incident, of which this is the record."""
+        return cast("IncidentRecordDocument", {**record.document(dashboard_url), **self.document()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +107,18 @@ class Pending:
     last_window_s: int
     text: str
 
-    def document(self) -> Document:
-        summary = asdict(self)
-        first, last = summary.pop("first_window_s"), summary.pop("last_window_s")
-        return {**summary, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
+    def document(self) -> PendingDocument:
+        return {
+            "pipeline": self.pipeline,
+            "rule": self.rule,
+            "kind": self.kind,
+            "severity": self.severity,
+            "breaches": self.breaches,
+            "needed": self.needed,
+            "of": self.of,
+            "text": self.text,
+            "windows": {"first": rfc3339(self.first_window_s), "last": rfc3339(self.last_window_s)},
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +130,10 @@ class IncidentHistory:
     page: int
     total: int
     times: Times
+
+    def document(self) -> ResolvedIncidents:
+        incidents = [cast("IncidentDocument", incident.document()) for incident in self.incidents]
+        return {"incidents": incidents, "page": self.page, "total": self.total, "times": self.times}
 
 
 @dataclass(frozen=True, slots=True)

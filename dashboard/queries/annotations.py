@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypedDict, cast
 
 from sqlalchemy import case, func, literal, null, select, union_all
 from sqlalchemy.orm import aliased
 
+from dashboard.queries.incident_documents import IncidentDocument
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
 from lagloss_server.model.time_range import TimeRange
@@ -29,6 +30,24 @@ MAX_CHANGES: Final = 500
 DeployKind = Literal["definition", "version", "start", "restart", "scale-out", "scale-in"]
 
 
+class DeployDocument(TypedDict):
+    """Something was put into service, or taken out of it: see `Deploy`."""
+
+    at: str
+    text: str
+    node: str | None
+    count: int
+    kind: DeployKind
+
+
+class HappeningsDocument(TypedDict):
+    """Incidents and deploys of a range: see `Happenings`."""
+
+    incidents: list[IncidentDocument]
+    more_incidents: int
+    deploys: list[DeployDocument]
+
+
 @dataclass(frozen=True, slots=True)
 class Deploy:
     """Something was put into service, or taken out of it, at `at_s` (epoch s): a version of the definition (`node`
@@ -41,7 +60,7 @@ class Deploy:
     count: int = 1
     kind: DeployKind = "definition"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> DeployDocument:
         return {
             "at": rfc3339(round(self.at_s)),
             "text": self.text,
@@ -60,9 +79,9 @@ class Happenings:
     deploys: tuple[Deploy, ...] = ()
     more_incidents: int = 0
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> HappeningsDocument:
         return {
-            "incidents": [incident.document() for incident in self.incidents],
+            "incidents": [cast("IncidentDocument", incident.document()) for incident in self.incidents],
             "more_incidents": self.more_incidents,
             "deploys": [deploy.document() for deploy in self.deploys],
         }

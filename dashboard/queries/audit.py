@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 from sqlalchemy import ColumnElement, Row, func, select
 
@@ -19,6 +19,27 @@ from lagloss_server.store.store import Store
 
 HIDDEN: str = "a message"
 """Stands for the hash of a message id for whom ids of its pipeline are hidden from."""
+
+
+class AuditEntryDocument(TypedDict):
+    """Who did what: see `AuditEntry`. What is in `detail` depends on the action."""
+
+    at: str | None
+    actor: str
+    known_by: str
+    address: str | None
+    action: str
+    object: str
+    pipelines: list[str]
+    detail: dict[str, Any]
+
+
+class AuditDocument(TypedDict):
+    """A page of the audit trail, the newest entry first. `total`: on all pages."""
+
+    entries: list[AuditEntryDocument]
+    page: int
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +75,17 @@ class AuditEntry:
     pipelines: list[str]
     detail: dict[str, Any]
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "at": moment(self.at)}
+    def document(self) -> AuditEntryDocument:
+        return {
+            "at": moment(self.at),
+            "actor": self.actor,
+            "known_by": self.known_by,
+            "address": self.address,
+            "action": self.action,
+            "object": self.object,
+            "pipelines": self.pipelines,
+            "detail": self.detail,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +95,9 @@ class AuditEntries:
     entries: Sequence[AuditEntry]
     page: int
     total: int
+
+    def document(self) -> AuditDocument:
+        return {"entries": [entry.document() for entry in self.entries], "page": self.page, "total": self.total}
 
 
 def read_audit(

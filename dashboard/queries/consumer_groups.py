@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypedDict, TypeVar
 
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.time_range import TimeRange
@@ -16,6 +16,65 @@ from lagloss_server.store.group_progress import read_deleted, read_groups, read_
 from lagloss_server.store.store import Store
 
 N = TypeVar("N", int, float)
+
+
+class VelocityDocument(TypedDict):
+    """Offsets per second; null: unknown."""
+
+    commits_per_s: float | None
+    appends_per_s: float | None
+
+
+class LogBounds(TypedDict):
+    """The offsets that a partition's log holds: from `start` to before `end`."""
+
+    start: int | None
+    end: int | None
+
+
+class GroupPartitionDocument(VelocityDocument):
+    """A partition as it was read last: see `PartitionNow`."""
+
+    topic: str
+    partition: int
+    read_at: str | None
+    status: Status | None
+    lag: int | None
+    behind_ms: int | None
+    committed: int | None
+    log: LogBounds
+    catches_up_s: float | None
+    kept_by: str | None
+    deletes_from: str | None
+    loss_from: str | None
+    at_risk: int
+
+
+class ConsumerGroupDocument(VelocityDocument):
+    """A node's consumer group now: see `ConsumerGroup`."""
+
+    node: str
+    group: str
+    state: str | None
+    since: str | None
+    members: int | None
+    assigned: int | None
+    protocol: str | None
+    status: Status | None
+    lag: int | None
+    catches_up_s: float | None
+    deletes_from: str | None
+    loss_from: str | None
+    at_risk: int
+    deleted_unread: int
+    partitions: list[GroupPartitionDocument]
+
+
+class ConsumerGroupsDocument(TypedDict):
+    """The consumer groups of a pipeline, in the order of its definition."""
+
+    pipeline: str
+    groups: list[ConsumerGroupDocument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +127,7 @@ class ConsumerGroup:
         found = [one for one in self.partitions if one.loss_ms is not None or one.deleted]
         return GroupAtRisk.of(found, now_s) if found else None
 
-    def document(self, now_s: float) -> dict[str, Any]:
+    def document(self, now_s: float) -> ConsumerGroupDocument:
         described, risk = self.described, self.at_risk(now_s)
         has_loss = risk is not None and risk.partitions > 0
         return {
@@ -119,7 +178,7 @@ def _goodness(one: PartitionNow) -> tuple[int, int, int, str, int]:
     return loss_ms, status, -(one.lag or 0), one.of.topic, one.of.partition
 
 
-def _partition(one: PartitionNow) -> dict[str, Any]:
+def _partition(one: PartitionNow) -> GroupPartitionDocument:
     return {
         "topic": one.of.topic,
         "partition": one.of.partition,
@@ -138,7 +197,7 @@ def _partition(one: PartitionNow) -> dict[str, Any]:
     }
 
 
-def _velocity(moving: Velocity) -> dict[str, float | None]:
+def _velocity(moving: Velocity) -> VelocityDocument:
     return {"commits_per_s": moving.commits_per_s, "appends_per_s": moving.appends_per_s}
 
 

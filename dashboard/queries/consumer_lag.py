@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, NotRequired, TypedDict
 
 from sqlalchemy import BigInteger, ColumnElement, Select, Subquery, and_, case, cast, func, null, select
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from dashboard.queries.series import bucket_s
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.group_velocity import NOT_COMMITTED
 from lagloss_server.store.schema import core as tables
@@ -24,6 +24,46 @@ NOW_S: Final = 120
 """Older answers are not current."""
 
 
+class LagValues(TypedDict):
+    """A figure at the end of a bucket, and the highest in it; null: unknown."""
+
+    last: int | None
+    max: int | None
+
+
+class LagBucketDocument(TypedDict):
+    """Consumer lag in a bucket: see `LagBucket`."""
+
+    start: str
+    offsets: LagValues
+    behind_ms: LagValues
+    in_flight: LagValues
+
+
+class OfDocument(TypedDict):
+    """Whose consumer lag it is: a node's, or that of one of its inputs."""
+
+    node: str
+    group: str
+    topic: NotRequired[str | None]
+    partition: NotRequired[int | None]
+
+
+class LagSeriesDocument(OfDocument):
+    """Consumer lag over a range, oldest first."""
+
+    buckets: list[LagBucketDocument]
+
+
+class ConsumerLagDocument(FromTo):
+    """Consumer lag of a pipeline over a range: see `ConsumerLag`."""
+
+    pipeline: str
+    bucket_seconds: int
+    watched: dict[str, str]
+    series: list[LagSeriesDocument]
+
+
 class Of(NamedTuple):
     """Whose lag it is: a node's, or, where topic and partition are set, that of one of its inputs."""
 
@@ -32,9 +72,10 @@ class Of(NamedTuple):
     topic: str | None = None
     partition: int | None = None
 
-    def document(self) -> dict[str, Any]:
-        whose = {"node": self.node, "group": self.group}
-        return whose if self.topic is None else whose | {"topic": self.topic, "partition": self.partition}
+    def document(self) -> OfDocument:
+        if self.topic is None:
+            return {"node": self.node, "group": self.group}
+        return {"node": self.node, "group": self.group, "topic": self.topic, "partition": self.partition}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +95,7 @@ class LagBucket:
     in_flight: int | None = None
     in_flight_max: int | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> LagBucketDocument:
         return {
             "start": rfc3339(self.start_s),
             "offsets": {"last": self.offsets, "max": self.offsets_max},
@@ -83,7 +124,7 @@ class ConsumerLag:
     watched: Mapping[str, str]
     series: Mapping[Of, tuple[LagBucket, ...]]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> ConsumerLagDocument:
         return {
             "pipeline": self.pipeline,
             "from": rfc3339(self.span.from_s),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
 
 from sqlalchemy import ColumnElement, Row, case, func, select
 
 from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
-from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
+from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, DeliveryDocument, delivery, outbox_table
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.store.ownership import ALERTING, LeaseHolder, read_holder
@@ -17,12 +17,19 @@ from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 
-Document = dict[str, Any]
-
 _receiver_table = table_of(alert_tables.ReceiverRow)
 _FIRST: Final = ("failed", "waiting", "sent", "dropped")
 """Outcomes by urgency."""
 _OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")
+
+
+class DeliveriesDocument(TypedDict):
+    """A page of deliveries: see `Deliveries`. `total`: on all pages."""
+
+    deliveries: list[DeliveryDocument]
+    page: int
+    total: int
+    outcomes: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +45,10 @@ class Deliveries:
     def total(self) -> int:
         return sum(self.outcomes.values())
 
+    def document(self) -> DeliveriesDocument:
+        deliveries = [delivery.document() for delivery in self.deliveries]
+        return {"deliveries": deliveries, "page": self.page, "total": self.total, "outcomes": self.outcomes}
+
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStatus:
@@ -46,9 +57,6 @@ class ReceiverStatus:
     name: str
     kind: str
     is_fallback: bool
-
-    def document(self) -> Document:
-        return asdict(self)
 
 
 def read_deliveries(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from sqlalchemy import select
 
@@ -29,9 +29,6 @@ class Gap:
     host: str | None = None
     reported_s: float | None = None
     beacons: int | None = None
-
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) -> tuple[Gap, ...]:

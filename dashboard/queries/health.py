@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Final, TypedDict, get_args
 
 from dashboard.queries.condition import read_freshness_of
 from dashboard.queries.health_pipelines import (
+    ClosingDocument,
     Host,
+    NodeDocument,
     NodeHealth,
     PipelineClosing,
+    SilentDocument,
     SilentEmitter,
     read_closings,
     read_hosts,
@@ -18,12 +21,17 @@ from dashboard.queries.health_pipelines import (
     read_silent,
 )
 from dashboard.queries.health_service import (
+    AlerterDocument,
     AlerterHealth,
     BadRecords,
     Recompute,
+    RecomputeDocument,
+    ReportsDocument,
     ReportsStatus,
     SetAsideItem,
     Size,
+    SizeDocument,
+    StrangeDocument,
     StrangeName,
     read_alerting,
     read_bad_records,
@@ -34,7 +42,7 @@ from dashboard.queries.health_service import (
     read_strangers,
 )
 from dashboard.queries.reports_topic import Ends
-from dashboard.queries.taps import TapState, TapStatus, read_taps
+from dashboard.queries.taps import TapDocument, TapState, TapStatus, read_taps
 from lagloss_server.base import format as fmt
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.unreadable_rows import read_unreadable
@@ -69,6 +77,40 @@ _TAP_PROBLEMS: Final = {
 """By state: what one tap and what several do, and what to do next; those that hide most first."""
 
 
+class ProblemOfHealth(TypedDict):
+    """Something that keeps lagloss from being trusted: see `HealthProblem`."""
+
+    what: str
+    todo: str
+    runbook: str | None
+
+
+class PipelineTapDocument(TapDocument):
+    """A tap, and its pipeline."""
+
+    pipeline: str
+
+
+class HealthDocument(TypedDict):
+    """Whether lagloss can be trusted, as of a moment: see `Health`."""
+
+    as_of: str
+    pipeline: str | None
+    reports: ReportsDocument
+    alerting: AlerterDocument
+    taps: list[PipelineTapDocument]
+    closings: list[ClosingDocument]
+    nodes: list[NodeDocument]
+    silent_emitters: list[SilentDocument]
+    hosts: list[Host]
+    bad_records: list[BadRecords]
+    set_aside: list[SetAsideItem]
+    strangers: list[StrangeDocument]
+    sizes: list[SizeDocument]
+    recomputes: list[RecomputeDocument]
+    problems: list[ProblemOfHealth]
+
+
 @dataclass(frozen=True, slots=True)
 class HealthProblem:
     """Something that keeps lagloss from being trusted: what is known, and what to do next. `runbook`: a kind that has
@@ -78,7 +120,7 @@ class HealthProblem:
     todo: str
     runbook: str | None = None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> ProblemOfHealth:
         return {"what": self.what, "todo": self.todo, "runbook": self.runbook and f"/runbooks/{self.runbook}"}
 
 
@@ -111,19 +153,24 @@ class Health:
         """Problems, those that hide most first."""
         return [*self._of_service(), *self._of_taps(), *self._of_pipelines(), *self._of_what_is_sent()]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> HealthDocument:
         """Return the health as `/api/v1/health` prints it."""
-        lists = (
-            *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "set_aside", "strangers", "sizes"),
-            *("recomputes", "problems"),
-        )
         return {
             "as_of": rfc3339(int(self.now_s)),
             "pipeline": self.pipeline,
             "reports": self.reports.document(),
             "alerting": self.alerting.document(),
             "taps": [{"pipeline": tap.tap.pipeline, **tap.document()} for tap in self.taps],
-            **{name: [one.document() for one in getattr(self, name)] for name in lists},
+            "closings": [closing.document() for closing in self.closings],
+            "nodes": [node.document() for node in self.nodes],
+            "silent_emitters": [emitter.document() for emitter in self.silent_emitters],
+            "hosts": self.hosts,
+            "bad_records": self.bad_records,
+            "set_aside": self.set_aside,
+            "strangers": [name.document() for name in self.strangers],
+            "sizes": [size.document() for size in self.sizes],
+            "recomputes": [recompute.document() for recompute in self.recomputes],
+            "problems": [problem.document() for problem in self.problems],
         }
 
     def _of_service(self) -> Iterator[HealthProblem]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, TypedDict
 
 from sqlalchemy import Select, func, select, text, true
 
@@ -22,6 +22,40 @@ LOOKED_BACK_S: Final = 3 * 3_600
 """How far before its newest closed window a pipeline is searched for windows that were passed over."""
 SILENT_LISTED: Final = 1_000
 """Silent emitters that are named; all are counted with their nodes."""
+
+
+class ClosingDocument(TypedDict):
+    """How far a pipeline is closed: see `PipelineClosing`."""
+
+    pipeline: str
+    newest_closed: str | None
+    due: int
+    oldest_due: str | None
+
+
+class NodeDocument(TypedDict):
+    """The emitters of a node: see `NodeHealth`."""
+
+    pipeline: str
+    node: str
+    reporting: int
+    silent: int
+    awaited: int
+    long_dead: int
+    closed: int
+    last_report: str
+    consumer_lag: LagNow | None
+
+
+class SilentDocument(TypedDict):
+    """An emitter that fell silent: see `SilentEmitter`."""
+
+    pipeline: str
+    node: str
+    host: str
+    emitter: str
+    last_report: str
+    awaited: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +76,7 @@ class PipelineClosing:
     def is_late(self, now_s: float) -> bool:
         return self.waits_s(now_s) > STALE_AFTER_S
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> ClosingDocument:
         return {
             "pipeline": self.pipeline,
             "newest_closed": None if self.newest_s is None else rfc3339(self.newest_s),
@@ -72,13 +106,17 @@ class NodeHealth:
         """Whether something is missing: windows wait for an emitter, or all that were there have fallen silent."""
         return self.awaited > 0 or (self.silent > 0 and not self.reporting)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> NodeDocument:
         return {
             "pipeline": self.pipeline,
             "node": self.node,
-            **{name: getattr(self, name) for name in ("reporting", "silent", "awaited", "long_dead", "closed")},
+            "reporting": self.reporting,
+            "silent": self.silent,
+            "awaited": self.awaited,
+            "long_dead": self.long_dead,
+            "closed": self.closed,
             "last_report": rfc3339(self.reported_s),
-            "consumer_lag": None if self.consumer_lag is None else asdict(self.consumer_lag),
+            "consumer_lag": self.consumer_lag,
         }
 
 
@@ -94,9 +132,15 @@ class SilentEmitter:
     reported_s: float
     is_awaited: bool
 
-    def document(self) -> dict[str, Any]:
-        named = {name: getattr(self, name) for name in ("pipeline", "node", "host", "emitter")}
-        return {**named, "last_report": rfc3339(self.reported_s), "awaited": self.is_awaited}
+    def document(self) -> SilentDocument:
+        return {
+            "pipeline": self.pipeline,
+            "node": self.node,
+            "host": self.host,
+            "emitter": self.emitter,
+            "last_report": rfc3339(self.reported_s),
+            "awaited": self.is_awaited,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +150,6 @@ class Host:
     host: str
     skew_ms: int
     emitters: int
-
-    def document(self) -> dict[str, Any]:
-        return {"host": self.host, "skew_ms": self.skew_ms, "emitters": self.emitters}
 
 
 def read_closings(

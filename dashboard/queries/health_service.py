@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from sqlalchemy import Connection, Row, Select, func, select, text, true
 
 from dashboard.queries.reports_topic import Ends
 from lagloss_server.base.times import moment
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import rfc3339
 from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.ownership import ALERTING, read_holder
@@ -29,6 +29,59 @@ WELL_WITHIN_S: Final = 15.0
 _Found = Row[*tuple[Any, ...]]
 
 
+class ReportsDocument(TypedDict):
+    """How far the reports were followed: see `ReportsStatus`."""
+
+    newest_report: str | None
+    behind: int | None
+    why_not_known: str | None
+
+
+class StrangeDocument(TypedDict):
+    """A pipeline or checkpoint that no definition has: see `StrangeName`. Times in epoch s and as RFC 3339."""
+
+    kind: str
+    pipeline: str
+    checkpoint: str
+    since_s: float
+    since: str
+
+
+class SizeDocument(TypedDict):
+    """A table: see `Size`."""
+
+    table: str
+    bytes: int
+    partitions: int
+    before_s: str | None
+
+
+class NamedReceiver(TypedDict):
+    """A receiver of the leading alerter."""
+
+    name: str
+    kind: str
+    fallback: bool
+
+
+class AlerterDocument(TypedDict):
+    """The leading alerter: see `AlerterHealth`."""
+
+    host: str | None
+    led_at: str | None
+    well_at: str | None
+    receivers: list[NamedReceiver] | None
+
+
+class RecomputeDocument(FromTo):
+    """Windows to be closed again by request: see `Recompute`."""
+
+    pipeline: str
+    requested_at: str | None
+    done: int | None
+    of: int | None
+
+
 @dataclass(frozen=True, slots=True)
 class ReportsStatus:
     """How far the reports were followed. `appended_s`: when the newest of them was appended (epoch s). `behind`: how
@@ -42,7 +95,7 @@ class ReportsStatus:
         """Return whether reports wait and none was followed for a while."""
         return bool(self.behind) and (self.appended_s is None or now_s - self.appended_s > STUCK_AFTER_S)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> ReportsDocument:
         at = None if self.appended_s is None else rfc3339(self.appended_s)
         return {"newest_report": at, "behind": self.behind, "why_not_known": self.why or None}
 
@@ -63,9 +116,6 @@ class SetAsideItem:
     def place(self) -> str:
         return f"{self.kind} {self.item}{f' of {self.pipeline}' if self.pipeline else ''}"
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class BadRecords:
@@ -78,9 +128,6 @@ class BadRecords:
     first_bytes: str | None
     found_at: str | None
 
-    def document(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class StrangeName:
@@ -91,8 +138,14 @@ class StrangeName:
     checkpoint: str
     since_s: float
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "since": rfc3339(self.since_s)}
+    def document(self) -> StrangeDocument:
+        return {
+            "kind": self.kind,
+            "pipeline": self.pipeline,
+            "checkpoint": self.checkpoint,
+            "since_s": self.since_s,
+            "since": rfc3339(self.since_s),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +157,13 @@ class Size:
     partitions: int
     before_s: int | None
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "before_s": None if self.before_s is None else rfc3339(self.before_s)}
+    def document(self) -> SizeDocument:
+        return {
+            "table": self.table,
+            "bytes": self.bytes,
+            "partitions": self.partitions,
+            "before_s": None if self.before_s is None else rfc3339(self.before_s),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +174,12 @@ class AlerterHealth:
     host: str | None
     led_at: datetime | None
     well_at: datetime | None
-    receivers: tuple[dict[str, Any], ...] | None
+    receivers: tuple[NamedReceiver, ...] | None
 
     def is_well(self, now_s: float) -> bool:
         return self.well_at is not None and now_s - self.well_at.timestamp() <= WELL_WITHIN_S
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> AlerterDocument:
         return {
             "host": self.host,
             "led_at": moment(self.led_at),
@@ -139,9 +197,15 @@ class Recompute(TimeRange):
     done: int | None
     of: int | None
 
-    def document(self) -> dict[str, Any]:
-        progress = {"requested_at": moment(self.requested_at), "done": self.done, "of": self.of}
-        return {"pipeline": self.pipeline, **self.bounds(), **progress}
+    def document(self) -> RecomputeDocument:
+        return {
+            "pipeline": self.pipeline,
+            "from": rfc3339(self.from_s),
+            "to": rfc3339(self.to_s),
+            "requested_at": moment(self.requested_at),
+            "done": self.done,
+            "of": self.of,
+        }
 
 
 def read_reports(connection: Connection, ends: Ends) -> ReportsStatus:
@@ -240,7 +304,8 @@ def read_alerting(connection: Connection, *, with_receivers: bool = True) -> Ale
     if with_receivers:
         asked = select(row.name, row.kind, row.is_fallback).order_by(row.name)
         receivers = tuple(
-            {"name": name, "kind": kind, "fallback": is_fallback} for name, kind, is_fallback in _all(connection, asked)
+            NamedReceiver(name=name, kind=kind, fallback=is_fallback)
+            for name, kind, is_fallback in _all(connection, asked)
         )
     leader = read_holder(connection, ALERTING)
     if leader is None:

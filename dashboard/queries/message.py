@@ -3,23 +3,63 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from sqlalchemy import select
 
+from dashboard.queries.message_timeline import StayDocument, stays
 from dashboard.queries.window_cache import OpenLog
 from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, signed64
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import NotConfigured, NotEnoughData
-from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
+from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import hashes_of
 from lagloss_server.model.window import rfc3339
-from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, read_trail, search
+from lagloss_server.queries.message_trace import (
+    LookedThrough,
+    Search,
+    SearchLimit,
+    Trail,
+    TrailDocument,
+    read_trail,
+    search,
+)
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
+
+
+class MissingDocument(TraceDocument):
+    """A missing message as a closing judged it: see `MissingMessage`."""
+
+    id_hash: str
+    message_id: str | None
+    kind: str
+    places: list[str]
+    last_checkpoint: str
+    emitter: str | None
+    window_start: str
+    last_seen: str
+
+
+class MessageDocument(TypedDict):
+    """What is stored of a message, and its trail; null if none was seen. `looked_through`, `oldest` and `cut`: see
+    `SearchDocument`; left out if the log could not be read, for the reason in `trouble`. `stays`: where there is a
+    trail."""
+
+    pipeline: str
+    id: str
+    missing: list[MissingDocument]
+    missing_at: list[str]
+    sampled_out: bool
+    trouble: str | None
+    trail: TrailDocument | None
+    looked_through: NotRequired[LookedThrough]
+    oldest: NotRequired[str | None]
+    cut: NotRequired[bool]
+    stays: NotRequired[list[StayDocument]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,17 +116,21 @@ class MessageRead:
         kept = None if self.verdict is None else self.verdict.trace
         return kept if self.trail is None or self.trail.trace is None else self.trail.trace
 
-    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
-        looked = self.search.document(links) if self.search is not None else {"trail": None}
-        return {
+    def document(self, links: TraceLinks = NO_LINKS) -> MessageDocument:
+        document: MessageDocument = {
             "pipeline": self.pipeline,
             "id": self.asked,
             "missing": [_document(known, links) for known in self.known],
             "missing_at": list(self.missing_at),
             "sampled_out": self.is_sampled_out,
             "trouble": self.trouble,
-            **looked,
+            "trail": None,
         }
+        if self.search is not None:
+            document = {**document, **self.search.document(links)}
+        if self.trail is not None and self.graph is not None:
+            document["stays"] = [stay.document() for stay in stays(self.graph, self.trail.beacons)]
+        return document
 
 
 def read_message(
@@ -134,13 +178,18 @@ def read_message(
     )
 
 
-def _document(known: MissingMessage, links: TraceLinks) -> dict[str, Any]:
-    found = asdict(known)
-    del found["trace"]
-    found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{known.id_hash:016x}"}
-    found["emitter"] = None if known.emitter is None else known.emitter.hex()
-    found["last_seen"] = rfc3339(round(found.pop("last_seen_ms")) / 1000)
-    return {**found, **links.document(known.trace, known.window_start_s)}
+def _document(known: MissingMessage, links: TraceLinks) -> MissingDocument:
+    return {
+        "id_hash": f"{known.id_hash:016x}",
+        "message_id": known.message_id,
+        "kind": known.kind,
+        "places": list(known.places),
+        "last_checkpoint": known.last_checkpoint,
+        "emitter": None if known.emitter is None else known.emitter.hex(),
+        "window_start": rfc3339(known.window_start_s),
+        "last_seen": rfc3339(round(known.last_seen_ms) / 1000),
+        **links.document(known.trace, known.window_start_s),
+    }
 
 
 def _names_window(known: MissingMessage, where: Where) -> bool:

@@ -5,13 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import TypedDict
 
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.place import Place, PlaceKind, link_name
 from lagloss_server.queries.message_trace import Beacon
 from lagloss_server.rules.hops import BEFORE_FIRST
+
+
+class StayDocument(TypedDict):
+    """A message's time at one place: see `Stay`."""
+
+    place: str
+    kind: PlaceKind
+    from_ms: float
+    to_ms: float | None
+    turn: int
+    replay: str | None
+    length_ms: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +43,16 @@ class Stay:
         """Negative where the clocks of two hosts disagree."""
         return None if self.to_ms is None else self.to_ms - self.from_ms
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "length_ms": self.length_ms}
+    def document(self) -> StayDocument:
+        return {
+            "place": self.place,
+            "kind": self.kind,
+            "from_ms": self.from_ms,
+            "to_ms": self.to_ms,
+            "turn": self.turn,
+            "replay": self.replay,
+            "length_ms": self.length_ms,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from heapq import nsmallest
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypedDict, cast
 
 from msgspec import structs
 from sqlalchemy import BigInteger, Row, Select, Text, select, true
 
-from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
+from dashboard.queries.condition import Condition, Freshness, condition, names_of, read_freshness_of
 from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatus, State, Targets, worst_first
 from dashboard.queries.sla_periods import is_held
 from dashboard.queries.window_changes import WindowChanges
@@ -28,8 +28,9 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.model.window import NO_LAGS, Interval, Lags, rfc3339
+from lagloss_server.model.window import NO_LAGS, Interval, Lags, LossRatio, Verdict, rfc3339
 from lagloss_server.queries.budgets import Spending, read_spending
+from lagloss_server.rules.error_budget import Objective
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.rules.sla import is_late
@@ -56,6 +57,86 @@ _PATIENCE_S: Final = 0.25
 """Readers wait for so long for a read that is due; then they are shown what the one before found."""
 _MAX_AGE_S: Final = 10.0
 """They wait to its end if the one before began longer ago."""
+
+
+class MinuteDocument(TypedDict):
+    """The newest closed window of a pipeline: see `Minute`. `verdict_since`: null if it has had that verdict for longer
+    than was looked back."""
+
+    window_start: str
+    verdict: Verdict
+    verdict_since: str | None
+    messages: int
+    lost: Interval
+    loss_ratio: LossRatio
+    lag_ms: float | None
+    on_time_share: float | None
+    late: bool
+
+
+class ShareDocument(TypedDict):
+    """Bounds of the share of an error budget that is left."""
+
+    min: float
+    max: float
+
+
+class BudgetDocument(TypedDict):
+    """An error budget: `allowed` bad messages, and how many there were; `left`: null if none is allowed."""
+
+    allowed: float
+    bad: Interval
+    left: ShareDocument | None
+
+
+class IncidentCounts(TypedDict):
+    """The number of open incidents."""
+
+    critical: int
+    warning: int
+
+
+class HourDocument(TypedDict):
+    """An hour of a pipeline; null: unknown."""
+
+    start: str
+    e2e_p95_ms: float | None
+    loss_ratio: float | None
+
+
+class StatusDocument(TypedDict):
+    """How a pipeline stands: see `PipelineStatus`. `budgets`: null if there was no message to judge."""
+
+    pipeline: str
+    description: str
+    state: State
+    condition: Condition
+    freshness: Freshness
+    targets: Targets
+    newest: MinuteDocument | None
+    budgets: dict[Objective, BudgetDocument | None]
+    open_incidents: IncidentCounts
+    hours: list[HourDocument]
+
+
+class SetAsideDefinition(TypedDict):
+    """A newest definition that is unreadable."""
+
+    pipeline: str
+    version: int
+    error: str
+
+
+class OverviewDocument(TypedDict):
+    """How pipelines stand: `matching` of all are chosen, of which some are listed. `states`: of all, how many are in
+    each."""
+
+    as_of: str
+    total: int
+    matching: int
+    states: dict[State, int]
+    pipelines: list[StatusDocument]
+    set_aside: list[SetAsideDefinition]
 
 
 @dataclass(frozen=True)
@@ -91,14 +172,14 @@ class Overview:
         ]
         return found if order is Order.WORST else sorted(found, key=order.key)
 
-    def document(self, matching: int, shown: Sequence[PipelineStatus]) -> dict[str, Any]:
+    def document(self, matching: int, shown: Sequence[PipelineStatus]) -> OverviewDocument:
         """Return the overview as the API prints it, with those that are shown of the matching pipelines."""
         return {
             "as_of": rfc3339(int(self.now_s)),
             "total": len(self.standings),
             "matching": matching,
             "states": dict(self.counts),
-            "pipelines": [standing.document() for standing in shown],
+            "pipelines": [cast("StatusDocument", standing.document()) for standing in shown],
             "set_aside": [
                 {"pipeline": row.pipeline, "version": int(row.name), "error": row.why} for row in self.unreadable
             ],

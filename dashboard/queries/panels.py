@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from msgspec import structs
 
-from dashboard.queries.annotations import Happenings, read_happenings
+from dashboard.queries.annotations import Happenings, HappeningsDocument, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
 from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
-from dashboard.queries.series import Series, read_series
+from dashboard.queries.series import Series, SeriesDocument, read_series
 from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
 from dashboard.queries.taps import TapStatus, read_taps
 from lagloss.wire.format import WINDOW_S
@@ -25,6 +25,13 @@ _OF_SOURCE: Final = (
     *("lost", "loss_ratio", "on_time_share", "on_time_of", "e2e_lag_ms"),
 )
 """Numbers of a window that a source has, too."""
+
+
+class PanelsDocument(SeriesDocument, HappeningsDocument):
+    """What the page of a pipeline shows over a range, and how recent what is known of it is."""
+
+    condition: Condition
+    freshness: Freshness
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +61,12 @@ class Panels:
             newest = structs.replace(newest, **counts)
         return replace(self, series=self.series.from_source(source), newest=newest)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> PanelsDocument:
         return {
             **self.series.document(),
             **self.happenings.document(),
             "condition": self.condition,
-            "freshness": self.fresh.document(),
+            "freshness": self.fresh,
         }
 
 

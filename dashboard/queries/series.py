@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final, NotRequired, TypedDict, cast
 
 from sqlalchemy import select
 
@@ -14,10 +14,20 @@ from dashboard.queries.sums import Rolled
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.time_range import TimeRange
-from lagloss_server.model.window import rfc3339
+from lagloss_server.model.place import PlaceKind
+from lagloss_server.model.time_range import FromTo, TimeRange
+from lagloss_server.model.window import (
+    DestinationCounts,
+    Interval,
+    Lags,
+    LossRatio,
+    Percentiles,
+    SourceCounts,
+    rfc3339,
+)
 from lagloss_server.queries.lru_cache import Remembered
-from lagloss_server.rules.quality import QualityRow, quality_rows
+from lagloss_server.rules.hops import HopKind
+from lagloss_server.rules.quality import QualityRow, QualityVerdict, quality_rows
 from lagloss_server.rules.rollup import PERIOD_S, Period, period_of
 from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.schema import core as tables
@@ -30,6 +40,69 @@ is a fault, which the page says in words."""
 
 _buckets: Final[Remembered[Bucket]] = Remembered(20_000)
 """Some 5 KB each."""
+
+
+HopDocument = TypedDict("HopDocument", {"kind": HopKind, "from": str | None, "node": str, "p95_ms": float})
+"""What a hop adds to the p95 of the lag, signed."""
+
+
+class BucketDocument(TypedDict):
+    """A minute, an hour or a day of a pipeline: see `Bucket`."""
+
+    start: str
+    seconds: int
+    verdicts: dict[str, int]
+    history: bool | None
+    messages: int | None
+    delivered: int | None
+    filtered: int | None
+    dead: int | None
+    pending: int | None
+    seen: dict[str, int]
+    lost: Interval | None
+    loss_ratio: LossRatio | None
+    lost_at: dict[str, Interval]
+    on_time_share: float | None
+    e2e_lag_ms: Lags
+    reasons_by_node: dict[str, dict[str, dict[str, int]]]
+    lag_in_p95_ms: dict[str, float]
+    lag_out_p95_ms: dict[str, float]
+    durations_ms: dict[str, Percentiles]
+    destinations: list[DestinationCounts]
+    sources: NotRequired[list[SourceCounts]]
+    hops: list[HopDocument]
+
+
+class QualityCellDocument(TypedDict):
+    """One quality of a stage: see `QualityCell`."""
+
+    value: float | None
+    most: NotRequired[float | None]
+    of: NotRequired[int]
+    target: float | None
+    verdict: QualityVerdict
+    worst_window: str | None
+
+
+class QualityDocument(TypedDict):
+    """The quality of a stage or destination; null: it has none of the kind."""
+
+    kind: PlaceKind
+    name: str
+    loss: QualityCellDocument | None
+    corruption: QualityCellDocument | None
+    duplication: QualityCellDocument | None
+    staleness: QualityCellDocument | None
+
+
+class SeriesDocument(FromTo):
+    """A pipeline over a range: see `Series`."""
+
+    pipeline: str
+    bucket_seconds: int
+    buckets: list[BucketDocument]
+    total: BucketDocument | None
+    quality: list[QualityDocument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +125,16 @@ class Series:
             total=None if self.total is None else self.total.from_source(source),
         )
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> SeriesDocument:
+        total = None if self.total is None else cast("BucketDocument", self.total.document())
         return {
             "pipeline": self.pipeline,
             "from": rfc3339(self.span.from_s),
             "to": rfc3339(self.span.to_s),
             "bucket_seconds": self.bucket_s,
-            "buckets": [bucket.document() for bucket in self.buckets],
-            "total": None if self.total is None else self.total.document(),
-            "quality": [row.document() for row in self.quality],
+            "buckets": [cast("BucketDocument", bucket.document()) for bucket in self.buckets],
+            "total": total,
+            "quality": [cast("QualityDocument", row.document()) for row in self.quality],
         }
 
 

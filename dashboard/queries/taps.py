@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from sqlalchemy import BigInteger, Boolean, cast, literal_column, select
 
@@ -32,6 +32,44 @@ class TapState(StrEnum):
     NOT_BEGUN = "not begun"
 
 
+class UnreadableExample(TypedDict):
+    """A record that a tap could not read, and its timestamp."""
+
+    partition: int
+    offset: int
+    timestamp: str
+
+
+class UnreadableDocument(TypedDict):
+    """Records that a tap could not read for one reason, and the newest example of them."""
+
+    reason: str
+    count: int
+    example: UnreadableExample
+
+
+class TapDocument(TypedDict):
+    """One tap of a definition now: see `TapStatus`."""
+
+    node: str
+    checkpoints: list[str]
+    topic: str
+    group: str | None
+    cluster: str | None
+    commits: str | None
+    delivered_by_commit: bool
+    state: TapState
+    trouble: str | None
+    since: str | None
+    read_through: str | None
+    behind_ms: int | None
+    records: int
+    left_out: int
+    early: int
+    gone: int
+    unreadable: list[UnreadableDocument]
+
+
 @dataclass(frozen=True, slots=True)
 class UnreadableCount:
     """Records that a tap could not read for one reason, and the newest example of them. `at_s`: its timestamp."""
@@ -47,8 +85,12 @@ class UnreadableCount:
         """The example as Kafka's tools name it: PARTITION@OFFSET."""
         return f"{self.partition}@{self.offset}"
 
-    def document(self) -> dict[str, Any]:
-        example = {"partition": self.partition, "offset": self.offset, "timestamp": rfc3339(self.at_s)}
+    def document(self) -> UnreadableDocument:
+        example: UnreadableExample = {
+            "partition": self.partition,
+            "offset": self.offset,
+            "timestamp": rfc3339(self.at_s),
+        }
         return {"reason": self.reason, "count": self.count, "example": example}
 
 
@@ -91,7 +133,7 @@ class TapStatus:
     def checkpoints(self) -> list[str]:
         return [f"{self.tap.node}.{place}" for place in self.tap.places]
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> TapDocument:
         return {
             "node": self.tap.node,
             "checkpoints": self.checkpoints,

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import structs
 from sqlalchemy import select
 
 from dashboard.queries.evidence import Gap, read_gaps
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window import ListedWindow
+from lagloss_server.model.window import ListedWindow, PrintedWindow
 from lagloss_server.queries.blame import WindowBlame, read_blame
 from lagloss_server.queries.difference import check_points
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
 
-Document = dict[str, Any]
 _COMPARED: Final = ("verdict", "messages", "delivered", "filtered", "dead", "pending", "unexplained", "lost", "reasons")
 """The figures that revisions are compared by."""
 
@@ -41,8 +41,11 @@ class Revision:
     verdict: str
     changes: tuple[RevisionChange, ...]
 
-    def document(self) -> Document:
-        return asdict(self)
+
+class ExplainedWindow(PrintedWindow, frozen=True, kw_only=True, omit_defaults=True):
+    """A window, and what the evidence of its nodes lacks."""
+
+    gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +63,11 @@ class WindowRead:
     missing: tuple[MissingMessage, ...]
     blame: tuple[WindowBlame, ...] = ()
 
-    def document(self) -> Document | None:
+    def document(self) -> ExplainedWindow | None:
         """Return the window as `windows --json` prints it, and the nodes whose evidence is missing."""
         if self.window is None:
             return None
-        return {**self.window.contract(), "gaps": [gap.document() for gap in self.gaps]}
+        return ExplainedWindow(**structs.asdict(self.window.contract()), gaps=self.gaps)
 
 
 def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:

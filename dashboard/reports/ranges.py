@@ -39,7 +39,8 @@ class CalendarRange(TimeRange):
     name: str = ""
 
     def document(self) -> dict[str, str | None]:
-        return {"name": self.name or None, **self.bounds(), "zone": self.zone}
+        bounds = self.bounds()
+        return {"name": self.name or None, "from": bounds["from"], "to": bounds["to"], "zone": self.zone}
 
 
 def named_range(text: str, zone: str, now_s: float) -> CalendarRange:

@@ -36,7 +36,8 @@ class ShownRange(TimeRange):
         """Return how a URL says it: a named range moves on with the clock, two moments stand still."""
         if self.range is not None:
             return {"range": self.range}
-        return self.bounds()
+        bounds = self.bounds()
+        return {"from": bounds["from"], "to": bounds["to"]}
 
     def pinned(self) -> ShownRange:
         """Return the same time, standing still."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import structlog
 from dash.exceptions import DependencyException
@@ -106,7 +106,7 @@ async def _keep_warm(services: Services) -> None:
 
 def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics: DashboardMetrics) -> None:
     @server.get(LIVE_PATH)
-    async def live() -> dict[str, Any]:
+    async def live() -> dict[str, str]:
         return {"status": "ok"}
 
     @server.get(METRICS_PATH)
@@ -116,7 +116,7 @@ def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics
 
     @server.get("/healthz")
     @server.get("/readyz")
-    async def ready(response: Response) -> dict[str, Any]:
+    async def ready(response: Response) -> dict[str, object]:
         problem = turns.problem()
         if problem is not None:
             response.status_code = 503

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import resources
 from itertools import pairwise
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypedDict, cast
 
 import fastavro
 import numpy as np
@@ -482,7 +482,37 @@ def _encode_tally(tally: Tally) -> bytes:
     )
 
 
-def tally_record(tally: Tally) -> dict[str, Any]:
+class BinRecord(TypedDict):
+    """A bin of a sketch."""
+
+    key: int
+    count: int
+
+
+class RangeRecord(TypedDict):
+    """Offsets of a partition, from `first` to `last`."""
+
+    partition: int
+    first: int
+    last: int
+
+
+class TallyRecord(TypedDict):
+    """A tally by the names of its schema's fields, with bins and ranges as lists, for JSON."""
+
+    checkpoint: str
+    window_start: int
+    replay: str | None
+    sample: int
+    beacons: int
+    payload_bytes: int
+    id_sum: int
+    dropped: int
+    lag_sketch: list[BinRecord]
+    ranges: list[RangeRecord]
+
+
+def tally_record(tally: Tally) -> TallyRecord:
     """Return the tally by the names of its schema's fields, with bins and ranges as lists, for JSON."""
     return {
         "checkpoint": tally.checkpoint,

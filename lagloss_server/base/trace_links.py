@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypedDict
 from urllib.parse import urlsplit
 
 from lagloss.wire.format import WINDOW_S
@@ -39,6 +39,14 @@ def checked_template(text: str) -> str:
     return text
 
 
+class TraceDocument(TypedDict, total=False):
+    """A message's trace; nothing where it is unknown. `trace_url`: where LAGLOSS_TRACE_URL is set."""
+
+    trace_id: str
+    span_id: str
+    trace_url: str
+
+
 @dataclass(frozen=True, slots=True)
 class TraceLinks:
     """Makes links to traces; `template`: empty for none."""
@@ -54,12 +62,14 @@ class TraceLinks:
         texts = dict(zip(_PLACES, map(str, values), strict=True))
         return _PLACE.sub(lambda found: texts[found[1]], self.template)
 
-    def document(self, trace: TraceContext | None, window_start_s: int) -> dict[str, Any]:
+    def document(self, trace: TraceContext | None, window_start_s: int) -> TraceDocument:
         """Return the trace as JSON has it wherever a message is named: nothing where it is not known."""
         if trace is None:
             return {}
-        url = self.url(trace, window_start_s)
-        return {**trace._asdict(), **({} if url is None else {"trace_url": url})}
+        found: TraceDocument = {"trace_id": trace.trace_id, "span_id": trace.span_id}
+        if (url := self.url(trace, window_start_s)) is not None:
+            found["trace_url"] = url
+        return found
 
 
 NO_LINKS: Final = TraceLinks()

@@ -177,6 +177,8 @@ def windows(
     data_dir: DataDir = None,
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
+    import msgspec
+
     from lagloss_server.cli.windows_table import windows_table
     from lagloss_server.rules.sla import breaches
 
@@ -185,7 +187,7 @@ def windows(
         definition = store.pipeline(pipeline).definition
         found = store.windows(pipeline, from_s, to_s)
     if as_json:
-        typer.echo(json.dumps([window.contract() for window in found]))
+        typer.echo(msgspec.json.encode([window.contract() for window in found]).decode())
     else:
         out().print(windows_table(found))
     if check and not any(window.state != "open" for window in found):

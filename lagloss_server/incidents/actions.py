@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from uuid import UUID
 
 from sqlalchemy import Connection, Row, Text, cast, func, insert, literal, select, update
@@ -35,6 +35,18 @@ MAX_SILENCE_S: Final = 86_400
 silence_table = table_of(alert_tables.SilenceRow)
 
 
+class SilenceDocument(TypedDict):
+    """A silence: see `Silence`."""
+
+    id: str
+    matchers: list[str]
+    reason: str
+    author: str
+    starts_at: str | None
+    ends_at: str | None
+    ended_by: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class Silence:
     """`matchers` as texts; all of them must match. `ended_by`: who ended it early."""
@@ -56,9 +68,17 @@ class Silence:
         """Return what an incident that it matches is withheld by."""
         return Withheld("silence", self.id, self.author, self.reason)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> SilenceDocument:
         """Return the silence as `lagloss alerts silences --json` prints it."""
-        return {**asdict(self), "starts_at": moment(self.starts_at), "ends_at": moment(self.ends_at)}
+        return {
+            "id": self.id,
+            "matchers": self.matchers,
+            "reason": self.reason,
+            "author": self.author,
+            "starts_at": moment(self.starts_at),
+            "ends_at": moment(self.ends_at),
+            "ended_by": self.ended_by,
+        }
 
 
 def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> UUID:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 from uuid import UUID
 
 from sqlalchemy import Connection, insert, select
@@ -20,6 +20,17 @@ from lagloss_server.store.store import Store
 change_table = table_of(alert_tables.IncidentChangeRow)
 
 
+class ChangeDocument(TypedDict):
+    """An event of an incident: see `IncidentChange`."""
+
+    at: str | None
+    change: str
+    by: str | None
+    note: str | None
+    value: float
+    worst: float
+
+
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
     """An event of an incident; `by` None: caused by the alerter."""
@@ -31,8 +42,15 @@ class IncidentChange:
     value: float
     worst: float
 
-    def document(self) -> dict[str, Any]:
-        return {**asdict(self), "at": moment(self.at)}
+    def document(self) -> ChangeDocument:
+        return {
+            "at": moment(self.at),
+            "change": self.change,
+            "by": self.by,
+            "note": self.note,
+            "value": self.value,
+            "worst": self.worst,
+        }
 
 
 def note_change(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 from uuid import UUID
 
 from sqlalchemy import Row, func, select
@@ -21,6 +21,24 @@ MAX_FAILED: Final = 200
 
 outbox_table = table_of(alert_tables.OutboxMessageRow)
 WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
+
+
+class DeliveryDocument(TypedDict):
+    """One message to one receiver: see `Delivery`."""
+
+    id: int
+    receiver: str
+    action: str
+    change: str
+    outcome: str
+    attempts: int
+    last_error: str | None
+    created_at: str | None
+    next_attempt_at: str | None
+    done_at: str | None
+    pipeline: str | None
+    rule: str | None
+    works_since: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +60,22 @@ class Delivery:
     rule: str | None = None
     works_since: datetime | None = None
 
-    def document(self) -> dict[str, Any]:
-        times = ("created_at", "next_attempt_at", "done_at", "works_since")
-        return {**asdict(self), **{name: moment(getattr(self, name)) for name in times}}
+    def document(self) -> DeliveryDocument:
+        return {
+            "id": self.id,
+            "receiver": self.receiver,
+            "action": self.action,
+            "change": self.change,
+            "outcome": self.outcome,
+            "attempts": self.attempts,
+            "last_error": self.last_error,
+            "created_at": moment(self.created_at),
+            "next_attempt_at": moment(self.next_attempt_at),
+            "done_at": moment(self.done_at),
+            "pipeline": self.pipeline,
+            "rule": self.rule,
+            "works_since": moment(self.works_since),
+        }
 
 
 def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:

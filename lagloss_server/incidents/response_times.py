@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from statistics import fmean, median
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import ColumnElement, func, select
 
@@ -63,7 +63,7 @@ class Times:
             median_to_resolve_s=_or_none(median, ended),
         )
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> dict[str, float | None]:
         return asdict(self)
 
 

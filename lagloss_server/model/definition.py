@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import Struct
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
@@ -24,6 +25,7 @@ from lagloss_server.model.matchers import INCIDENT_LABELS, MatcherList, reach
 from lagloss_server.model.nodes import NodeSpec, problem_of
 from lagloss_server.model.tap_resolution import TapProblem, taps_of
 from lagloss_server.model.taps import Order, Tap
+from lagloss_server.model.window import rfc3339
 
 MAX_JOBS = 20
 MAX_CHECKPOINTS = 200
@@ -258,6 +260,28 @@ class StoredPipeline:
     version: int
     applied_at_ms: int
     definition: Definition
+
+    @property
+    def applied_at(self) -> str:
+        """`applied_at_ms` in RFC 3339."""
+        return rfc3339(self.applied_at_ms / 1_000)
+
+    def document(self) -> PipelineDocument:
+        return PipelineDocument(self.name, self.version, self.applied_at, as_document(self.definition))
+
+
+class PipelineHead(Struct, frozen=True):
+    """The name of a pipeline and its newest version."""
+
+    name: str
+    version: int
+    applied_at: str
+
+
+class PipelineDocument(PipelineHead, frozen=True):
+    """A version of a pipeline's definition. `definition`: see /v1/schemas/pipeline.json of the collector."""
+
+    definition: dict[str, Any]
 
 
 def matching(pipelines: Sequence[StoredPipeline], matchers: MatcherList) -> list[StoredPipeline]:

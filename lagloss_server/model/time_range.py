@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window import rfc3339
+
+FromTo = TypedDict("FromTo", {"from": str, "to": str})
+"""The bounds of a document. (A call, since no attribute of a class can be named `from`.)"""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,6 +39,6 @@ class TimeRange:
         early, late = max(self.from_s, from_s), min(self.to_s, to_s)
         return TimeRange(early, late) if early < late else None
 
-    def bounds(self) -> dict[str, str]:
+    def bounds(self) -> FromTo:
         """Return `from` and `to` in RFC 3339, as URLs and documents have them."""
         return {"from": rfc3339(self.from_s), "to": rfc3339(self.to_s)}

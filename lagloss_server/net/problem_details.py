@@ -8,22 +8,23 @@ from typing import Any, Final, Literal
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from pydantic import BaseModel
+from msgspec import Struct
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Route
 
 from lagloss_server.base.invalid import explain, write_path
+from lagloss_server.net.responses import declare_responses, encode, schema_of
 
 RETRY_AFTER_S: Final = 5
+PROBLEM: Final = "application/problem+json"
 
 
-class ProblemDocument(BaseModel):
+class ProblemDocument(Struct, omit_defaults=True):
     """A problem of RFC 9457. `position` counts beacons, blocks, events or spans of the body from 0; `line` counts from
     1.
     """
 
-    type: Literal["about:blank"] = "about:blank"
+    type: Literal["about:blank"]
     title: str
     status: int
     detail: str
@@ -48,18 +49,11 @@ class Problem(Exception):
     ) -> None:
         super().__init__(detail)
         self.status = status
-        self.document = ProblemDocument(
-            title=title, status=status, detail=detail, position=position, field=field, line=line
-        )
+        self.document = ProblemDocument("about:blank", title, status, detail, position, field, line)
         self.headers = dict(headers or {})
 
     def response(self) -> Response:
-        return JSONResponse(
-            self.document.model_dump(exclude_none=True),
-            self.status,
-            media_type="application/problem+json",
-            headers=self.headers,
-        )
+        return Response(encode(self.document), self.status, self.headers, PROBLEM)
 
 
 def busy(detail: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
@@ -75,15 +69,17 @@ def too_large(max_bytes: int) -> Problem:
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Return the error responses of a route, for its OpenAPI document."""
-    content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
+    content = {PROBLEM: {"schema": schema_of(ProblemDocument)}}
     return {code: {"description": HTTPStatus(code).phrase, "content": content} for code in codes}
 
 
 def install(app: FastAPI, service: str) -> None:
-    """Make the application report its own errors (no such path, wrong method, a bug) as problem documents, too.
+    """Make the application report its own errors (no such path, wrong method, a bug) as problem documents, and declare
+    its responses. To be called before routes are added.
 
     `service`: the name in messages about a bug, such as `the collector`.
     """
+    declare_responses(app)
 
     @app.exception_handler(Problem)
     async def on_problem(_: Request, problem: Problem) -> Response:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args
+from typing import Any, Final, TypedDict, get_args
 
 from sqlalchemy import Connection, select
 
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.model.definition import in_force
 from lagloss_server.model.window import rfc3339
-from lagloss_server.queries.blame_text import document, text
+from lagloss_server.queries.blame_text import BlameDocument, document, text
 from lagloss_server.rules.blame import Blame, blame
 from lagloss_server.rules.freshness import SILENT_AFTER_MS
 from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, PickedMessages
@@ -32,6 +32,15 @@ NOT_PICKED: Final = (
 )
 
 
+class WindowBlameDocument(TypedDict):
+    """What the bad messages of a window have in common, by their kinds."""
+
+    pipeline: str
+    window_start: str
+    blame: list[BlameDocument]
+    text: str
+
+
 @dataclass(frozen=True)
 class WindowBlame:
     """What was found out about one kind of bad messages. `count`: how many there are in these windows, about, where a
@@ -44,7 +53,7 @@ class WindowBlame:
     def text(self) -> str:
         return text(self.found, self.count)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> BlameDocument:
         return document(self.found, self.count)
 
 
@@ -75,7 +84,7 @@ def read_blame(
     ]
 
 
-def blame_document(pipeline: str, window_start_s: int, found: Sequence[WindowBlame]) -> dict[str, Any]:
+def blame_document(pipeline: str, window_start_s: int, found: Sequence[WindowBlame]) -> WindowBlameDocument:
     """Return one window's blame as the command line and the API have it."""
     return {
         "pipeline": pipeline,

@@ -4,13 +4,13 @@ does."""
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, TypedDict
 
 from lagloss_server.base import format as fmt
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.sanitize import one_line
 from lagloss_server.rules.blame import LEAST_BAD, Blame, Finding
-from lagloss_server.rules.traits import EmitterFacts, Of
+from lagloss_server.rules.traits import EmitterFacts, Of, TraitKind
 
 WORDS: Final[Mapping[Of, tuple[str, str, str]]] = {
     "loss": ("lost", "were lost", "at"),
@@ -27,6 +27,55 @@ RECENT_MS: Final = 600_000
 AROUND_MS: Final = 60_000
 """How far from the last bad message its end is."""
 MAX_CHARS: Final = 120
+
+
+class PlaceShare(TypedDict):
+    """The share of the bad messages that went wrong at a place."""
+
+    place: str
+    share: float
+
+
+class ProcessDocument(TypedDict):
+    """What the reports of a process say of it."""
+
+    emitter: str
+    host: str
+    labels: dict[str, str]
+    started_at: str
+    ended_at: str | None
+
+
+class FindingDocument(TypedDict):
+    """A trait that the bad messages have much more often: see `rules.blame.Finding`."""
+
+    kind: TraitKind
+    node: str | None
+    name: str | None
+    value: str
+    destination: str | None
+    process: ProcessDocument | None
+    support: float
+    base: float
+    lift: float | None
+    count: int
+    of_the_rest: bool
+    same: list[FindingDocument]
+    within: list[FindingDocument]
+    text: str
+
+
+class BlameDocument(TypedDict):
+    """What bad messages of one kind have in common: `count` of them, of which so many were `looked_at`."""
+
+    of: Of
+    count: int | None
+    looked_at: int
+    compared_with: int
+    places: list[PlaceShare]
+    conclusion: str
+    findings: list[FindingDocument]
+    text: str
 
 
 def heading(found: Blame, count: int | None = None) -> str:
@@ -170,7 +219,7 @@ def _name(text: str) -> str:
     return one_line(text, MAX_CHARS)
 
 
-def document(found: Blame, count: int | None = None) -> dict[str, Any]:
+def document(found: Blame, count: int | None = None) -> BlameDocument:
     """Return all that was found out as JSON has it."""
     return {
         "of": found.of,
@@ -184,9 +233,9 @@ def document(found: Blame, count: int | None = None) -> dict[str, Any]:
     }
 
 
-def _finding(of: Of, finding: Finding, *, is_rest: bool = False) -> dict[str, Any]:
+def _finding(of: Of, finding: Finding, *, is_rest: bool = False) -> FindingDocument:
     known = finding.emitter
-    process = None
+    process: ProcessDocument | None = None
     if known is not None:
         process = {
             "emitter": finding.value,

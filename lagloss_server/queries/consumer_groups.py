@@ -4,14 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypedDict, cast
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.partition_bounds import Key
-from lagloss_server.queries.kafka_admin import KafkaAdmin
+from lagloss_server.queries.kafka_admin import KafkaAdmin, NewerGroup
 
 DEAD: Final = "Dead"
 """The state of a group that does not exist."""
+
+
+class _AssignedTopic(TypedDict):
+    topic: str
+    partitions: list[int]
+
+
+class _Member(TypedDict):
+    member_assignment: object
+
+
+class _ClassicGroup(TypedDict):
+    """A group of the classic protocol as its coordinator describes it, of the fields that are read here."""
+
+    group_state: str
+    members: list[_Member]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,33 +76,22 @@ class ConsumerGroups(KafkaAdmin):
         return {group: found[group].partitions if group in found else 0 for group in groups}
 
 
-def _classic(answer: Mapping[str, Any]) -> GroupDescription:
-    members = answer["members"]
-    return _description(answer, "classic", [topic for member in members for topic in _assigned(member)], "topic")
+def _classic(group: _ClassicGroup) -> GroupDescription:
+    topics = [topic for member in group["members"] for topic in _assigned(member["member_assignment"])]
+    assigned = [(topic["topic"], partition) for topic in topics for partition in topic["partitions"]]
+    members = len(group["members"])
+    return GroupDescription(group["group_state"], members, len(assigned), "classic", frozenset(assigned))
 
 
-def _newer(answer: Mapping[str, Any]) -> GroupDescription:
-    members = answer["members"]
-    topics = [topic for member in members for topic in member["assignment"]["topic_partitions"]]
-    return _description(answer, "consumer", topics, "topic_name")
+def _newer(group: NewerGroup) -> GroupDescription:
+    topics = [topic for member in group["members"] for topic in member["assignment"]["topic_partitions"]]
+    assigned = [(topic["topic_name"], partition) for topic in topics for partition in topic["partitions"]]
+    members = len(group["members"])
+    return GroupDescription(group["group_state"], members, len(assigned), "consumer", frozenset(assigned))
 
 
-def _description(
-    answer: Mapping[str, Any],
-    protocol: Literal["classic", "consumer"],
-    topics: Collection[Mapping[str, Any]],
-    name: str,
-) -> GroupDescription:
-    assigned = [(topic[name], partition) for topic in topics for partition in topic["partitions"]]
-    return GroupDescription(answer["group_state"], len(answer["members"]), len(assigned), protocol, frozenset(assigned))
-
-
-def _assigned(member: Mapping[str, Any]) -> Collection[Mapping[str, Any]]:
-    assignment = member["member_assignment"]
+def _assigned(assignment: object) -> Collection[_AssignedTopic]:
     # the assignment is for the client to read; one of another kind, such as that of Kafka Connect, stays bytes
-    found: Collection[Mapping[str, Any]] = assignment["assigned_partitions"] if _is_read(assignment) else ()
-    return found
-
-
-def _is_read(assignment: object) -> bool:
-    return isinstance(assignment, Mapping) and "assigned_partitions" in assignment
+    if not isinstance(assignment, Mapping) or "assigned_partitions" not in assignment:
+        return ()
+    return cast("Collection[_AssignedTopic]", assignment["assigned_partitions"])

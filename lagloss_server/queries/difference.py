@@ -4,22 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import NotRequired
 
 import numpy as np
 
 from lagloss.wire.format import share_of
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import UnknownCheckpoint
-from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
+from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import unescape_id
+from lagloss_server.model.time_range import FromTo
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window
 from lagloss_server.store.store import Store
 
 MAX_NAMES = 1_000
+
+
+class DifferenceDocument(FromTo):
+    """Ids at the checkpoint `from` and not at `to`. `truncated`: if there are more than are named; `sample`: the share
+    of the ids that was looked at, if it was not all of them; `traces`: by name, those that are known."""
+
+    window_start: str
+    count: int
+    message_ids: list[str]
+    traces: NotRequired[dict[str, TraceDocument]]
+    truncated: NotRequired[bool]
+    sample: NotRequired[float]
 
 
 @dataclass(frozen=True)
@@ -36,8 +49,8 @@ class Difference:
     sample: float = 1.0
     traces: Mapping[str, TraceContext] = field(default_factory=dict)
 
-    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
-        found = {
+    def document(self, links: TraceLinks = NO_LINKS) -> DifferenceDocument:
+        found: DifferenceDocument = {
             "from": self.source,
             "to": self.target,
             "window_start": rfc3339(self.window_start_s),
@@ -45,12 +58,13 @@ class Difference:
             "message_ids": list(map(unescape_id, self.message_ids)),
         }
         traces = {unescape_id(name): links.document(trace, self.window_start_s) for name, trace in self.traces.items()}
-        return {
-            **found,
-            **({"traces": traces} if traces else {}),
-            **({"truncated": True} if self.count > len(self.message_ids) else {}),
-            **({"sample": self.sample} if self.sample < 1 else {}),
-        }
+        if traces:
+            found["traces"] = traces
+        if self.count > len(self.message_ids):
+            found["truncated"] = True
+        if self.sample < 1:
+            found["sample"] = self.sample
+        return found
 
 
 def difference(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 from lagloss.wire.format import share_of
 from lagloss_server.base.errors import NotebookMissing
@@ -18,7 +18,7 @@ from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.csv_lines import csv_lines
 from lagloss_server.queries.logged_messages import logged_messages
 from lagloss_server.queries.matrix import Presence
-from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, What
+from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, NamedMessageDocument, What
 
 ExportFormat = Literal["csv", "parquet", "json"]
 MEDIA_TYPES: Final[dict[ExportFormat, str]] = {
@@ -29,6 +29,23 @@ MEDIA_TYPES: Final[dict[ExportFormat, str]] = {
 _ROW_GROUP: Final = 10_000
 _MOMENTS: Final = ("event_time", "last_seen")
 _NUMBERS: Final = ("lag_ms", "hop_ms")
+
+
+class ExportHead(TypedDict):
+    """What an export holds: see `WindowExport`."""
+
+    pipeline: str
+    window_start: str
+    what: What
+    source: Literal["log", "closing"]
+    truncated: bool
+    sample: float
+
+
+class ExportDocument(ExportHead):
+    """An export in JSON."""
+
+    messages: list[NamedMessageDocument]
 
 
 @dataclass(frozen=True)
@@ -85,7 +102,7 @@ class WindowExport:
                 writer.write_table(pa.Table.from_pylist(rows, schema))
         return out.getvalue()
 
-    def _head(self) -> dict[str, Any]:
+    def _head(self) -> ExportHead:
         return {
             "pipeline": self.pipeline,
             "window_start": rfc3339(self.window_start_s),

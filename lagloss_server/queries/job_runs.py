@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
-
-from msgspec import structs
+from dataclasses import dataclass
+from typing import Final, TypedDict
 
 from lagloss_server.base.errors import UnknownRun
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
 from lagloss_server.rules.rollup import Rollup
-from lagloss_server.rules.runs import DagRun, JobStats, stats_of, why_bad
+from lagloss_server.rules.runs import DagRun, JobStats, JobStatsDocument, RunDocument, stats_of, why_bad
 from lagloss_server.store.periods import series
 from lagloss_server.store.store import Store
 from lagloss_server.store.task_runs import read_runs
 
 MAX_SHOWN: Final = 200
 LATEST: Final = "latest"
+
+
+class LostDocument(TypedDict):
+    """Bounds in messages: those that are lost for certain, and those whose loss cannot be ruled out."""
+
+    min: int
+    max: int
+
+
+RecordsDocument = TypedDict(
+    "RecordsDocument",
+    {
+        "minutes": int,
+        "closed": int,
+        "in": int,
+        "out": int,
+        "lost": LostDocument,
+        "late": int,
+        "duplicated": int | None,
+        "corrupted": int | None,
+    },
+)
+"""The records of a run's hour: see `HourRecords`."""
+
+
+class HourRunDocument(RunDocument):
+    """A run, what is wrong with it, and the records of its hour; null if none of it is closed."""
+
+    why: str | None
+    records: RecordsDocument | None
+
+
+class JobRunsDocument(JobStatsDocument):
+    """A job over a range, with its runs, the newest first."""
+
+    list: Sequence[HourRunDocument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +85,16 @@ class HourRecords:
             corrupted=sum(checks.corrupted for checks in total.checksums.values()) if checked else None,
         )
 
-    def document(self) -> dict[str, Any]:
-        found = asdict(self) | {"lost": structs.asdict(self.lost)}
-        return {"minutes": found.pop("minutes"), "closed": found.pop("closed"), "in": found.pop("messages")} | {
-            "out": found.pop("delivered"),
-            **found,
+    def document(self) -> RecordsDocument:
+        return {
+            "minutes": self.minutes,
+            "closed": self.closed,
+            "in": self.messages,
+            "out": self.delivered,
+            "lost": {"min": self.lost.min, "max": self.lost.max},
+            "late": self.late,
+            "duplicated": self.duplicated,
+            "corrupted": self.corrupted,
         }
 
 
@@ -67,7 +106,7 @@ class HourRun:
     hour: HourRecords | None
     why: str | None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> HourRunDocument:
         return {**self.run.document(), "why": self.why, "records": None if self.hour is None else self.hour.document()}
 
 
@@ -82,7 +121,7 @@ class JobRuns:
     def job(self) -> JobSpec:
         return self.stats.job
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JobRunsDocument:
         return {**self.stats.document(), "list": [each.document() for each in self.runs]}
 
 

@@ -10,7 +10,7 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Collection
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, TypedDict
 
 from confluent_kafka import KafkaError, KafkaException
 from kafka import KafkaAdminClient
@@ -25,6 +25,33 @@ from lagloss_server.queries.kafka_protocol import ConsumerGroupDescribeRequest
 ANSWER_TIMEOUT_S: Final = 2.0
 """For one answer; a question needs up to three where nothing is known yet."""
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # callers report the errors
+
+
+class AssignedTopic(TypedDict):
+    """Partitions of a topic that are assigned to a member of a group."""
+
+    topic_name: str
+    partitions: list[int]
+
+
+class Assignment(TypedDict):
+    """What is assigned to a member of a group."""
+
+    topic_partitions: list[AssignedTopic]
+
+
+class Member(TypedDict):
+    """A member of a group of the newer protocol."""
+
+    assignment: Assignment
+
+
+class NewerGroup(TypedDict):
+    """A group of the newer protocol (KIP-848) as its coordinator describes it, of the fields that are read here."""
+
+    group_state: str
+    error_code: int
+    members: list[Member]
 
 
 class _Direct(KafkaNetSocket):  # type: ignore[misc]  # without types
@@ -59,20 +86,20 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
             self.close()
             raise
 
-    def describe_consumer_groups(self, groups: Collection[str]) -> dict[str, dict[str, Any]]:
+    def describe_consumer_groups(self, groups: Collection[str]) -> dict[str, NewerGroup]:
         """Return the descriptions of groups of the newer protocol, as `describe_groups` does of classic ones; none
         where the brokers do not know that protocol."""
         try:
-            found: dict[str, dict[str, Any]] = self._manager.run(self._describe_consumer_groups, list(groups))
+            found: dict[str, NewerGroup] = self._manager.run(self._describe_consumer_groups, list(groups))
         except IncompatibleBrokerVersion:
             return {}
         return found
 
-    async def _describe_consumer_groups(self, groups: list[str]) -> dict[str, dict[str, Any]]:
+    async def _describe_consumer_groups(self, groups: list[str]) -> dict[str, NewerGroup]:
         by_coordinator: dict[int, list[str]] = defaultdict(list)
         for group, coordinator in (await self._find_coordinator_ids(groups)).items():
             by_coordinator[coordinator].append(group)
-        found: dict[str, dict[str, Any]] = {}
+        found: dict[str, NewerGroup] = {}
         for coordinator, some in by_coordinator.items():
             request = ConsumerGroupDescribeRequest(group_ids=some, include_authorized_operations=False)
             response = await self._manager.send(request, node_id=coordinator)

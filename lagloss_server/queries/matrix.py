@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import Final, Literal, NotRequired, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from lagloss.wire.format import F32, U64, share_of
 from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base import format as fmt
-from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
+from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
 from lagloss_server.model.graph import Graph, GraphPlace
 from lagloss_server.model.message_ids import hashes_of, unescape_id
 from lagloss_server.model.window import rfc3339
@@ -47,6 +47,34 @@ class Lateness:
         return late_words(self.lag_ms, self.hop, self.hop_ms)
 
 
+class MessageRow(TraceDocument):
+    """A message of a matrix. `checkpoints`: its lag (ms) at each that it is at. `lag_ms`, `hop` and `hop_ms`: of a late
+    one, where it arrived latest, and the hop that held it longest, for how long."""
+
+    message_id: str
+    event_time: NotRequired[str]
+    checkpoints: dict[str, float]
+    missing_at: list[str]
+    duplicates: NotRequired[dict[str, int]]
+    out_of_order: NotRequired[list[str]]
+    lag_ms: NotRequired[float]
+    hop: NotRequired[str | None]
+    hop_ms: NotRequired[float | None]
+
+
+class MatrixDocument(TypedDict):
+    """`truncated`: if there are more messages than are listed; `sample`: the share of the ids that was looked at, if it
+    was not all of them."""
+
+    pipeline: str
+    window_start: str
+    checkpoints: list[str]
+    messages: list[MessageRow]
+    count: int
+    truncated: NotRequired[bool]
+    sample: NotRequired[float]
+
+
 @dataclass(frozen=True)
 class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where no
@@ -68,18 +96,21 @@ class MatrixMessage:
     def missing_at(self) -> tuple[str, ...]:
         return tuple(place.label for place in self.missing)
 
-    def document(self, window_start_s: int, links: TraceLinks) -> dict[str, Any]:
-        event_time = {} if self.event_time_ms is None else {"event_time": rfc3339(self.event_time_ms / 1000)}
-        return {
+    def document(self, window_start_s: int, links: TraceLinks) -> MessageRow:
+        row: MessageRow = {
             "message_id": unescape_id(self.message_id),
-            **event_time,
             "checkpoints": self.lags_ms,
             "missing_at": list(self.missing_at),
-            **({"duplicates": self.duplicates} if self.duplicates else {}),
-            **({"out_of_order": list(self.out_of_order)} if self.out_of_order else {}),
-            **(asdict(self.late) if self.late is not None else {}),
-            **links.document(self.trace, window_start_s),
         }
+        if self.event_time_ms is not None:
+            row["event_time"] = rfc3339(self.event_time_ms / 1000)
+        if self.duplicates:
+            row["duplicates"] = self.duplicates
+        if self.out_of_order:
+            row["out_of_order"] = list(self.out_of_order)
+        if self.late is not None:
+            row["lag_ms"], row["hop"], row["hop_ms"] = self.late.lag_ms, self.late.hop, self.late.hop_ms
+        return {**row, **links.document(self.trace, window_start_s)}
 
 
 @dataclass(frozen=True)
@@ -99,19 +130,19 @@ class Matrix:
     def is_truncated(self) -> bool:
         return self.count > len(self.messages)
 
-    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
-        found = {
+    def document(self, links: TraceLinks = NO_LINKS) -> MatrixDocument:
+        found: MatrixDocument = {
             "pipeline": self.pipeline,
             "window_start": rfc3339(self.window_start_s),
             "checkpoints": list(self.checkpoints),
             "messages": [message.document(self.window_start_s, links) for message in self.messages],
             "count": self.count,
         }
-        return {
-            **found,
-            **({"truncated": True} if self.is_truncated else {}),
-            **({"sample": self.sample} if self.sample < 1 else {}),
-        }
+        if self.is_truncated:
+            found["truncated"] = True
+        if self.sample < 1:
+            found["sample"] = self.sample
+        return found
 
     def table(self) -> Table:
         """Format the matrix for a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final, NotRequired, TypedDict
 
 import numpy as np
 from sqlalchemy import func, select
@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids, unpack_ranges
 from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext, find_traces
-from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
+from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.message_ids import readable_id, unescape_id
 from lagloss_server.model.window import rfc3339
@@ -43,6 +43,45 @@ class SearchLimit:
     beacons: int = 200_000_000
 
 
+class BeaconDocument(TypedDict):
+    """`payload_crc`: the checksum of the payload, if it has one; `out_of_order`: if it was."""
+
+    checkpoint: str
+    lag_ms: float
+    emitter: str
+    host: str | None
+    replay: str | None
+    reason: str | None
+    payload_crc: int | None
+    node: str
+    observed_at: str
+    out_of_order: NotRequired[bool]
+
+
+class TrailDocument(TraceDocument):
+    """A message's beacons by time. `event_time`: null if no source's `in` has it."""
+
+    id_hash: str
+    message_id: str | None
+    window_start: str
+    event_time: str | None
+    beacons: list[BeaconDocument]
+
+
+LookedThrough = TypedDict("LookedThrough", {"from": str | None, "to": str | None})
+"""The bounds of the windows that a search has looked through; null if it has none."""
+
+
+class SearchDocument(TypedDict):
+    """`oldest`: the start of the oldest window that the log's tallies know; `cut`: whether the limit ended the search
+    before it had seen all."""
+
+    trail: TrailDocument | None
+    looked_through: LookedThrough
+    oldest: str | None
+    cut: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Beacon:
     """One beacon of a message. Times are epoch ms on its emitter's clock; `emitter` in hex, `host` None where its
@@ -62,10 +101,21 @@ class Beacon:
     def node(self) -> str:
         return node_of(self.checkpoint)
 
-    def document(self) -> dict[str, Any]:
-        found = {**asdict(self), "node": self.node, "observed_at": rfc3339(round(self.observed_ms) / 1000)}
-        del found["observed_ms"]
-        return found | ({"out_of_order": True} if found.pop("is_out_of_order") else {})
+    def document(self) -> BeaconDocument:
+        document: BeaconDocument = {
+            "checkpoint": self.checkpoint,
+            "lag_ms": self.lag_ms,
+            "emitter": self.emitter,
+            "host": self.host,
+            "replay": self.replay,
+            "reason": self.reason,
+            "payload_crc": self.payload_crc,
+            "node": self.node,
+            "observed_at": rfc3339(round(self.observed_ms) / 1000),
+        }
+        if self.is_out_of_order:
+            document["out_of_order"] = True
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +137,7 @@ class Trail:
     def last_seen_ms(self) -> float:
         return max(beacon.observed_ms for beacon in self.beacons)
 
-    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
+    def document(self, links: TraceLinks = NO_LINKS) -> TrailDocument:
         return {
             "id_hash": f"{self.id_hash:016x}",
             "message_id": None if self.message_id is None else unescape_id(self.message_id),
@@ -109,13 +159,14 @@ class Search:
     oldest_s: int | None
     is_cut: bool = False
 
-    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
-        times = {name: getattr(self, name) for name in ("from_s", "to_s", "oldest_s")}
-        times_of = {name.removesuffix("_s"): None if at is None else rfc3339(at) for name, at in times.items()}
+    def document(self, links: TraceLinks = NO_LINKS) -> SearchDocument:
+        from_, to, oldest = (
+            None if start_s is None else rfc3339(start_s) for start_s in (self.from_s, self.to_s, self.oldest_s)
+        )
         return {
-            "trail": self.trail and self.trail.document(links),
-            "looked_through": {"from": times_of["from"], "to": times_of["to"]},
-            "oldest": times_of["oldest"],
+            "trail": None if self.trail is None else self.trail.document(links),
+            "looked_through": {"from": from_, "to": to},
+            "oldest": oldest,
             "cut": self.is_cut,
         }
 

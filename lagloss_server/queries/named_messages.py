@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NotRequired, TypedDict
 
 import numpy as np
 from sqlalchemy import Connection, Row, select
@@ -46,6 +46,27 @@ COLUMNS: Final = (
 """Fields of a message, in every format."""
 
 
+class NamedMessageDocument(TypedDict):
+    """The fields of `COLUMNS`; `trace_url`: the trace's address, if it is known."""
+
+    message_id: str | None
+    id_hash: str
+    kind: str
+    places: list[str]
+    event_time: str | None
+    last_checkpoint: str
+    last_seen: str
+    lag_ms: float | None
+    hop: str | None
+    hop_ms: float | None
+    reason: str | None
+    emitter: str | None
+    host: str | None
+    trace_id: str | None
+    span_id: str | None
+    trace_url: NotRequired[str]
+
+
 @dataclass(frozen=True, slots=True)
 class NamedMessage:
     """A message that something is wrong with. Times in epoch ms, those of picked messages to a tenth of a second.
@@ -72,26 +93,25 @@ class NamedMessage:
     host: str | None = None
     trace: TraceContext | None = None
 
-    def document(self, links: TraceLinks = NO_LINKS) -> dict[str, Any]:
-        """Return the fields of `COLUMNS`, the id as it was sent, and the trace's address where it is known."""
-        url = links.url(self.trace, self.window_start_s)
-        found = {
-            **self._own_fields(),
-            "message_id": None if self.message_id is None else unescape_id(self.message_id),
-            "places": list(self.places),
-        }
-        return found if url is None else {**found, "trace_url": url}
+    def document(self, links: TraceLinks = NO_LINKS) -> NamedMessageDocument:
+        """Return the fields of `COLUMNS`, the id as it was sent, and the trace's address if it is known."""
+        document = self._own_fields()
+        if self.message_id is not None:
+            document["message_id"] = unescape_id(self.message_id)
+        if (url := links.url(self.trace, self.window_start_s)) is not None:
+            document["trace_url"] = url
+        return document
 
     def cells(self) -> list[Any]:
         """Return the values of `COLUMNS` as single texts and numbers; control characters in the id are escaped."""
-        return [*({**self._own_fields(), "places": ", ".join(self.places)}[name] for name in COLUMNS)]
+        return [*{**self._own_fields(), "places": ", ".join(self.places)}.values()]
 
-    def _own_fields(self) -> dict[str, Any]:
+    def _own_fields(self) -> NamedMessageDocument:
         return {
             "message_id": self.message_id,
             "id_hash": f"{self.id_hash:016x}",
             "kind": self.kind,
-            "places": self.places,
+            "places": list(self.places),
             "event_time": None if self.event_ms is None else rfc3339(round(self.event_ms) / 1_000),
             "last_checkpoint": self.last_checkpoint,
             "last_seen": rfc3339(round(self.last_seen_ms) / 1_000),

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from statistics import median
-from typing import Any, Final, Literal
+from typing import Final, Literal, TypedDict
 
 from lagloss_server.base import format as fmt
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import rfc3339
 
 RunState = Literal["queued", "running", "success", "failed"]
@@ -21,6 +21,70 @@ TryState = Literal["running", "success", "failed", "skipped", "upstream_failed"]
 ENDED: Final = ("success", "failed")
 BAD: Final = ("failed", "upstream_failed")
 UNMAPPED: Final = -1
+
+TryDocument = TypedDict(
+    "TryDocument",
+    {
+        "task": str,
+        "map_index": int | None,
+        "try": int,
+        "state": TryState,
+        "started_at": str | None,
+        "ended_at": str | None,
+        "duration_s": float | None,
+    },
+)
+"""One try of a task in a run."""
+
+
+class RunDocument(FromTo):
+    """One run of a DAG, of the event time between `from` and `to`."""
+
+    dag: str
+    run_id: str
+    state: RunState
+    due_at: str | None
+    started_at: str | None
+    ended_at: str | None
+    failed_at: str | None
+    duration_s: float | None
+    delay_s: float | None
+    tasks: list[TryDocument]
+
+
+class RepairsDocument(TypedDict):
+    """Failures: how many were `repaired`, and the mean time to repair of these; the others are `open`."""
+
+    repaired: int
+    open: int
+    mttr_s: float | None
+
+
+class TaskStatsDocument(RepairsDocument):
+    """A task over several runs."""
+
+    task: str
+    runs: int
+    succeeded: int
+    success_rate: float | None
+    retried: int
+    median_s: float | None
+    max_s: float | None
+
+
+class JobStatsDocument(RepairsDocument):
+    """A job over several runs."""
+
+    dag: str
+    node: str | None
+    runs: int
+    succeeded: int
+    success_rate: float | None
+    median_s: float | None
+    deadline_s: float | None
+    in_time: int | None
+    judged: int
+    tasks: list[TaskStatsDocument]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +106,7 @@ class TaskTry:
     def duration_ms(self) -> int | None:
         return None if self.started_ms is None or self.ended_ms is None else max(0, self.ended_ms - self.started_ms)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> TryDocument:
         return {
             "task": self.task,
             "map_index": None if self.map_index == UNMAPPED else self.map_index,
@@ -120,7 +184,7 @@ class DagRun:
             return self
         return replace(self, state="running", ended_ms=None, failed_ms=failed_ms, tries=tries)
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> RunDocument:
         return {
             "dag": self.dag,
             "run_id": self.run_id,
@@ -148,7 +212,7 @@ class Repairs:
         """The mean time to repair; None where nothing was repaired."""
         return sum(self.after_ms) / len(self.after_ms) / 1_000 if self.after_ms else None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> RepairsDocument:
         return {"repaired": len(self.after_ms), "open": self.open, "mttr_s": self.mttr_s}
 
 
@@ -172,7 +236,7 @@ class TaskStats:
     def success_rate(self) -> float | None:
         return self.succeeded / self.runs if self.runs else None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> TaskStatsDocument:
         return {
             "task": self.task,
             "runs": self.runs,
@@ -207,7 +271,7 @@ class JobStats:
     def median_s(self) -> float | None:
         return median(self.durations_s) if self.durations_s else None
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JobStatsDocument:
         return {
             "dag": self.job.dag,
             "node": self.job.node,

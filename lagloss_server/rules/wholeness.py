@@ -9,16 +9,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph, GraphPlace
-from lagloss_server.model.time_range import TimeRange
+from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.rules.facts import WindowFacts
 
 WholenessState = Literal["whole", "waiting", "lossy"]
+
+
+class WholenessDocument(FromTo):
+    """Whether a range is whole, as the collector answers."""
+
+    pipeline: str
+    node: str | None
+    state: WholenessState
+    why: str
+    minutes: int
+    closed: int
+    messages: int
+    missing: int
+    lost: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ class Wholeness(TimeRange):
             return f"{fmt.counted(self.missing - self.lost, 'message')} on the way"
         return f"{fmt.count(self.lost)} of {fmt.counted(self.messages, 'message')} lost"
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> WholenessDocument:
         return {
             "pipeline": self.pipeline,
             **self.bounds(),

@@ -20,7 +20,7 @@ import httpx2
 import numpy as np
 import pytest
 import zstandard
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from starlette.requests import Request
@@ -37,11 +37,12 @@ from collector.metadata_cache import MetadataCache, Snapshot
 from collector.metrics import CollectorMetrics
 from collector.models import read_batch
 from collector.otlp import MAX_SPANS
-from collector.services import CollectorServices, json_answer
+from collector.services import CollectorServices
 from collector.task_runs import read_reports
 from collector.workers import INLINE_BYTES, Workers
 from lagloss import Emitter, MemoryOutlet
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, BeaconBlock, encode_block, hash_id
+from lagloss_server.net import problem_details as problems
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.store.tokens import Token, hash_secret
 
@@ -75,12 +76,13 @@ class Intake:
             workers,
         )
         self.app = FastAPI()
+        problems.install(self.app, "the collector")
         for routes in (beacons, intake, runs):
             routes.add_routes(self.app, self.services)
 
         @self.app.get("/livez")
         async def live() -> Any:
-            return json_answer({})
+            return Response("{}")
 
     def run(self, requests: Callable[[httpx2.AsyncClient], Awaitable[Any]]) -> Any:
         async def go() -> Any:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import httpx2
 import pytest
+import schemathesis
 from fastapi import FastAPI
 from sqlalchemy import select
 from starlette.routing import Mount
@@ -120,6 +121,22 @@ OTHERS: Final = {
 
 def test_every_route_of_the_dashboard_has_its_calls_here() -> None:
     assert routes() == {*OF_NO_PIPELINE, *DASHS, *READS, *LISTS, *OTHERS}
+
+
+@pytest.fixture(scope="module")
+def api(url: str) -> Any:
+    """The read API as its OpenAPI document has it."""
+    with user(url, "olga", "sre") as olga:
+        return schemathesis.openapi.from_dict(olga.get("/api/v1/openapi.json").json())
+
+
+@pytest.mark.parametrize("route", [*READS, *LISTS])
+def test_each_response_is_as_its_route_declares_it(url: str, world: TeamsWorld, api: Any, route: str) -> None:
+    method, _, path = route.partition(" /api/v1")
+    with user(url, "olga", "sre") as olga:
+        for query in {**READS, **LISTS}[route]:
+            for pipeline in (OURS, ABSENT):
+                api[path][method].validate_response(asked(olga, route, query, world, pipeline))
 
 
 def asked(

@@ -188,7 +188,7 @@ def test_work_that_was_set_aside_is_listed_with_its_error_and_when_it_was_tried(
         "1 piece of work failed and was set aside: window 2026-05-28T20:27:00Z of chain among them."
     ]
     (item,) = health.document()["set_aside"]
-    assert (item["pipeline"], item["error"], item["tries"]) == ("chain", f"IndexError: {MARKUP}", 1)
+    assert (item.pipeline, item.error, item.tries) == ("chain", f"IndexError: {MARKUP}", 1)
     shown = str(sections(health, Address("/health", {"zone": "UTC"})))
     assert "2026-05-28T20:27:00Z" in shown
     assert f"IndexError: {MARKUP}" in shown
