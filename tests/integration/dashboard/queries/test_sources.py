@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.closing import rollup_marks
+from aggregator.closing.window_store import mark_hours
 from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
 from dashboard.queries.panels import read_panels
@@ -56,7 +56,7 @@ def store(module_database_url: str) -> Iterator[Store]:
             window = document(MERGED, start, lost={"app->norm": (lost, lost)} if lost else None)
             window["sources"] = [source("web", 900, 0), source("app", 100, lost)]
             store_window(connection, window, start, notify=False)
-        rollup_marks.put_hours(connection, [("merged", start) for start in starts], 0)
+        mark_hours(connection, [("merged", start) for start in starts], 0)
     now_ms, left = 10 * DAY * 1_000 + MIDNIGHT * 1_000, 1
     while left:
         _, left = rollups.roll_up(opened.engine, now_ms, SetAside(opened.engine))
