@@ -60,7 +60,7 @@ MAX_PAUSE_S = 30.0
 STATEMENT_S = 600
 """A statement that takes longer waits for a lock that is not given up. Retention deletes for minutes."""
 TURN_LIMIT_S = 600.0
-"""Longest normal time between two commits: that of one read of Spark's (closer.BEACONS_PER_PARTITION), on a slow
+"""Longest normal time between two commits: that of one read of Spark's (reading.BEACONS_PER_PARTITION), on a slow
 machine."""
 
 

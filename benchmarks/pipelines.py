@@ -14,9 +14,9 @@ import numpy as np
 from confluent_kafka import Producer
 from sqlalchemy import delete, select, text
 
-from aggregator.closing import rollup_marks
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.closing.window_store import mark_hours
 from aggregator.kernel.session import start_session
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance import rollups
@@ -126,7 +126,7 @@ def run_rollups() -> list[Figure]:
         hour = period_of("hour", last_s) - PERIOD_S["hour"]
         with store.engine.begin() as connection:
             connection.execute(delete(table_of(RollupDirtyRow)))
-            rollup_marks.put_hours(connection, [(name, hour) for name in names], 0)
+            mark_hours(connection, [(name, hour) for name in names], 0)
         server = postgres.processes[0].pid
         began, mine, servers = time.perf_counter(), time.process_time(), cpu_s(server)
         done, failures = 0, SetAside(store.engine)

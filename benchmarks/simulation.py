@@ -24,7 +24,7 @@ KEPT_DAYS: Final = 35
 LOG_DAYS: Final = 7
 WINDOWS_PER_READ: Final = 4_000
 BEACONS_PER_PARTITION: Final = 6.25e6
-"""Limits of a read, of aggregator/closing/closer.py; not imported, since that would bring Spark."""
+"""Limits of a turn and of a read, of aggregator/closing; not imported, since that would bring Spark."""
 
 
 def _from(value: float, benchmark: str) -> Any:

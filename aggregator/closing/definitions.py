@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import Engine
 
 from aggregator.closing import unfinished
-from aggregator.closing.judge import Versions
+from aggregator.closing.context import Versions
 from aggregator.closing.schedule import WindowEntry, WindowSchedule
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import QUEUES, NodeGroup

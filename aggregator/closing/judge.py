@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import structs
 
-from aggregator.closing.report_state import ReportState
+from aggregator.closing.context import JudgementContext, Versions
 from aggregator.closing.window_store import Closing, Missing
-from lagloss.wire.format import WINDOW_S, OffsetRange
-from lagloss_server.model.definition import StoredPipeline, in_force
+from lagloss.wire.format import OffsetRange
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import Window
 from lagloss_server.rules.arithmetic import Fate, first_waiting_ms, horizon, judge, judge_pattern
-from lagloss_server.rules.evidence import Evidence, changed_nodes
+from lagloss_server.rules.evidence import Evidence
 from lagloss_server.rules.facts import MissingId, Pattern, WindowFacts
 from lagloss_server.rules.picked import spread
 
@@ -26,100 +22,25 @@ SOONEST_MS = 2_000
 LATEST_MS = 900_000
 
 
-class Versions:
-    """The versions of one pipeline's definition, oldest first. `unreadable`: number and moment (epoch ms) of those that
-    this version of lagloss cannot read."""
-
-    def __init__(self, stored: Iterable[StoredPipeline] = (), unreadable: Iterable[tuple[int, int]] = ()) -> None:
-        self.stored = tuple(stored)
-        self._unreadable = tuple(unreadable)
-        self.checkpoints = frozenset(name for version in self.stored for name in version.definition.graph.checkpoints)
-        """The checkpoints of all versions together."""
-
-    def __len__(self) -> int:
-        return len(self.stored)
-
-    def plus(self, later: Iterable[StoredPipeline], unreadable: Iterable[tuple[int, int]] = ()) -> Versions:
-        """Return these versions and later ones."""
-        return Versions((*self.stored, *later), (*self._unreadable, *unreadable))
-
-    @property
-    def newest(self) -> Graph:
-        return self.stored[-1].definition.graph
-
-    def at(self, window_start_s: int) -> Graph:
-        """Return the version in force at a window's start; the first holds for all windows before it, too."""
-        return self.stored[in_force(self.stored, window_start_s)].definition.graph
-
-    @cached_property
-    def _gaps(self) -> list[tuple[float, float]]:
-        """From when to when (epoch ms) each unreadable version was in force."""
-        gaps = []
-        for number, since_ms in self._unreadable:
-            has_earlier = any(version.version < number for version in self.stored)
-            later = (version.applied_at_ms for version in self.stored if version.version > number)
-            gaps.append((since_ms if has_earlier else -math.inf, next(later, math.inf)))
-        return gaps
-
-    def changed_in(self, window_start_s: int) -> tuple[bool, frozenset[str]]:
-        """Return whether a version came into force within this window, and the nodes that this makes unsure: all of
-        them while an unreadable one was in force."""
-        start_ms, end_ms = window_start_s * 1000, (window_start_s + WINDOW_S) * 1000
-        if any(since_ms < end_ms and start_ms < until_ms for since_ms, until_ms in self._gaps):
-            return True, frozenset(self.at(window_start_s).nodes)
-        before, changed = self.at(window_start_s), frozenset[str]()
-        within = [version.definition.graph for version in self.stored[1:] if start_ms < version.applied_at_ms < end_ms]
-        for after in within:
-            changed |= changed_nodes(before, after)
-        return bool(within), changed
-
-
-@dataclass(frozen=True)
-class JudgementContext:
-    """Everything a judgement needs besides facts, as of `now_ms`; `newest` is by pipeline and checkpoint (rule 4)."""
-
-    reports: ReportState
-    versions: Mapping[str, Versions]
-    newest: Mapping[str, Mapping[str, int]]
-    now_ms: int
-
-    def graph(self, pipeline: str, window_start_s: int) -> Graph:
-        return self.versions[pipeline].at(window_start_s)
-
-    def evidence(self, pipeline: str, window_start_s: int) -> Evidence:
-        version_changed, changed = self.versions[pipeline].changed_in(window_start_s)
-        newest = self.newest.get(pipeline, {})
-        return Evidence(
-            window_start_s=window_start_s,
-            now_ms=self.now_ms,
-            emitters=self.reports.emitters[pipeline],
-            tallies=self.reports.tallies[pipeline, window_start_s],
-            lanes=self.reports.lanes[pipeline],
-            later_due=frozenset(name for name, start in newest.items() if start > window_start_s),
-            changed=changed,
-            version_changed=version_changed,
-        )
-
-
 def close(
-    known: JudgementContext, pipeline: str, window_start_s: int, facts: WindowFacts, *, is_read: bool = True
+    context: JudgementContext, pipeline: str, window_start_s: int, facts: WindowFacts, *, is_read: bool = True
 ) -> Closing:
     """Judge a window and make its closing. `is_read`: its facts are new, not those of an earlier closing.
 
     Raises:
         CutInsidePattern: a cut falls inside a pattern of these facts.
     """
-    graph, evidence = known.graph(pipeline, window_start_s), known.evidence(pipeline, window_start_s)
+    graph, evidence = context.graph(pipeline, window_start_s), context.evidence(pipeline, window_start_s)
     result = judge(graph, facts, evidence)
     return Closing(
         result=result,
         facts=facts,
         missing=_name_missing(graph, facts, evidence),
-        basis=known.reports.basis,
-        judged_at=known.now_ms,
+        basis=context.reports.basis,
+        judged_at=context.now_ms,
         deadline=_deadline(graph, result, facts, evidence),
         history=is_history(evidence),
-        log_start=_log_start(known.reports.ranges[pipeline, window_start_s]),
+        log_start=_log_start(context.reports.ranges[pipeline, window_start_s]),
         is_read=is_read,
     )
 
@@ -145,18 +66,19 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
     one fate are in an order drawn by their ids: whoever takes the first thousand has a fair sample."""
     if not facts.missing:
         return []
-    hashes = np.array([found.id_hash for found in facts.missing], np.uint64)
+    hashes = np.array([missing.id_hash for missing in facts.missing], np.uint64)
     drawn = dict(zip(hashes.tolist(), spread(hashes).tolist(), strict=True))
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
 
-    def name(found: MissingId) -> tuple[Fate, Missing] | None:
-        pattern = Pattern(found.mask, 1, (), found.last_seen_ms, found.last_seen_ms)
+    def name(missing: MissingId) -> tuple[Fate, Missing] | None:
+        pattern = Pattern(missing.mask, 1, (), missing.last_seen_ms, missing.last_seen_ms)
         judged = judge_pattern(graph, pattern, ahead, incomplete)
         if judged.fate not in KINDS:
             return None
         places = sorted(place.label for place in judged.certain or judged.perhaps or judged.waiting)
-        at = graph.names(found.mask)
-        return judged.fate, Missing(found, KINDS[judged.fate], tuple(dict.fromkeys(places)), at[-1] if at else "")
+        reached = graph.names(missing.mask)
+        last = reached[-1] if reached else ""
+        return judged.fate, Missing(missing, KINDS[judged.fate], tuple(dict.fromkeys(places)), last)
 
     named = [entry for entry in map(name, facts.missing) if entry is not None]
     return [missing for _, missing in sorted(named, key=lambda entry: (entry[0], drawn[entry[1].id.id_hash]))]
@@ -200,8 +122,8 @@ def is_history(evidence: Evidence) -> bool:
 
 def _log_start(ranges: Sequence[OffsetRange]) -> list[tuple[int, int]]:
     lowest: dict[int, int] = {}
-    for found in ranges:
-        lowest[found.partition] = min(found.first, lowest.get(found.partition, found.first))
+    for item in ranges:
+        lowest[item.partition] = min(item.first, lowest.get(item.partition, item.first))
     return sorted(lowest.items())
 
 
@@ -216,7 +138,7 @@ def nothing_missing(result: Window) -> bool:
     )
 
 
-def looks_whole(graph: Graph, evidence: Evidence) -> bool:
+def looks_complete(graph: Graph, evidence: Evidence) -> bool:
     """Return whether an early read of a window is worthwhile: every expected emitter is final, and no link lets fewer
     beacons out than it took in. A cheap guess from the tallies; the read decides."""
     if any(not evidence.is_final(state) for state in evidence.expected()):

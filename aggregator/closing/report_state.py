@@ -18,8 +18,9 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import at_places, is_any
 from lagloss_server.store.store import read_basis
 
-Windows = Sequence[tuple[str, int]]
+WindowKey = tuple[str, int]
 """(pipeline, window start in epoch s)."""
+Windows = Sequence[WindowKey]
 
 
 def of_windows(table: Table, windows: Windows) -> tuple[ColumnElement[bool], ...]:
@@ -35,10 +36,10 @@ class ReportState:
     basis: int
     emitters: Mapping[str, Sequence[EmitterState]]
     lanes: Mapping[str, Sequence[LaneState]]
-    tallies: Mapping[tuple[str, int], Sequence[TallyState]]
-    ranges: Mapping[tuple[str, int], Sequence[OffsetRange]]
-    changed: Mapping[tuple[str, int], int] = field(default_factory=dict)
-    doubtful: AbstractSet[tuple[str, int]] = frozenset()
+    tallies: Mapping[WindowKey, Sequence[TallyState]]
+    ranges: Mapping[WindowKey, Sequence[OffsetRange]]
+    changed: Mapping[WindowKey, int] = field(default_factory=dict)
+    doubtful: AbstractSet[WindowKey] = frozenset()
 
 
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:
@@ -51,10 +52,10 @@ def largest_skew_ms(connection: Connection, now_ms: int) -> int:
 def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> ReportState:
     """Load the state of reports for these windows; the connection must be in a REPEATABLE READ transaction."""
     pipelines = sorted({pipeline for pipeline, _ in windows})
-    tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
-    ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
-    changed: dict[tuple[str, int], int] = {}
-    doubtful: set[tuple[str, int]] = set()
+    tallies: dict[WindowKey, list[TallyState]] = {window: [] for window in windows}
+    ranges: dict[WindowKey, list[OffsetRange]] = {window: [] for window in windows}
+    changed: dict[WindowKey, int] = {}
+    doubtful: set[WindowKey] = set()
     tally = tables.table_of(tables.TallyRow)
     rows = list(_tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]))
     for row, places in zip(rows, unpack_each_ranges([row.ranges for row in rows]), strict=True):
@@ -130,9 +131,9 @@ def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, i
     return found
 
 
-def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, int], list[tuple[TallyState, Sketch]]]:
+def read_sketches(connection: Connection, windows: Windows) -> dict[WindowKey, list[tuple[TallyState, Sketch]]]:
     """Read the tallies of these windows with their lag sketches."""
-    found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
+    found: dict[WindowKey, list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
     for row in _tally_rows(connection, windows, tables.table_of(tables.TallyRow).c):
         found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.from_bytes(row.sketch)))
     return found

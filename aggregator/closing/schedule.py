@@ -161,9 +161,9 @@ class WindowSchedule:
                 yield start
 
     def to_judge(self, now_ms: int) -> Iterator[int]:
-        """Return closed windows whose deadline has passed."""
+        """Return closed windows whose deadline has passed, but for dirty ones: they are closed again anyway."""
         for start, entry in sorted(self._entries.items()):
-            if entry.deadline is not None and entry.deadline <= now_ms:
+            if entry.deadline is not None and entry.deadline <= now_ms and entry.dirty_since is None:
                 yield start
 
     def _reach(self, window_start_s: int) -> None:

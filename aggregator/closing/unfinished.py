@@ -1,14 +1,13 @@
-"""Statements about unfinished windows: changed tallies, gaps, deadlines, and sealing."""
+"""Statements about unfinished windows: changed tallies, gaps, deadlines, and whether they were closed or sealed."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select, text
 
-from aggregator.closing.report_state import Windows, of_windows
-from lagloss_server.queries.offset_ranges import Watermarks
+from aggregator.closing.report_state import WindowKey, Windows, of_windows
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import is_any
 
@@ -90,7 +89,7 @@ def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[A
     )
 
 
-def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int], str]:
+def read_states(connection: Connection, windows: Windows) -> dict[WindowKey, str]:
     """Read the state, closed or sealed, of those of these windows that were ever closed."""
     table = tables.table_of(tables.WindowRow)
     rows = connection.execute(
@@ -99,7 +98,7 @@ def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int
     return {(pipeline, start): state for pipeline, start, state in rows}
 
 
-def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:
+def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[WindowKey]:
     """Read the windows with from <= start < to that were ever closed, oldest first."""
     table = tables.WindowRow
     rows = connection.execute(
@@ -108,40 +107,3 @@ def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -
         .order_by(table.window_start)
     )
     return [(name, start) for name, start in rows]
-
-
-def seal_gone(connection: Connection, held: Mapping[int, Watermarks]) -> list[tuple[str, int]]:
-    """Mark closed windows whose blocks the log no longer holds: they are never read or rewritten."""
-    rows = connection.execute(
-        text(
-            "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE state = 'closed' AND EXISTS ("
-            " SELECT FROM jsonb_array_elements(log_start) needed"
-            " LEFT JOIN unnest(CAST(:partitions AS int[]), CAST(:lows AS bigint[])) held(partition, low)"
-            " ON held.partition = CAST(needed->>0 AS int)"
-            " WHERE low IS NULL OR CAST(needed->>1 AS bigint) < low) RETURNING pipeline, window_start"
-        ),
-        {"partitions": list(held), "lows": [marks.low for marks in held.values()]},
-    )
-    return [(pipeline, start) for pipeline, start in rows]
-
-
-def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
-    """Seal closed windows that start before this and whose tallies have not changed since, oldest first; return them.
-
-    Those of a deleted pipeline, too, changed or not: they are never closed again.
-    """
-    # tallies before windows, as following locks them where it makes a day's partitions
-    connection.execute(text("LOCK TABLE tally IN ACCESS SHARE MODE"))
-    rows = connection.execute(
-        text(
-            "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE (pipeline, window_start) IN ("
-            " SELECT pipeline, window_start FROM \"window\" w WHERE state = 'closed' AND window_start < :before"
-            " AND (NOT EXISTS (SELECT FROM tally t WHERE t.pipeline = w.pipeline"
-            " AND t.window_start = w.window_start AND changed_basis > w.basis)"
-            " OR (SELECT deleted_at IS NOT NULL FROM pipeline p WHERE p.name = w.pipeline"
-            " ORDER BY version DESC LIMIT 1))"
-            " ORDER BY window_start LIMIT :at_most) RETURNING pipeline, window_start"
-        ),
-        {"before": before_s, "at_most": at_most},
-    )
-    return [(pipeline, start) for pipeline, start in rows]

@@ -15,6 +15,7 @@ from typing import Final
 
 import structlog
 
+from aggregator.closing.report_state import WindowKey
 from aggregator.outage import is_outage
 from lagloss.wire.format import OffsetRange, block_key
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
@@ -31,7 +32,6 @@ from lagloss_server.queries.offset_ranges import (
 
 log = structlog.get_logger()
 
-Window = tuple[str, int]
 READ_S: Final = 0.5
 """How long wide windows are read in one turn, those of one pipeline."""
 RECENT_MS: Final = 300_000
@@ -171,7 +171,7 @@ class WideReads:
         self._most_records = MANY_RECORDS
         self._asked_at = float("-inf")
 
-    def waits(self, window: Window) -> bool:
+    def waits(self, window: WindowKey) -> bool:
         """Return whether a window is still being read, or waits for that; it need not be asked for until then."""
         pipeline, start_s = window
         read = self._reads.get(pipeline)
@@ -207,7 +207,7 @@ class WideReads:
 
     def share(
         self,
-        window: Window,
+        window: WindowKey,
         named: Sequence[OffsetRange],
         others: Sequence[OffsetRange],
         held: Mapping[int, Watermarks],
@@ -238,7 +238,7 @@ class WideReads:
             read.later.add(start_s)
         return None
 
-    def done(self, windows: Iterable[Window]) -> None:
+    def done(self, windows: Iterable[WindowKey]) -> None:
         """Forget what was read of these windows: they are closed."""
         for pipeline, start_s in windows:
             read = self._reads.get(pipeline)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, text
+from sqlalchemy import BigInteger, Connection, Text, delete, func, literal, select, text
+from sqlalchemy.dialects.postgresql import insert
 
-from aggregator.closing import rollup_marks
-from aggregator.closing.report_state import Windows, of_windows
+from aggregator.closing.report_state import WindowKey, Windows, of_windows
 from lagloss.wire.format import signed64
 from lagloss.wire.traces import TraceContext
 from lagloss_server.model.window import Window, on_time_counts
 from lagloss_server.rules.facts import MissingId, WindowFacts
+from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.bulk import as_json, copy, stage
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
@@ -49,15 +50,15 @@ class Closing:
     """False where it was judged from its stored facts, which do not hold the picked messages."""
 
     @property
-    def window(self) -> tuple[str, int]:
+    def window(self) -> WindowKey:
         return self.result.pipeline, self.result.start_s
 
 
-def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
+def read_facts(connection: Connection, windows: Windows) -> dict[WindowKey, tuple[WindowFacts, int]]:
     """Read the stored facts of these windows, with their missing ids, and the basis up to which they hold."""
     table, names = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
-    missing: dict[tuple[str, int], list[MissingId]] = {}
-    found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
+    missing: dict[WindowKey, list[MissingId]] = {}
+    found_facts: dict[WindowKey, tuple[WindowFacts, int]] = {}
     for row in connection.execute(select(names).where(*of_windows(names, windows))):
         id_hash, mask = row.id_hash % (1 << 64), int(row.pattern, 16)
         trace = None if row.trace_id is None else TraceContext(row.trace_id, row.span_id)
@@ -105,9 +106,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     _replace(connection, tables.MissingMessageRow, _known(kept, before), _missing_rows(kept))
     _replace(connection, tables.PickedMessagesRow, _known(read, before), _picked_rows(read))
     if made:
-        rollup_marks.put_hours(
-            connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made)
-        )
+        mark_hours(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
     if named:
         connection.execute(
             text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
@@ -116,7 +115,29 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     return made
 
 
-def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any]:
+def mark_hours(connection: Connection, windows: Windows, now_ms: int) -> None:
+    """Mark the hours of these windows as to be rolled up anew, in the transaction that changes the windows."""
+    mark_rollups(connection, "hour", {(pipeline, period_of("hour", start)) for pipeline, start in windows}, now_ms)
+
+
+def mark_rollups(connection: Connection, period: Period, starts: Iterable[tuple[str, int]], now_ms: int) -> None:
+    """Mark these roll-ups (pipeline, start) as to be computed, in the transaction that changes what they sum up."""
+    keys = sorted(starts)  # whoever marks and deletes marks locks their rows in this order
+    if keys:
+        marks = tables.table_of(tables.RollupDirtyRow)
+        marked = tables.rows_of(keys, pipeline=Text(), start=BigInteger())
+        values = select(marked.c.pipeline, literal(period), marked.c.start, literal(now_ms))
+        # an update, though it changes nothing: it holds the row until this transaction ends
+        connection.execute(
+            insert(marks)
+            .from_select(["pipeline", "period", "start", "dirty_since"], values)
+            .on_conflict_do_update(
+                index_elements=["pipeline", "period", "start"], set_={"dirty_since": marks.c.dirty_since}
+            )
+        )
+
+
+def _lock(connection: Connection, windows: Windows) -> dict[WindowKey, Any]:
     """Read and lock the rows of these windows, always in the same order."""
     table = tables.table_of(tables.WindowRow)
     columns = (
@@ -202,12 +223,12 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
             )
 
 
-def _known(found: Sequence[Closing], before: Collection[tuple[str, int]]) -> list[tuple[str, int]]:
+def _known(found: Sequence[Closing], before: Collection[WindowKey]) -> list[WindowKey]:
     return [closing.window for closing in found if closing.window in before]
 
 
 def _replace(
-    connection: Connection, of: type[tables.Base], windows: Sequence[tuple[str, int]], rows: Sequence[Mapping[str, Any]]
+    connection: Connection, of: type[tables.Base], windows: Windows, rows: Sequence[Mapping[str, Any]]
 ) -> None:
     """Write rows of a table in place of those of these windows."""
     table = tables.table_of(of)

@@ -64,7 +64,7 @@ class Retention:
     def round(self, now_ms: int) -> None:
         """Apply retention to all tables once, as of `now_ms`."""
         changeable_s = oldest_day(now_ms, CHANGEABLE_DAYS)
-        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_PER_ROUND)
+        self._closer.sealing.seal_before(changeable_s, CHUNK * CHUNKS_PER_ROUND)
         minutes_s = oldest_day(now_ms, self._settings.keep_minutes_days)
         self._drop_days(TALLY, now_ms // 1000, partial(self._drop_tallies, changeable_s))
         for table in (NAMES, PICKED):

@@ -26,7 +26,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 
-from aggregator.closing import rollup_marks
+from aggregator.closing.window_store import mark_rollups
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.results import unpack_minute, unpack_rollup
@@ -111,7 +111,7 @@ def _restate(engine: Engine, keys: Sequence[Key], now_ms: int, failures: SetAsid
         totals = {key: Rollup.merged(found) for key, found in parts.items()}
         changed = _write(connection, {key: (total, total.pack()) for key, total in totals.items()}, now_ms)
         days = {(key.pipeline, period_of("day", key.start)) for key in changed if key.period == "hour"}
-        rollup_marks.put(connection, "day", days, now_ms)
+        mark_rollups(connection, "day", days, now_ms)
         failures.done(connection, [key.item for key in keys])
     return len(keys)
 

@@ -80,8 +80,8 @@ class MaintenanceLoop:
         self._metrics = metrics
         self._failures = failures
         self._chores = [
-            PeriodicTask("audit", AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
-            PeriodicTask("seal", SEAL_EVERY_S, lambda _: closer.seal_gone()),
+            PeriodicTask("audit", AUDIT_EVERY_S, lambda _: closer.reads.audit(), time.monotonic()),
+            PeriodicTask("seal", SEAL_EVERY_S, lambda _: closer.sealing.seal_gone()),
             PeriodicTask("roll up", ROLL_UP_EVERY_S, self.roll_up),
             PeriodicTask("retain", RETAIN_EVERY_S, retention.round),
             PeriodicTask("days ahead", DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
@@ -137,15 +137,15 @@ class MaintenanceLoop:
 
     def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
         started = time.monotonic()
-        self._closer.seal_gone()
+        self._closer.sealing.seal_gone()
         with self._engine.connect() as connection:
             left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
-            round_ = list(takewhile(lambda window: not self._closer.waits(window), left[:WINDOWS_PER_ROUND]))
+            round_ = list(takewhile(lambda window: not self._closer.reads.waits(window), left[:WINDOWS_PER_ROUND]))
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
-        beacons = self._closer.close_windows(held, now_ms, from_log=True)
-        if self._closer.left:  # the next round begins with the first of them
-            round_ = round_[: min(map(round_.index, self._closer.left))]
+        turn = self._closer.close_windows(held, now_ms, "requested")
+        if turn.remaining:  # the next round begins with the first of them
+            round_ = round_[: min(map(round_.index, turn.remaining))]
             held = [window for window in held if window in round_]
         self._failures.retry_now("rollup", pipeline)
         next_s = to_s if not left else round_[-1][1] + WINDOW_S if round_ else done.next_s
@@ -154,7 +154,7 @@ class MaintenanceLoop:
             done=done.done + len(round_),
             of=done.done + len(left),
             sealed=done.sealed + len(round_) - len(held),
-            beacons=done.beacons + beacons,
+            beacons=done.beacons + turn.beacons,
             seconds=round(done.seconds + time.monotonic() - started, 3),
         )
 

@@ -73,7 +73,7 @@ class Driven:
         metrics = AggregatorMetrics()
         watch = DefinitionRegistry(self.store.engine, self.store, metrics)
         failures = SetAside(self.store.engine)
-        closer = Closer(self.store.engine, watch, self.closer.reader, self.beacons, metrics, failures)
+        closer = Closer(self.store.engine, watch, self.closer.reads.reader, self.beacons, metrics, failures)
         return replace(self, watch=watch, closer=closer, metrics=metrics, failures=failures)
 
 

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from aggregator.closing.judge import JudgementContext, Versions, close
+from aggregator.closing.context import JudgementContext, Versions
+from aggregator.closing.judge import close
 from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing
 from aggregator.kernel.kernel import Part, count_partitions, scatter

@@ -40,7 +40,7 @@ def test_what_is_sent_right_after_apply_is_known(
     apply(store, old, "{name: src}")
     with driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts:
         parts.follow_all()  # what other tests left in these topics
-        parts.closer.read_nothing_new()
+        parts.closer.reads.audit()
         with store.engine.connect() as connection:
             before = quarantine.counts(connection)
         send(kafka_bootstrap, old, "src")
@@ -55,8 +55,8 @@ def test_what_is_sent_right_after_apply_is_known(
         now_ms = int(time.time() * 1000)
         if closes:
             minutes = range(now_ms // 60_000 * 60 - 60, now_ms // 1000 + 1, 60)
-            parts.closer.close_windows([(old, minute) for minute in minutes], now_ms, from_log=True)
-        parts.closer.read_nothing_new()
+            parts.closer.close_windows([(old, minute) for minute in minutes], now_ms, "requested")
+        parts.closer.reads.audit()
         with store.engine.connect() as connection:
             assert quarantine.counts(connection) == before
         parts.watch.refresh()

@@ -43,6 +43,7 @@ from lagloss.wire.format import (
 from lagloss.wire.sketch import Sketch
 from lagloss_server.cli import main as cli
 from lagloss_server.model.window import rfc3339
+from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.offset_ranges import Watermarks
 from lagloss_server.store.store import Store
 from tests.oracle.evidence import Record
@@ -180,9 +181,9 @@ class Recording:
         self.partitions = reader.partitions
         self.asked: list[list[OffsetRange]] = []
 
-    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> Reading:
         self.asked.append(list(ranges))
-        reading: Reading = self._reader.read(ranges, plan)
+        reading: Reading = self._reader.read(ranges, plan, kept)
         return reading
 
     def records(self) -> int:
@@ -204,16 +205,16 @@ def test_a_sink_six_hours_late_reads_two_short_ranges_a_partition_and_not_six_ho
         producer.poll(0)
     assert producer.flush(20) == 0
     closer = stage.parts.closer
-    closer.read_nothing_new()  # as the audit does every 30 s
+    closer.reads.audit()  # as the audit does every 30 s
     stage.at(6 * 3600)
     sink.resume(0)
     sink.work(13)
     for emitter in stage.emitters:
         assert emitter.flush(10)
     stage.parts.follow_all()
-    reader = Recording(closer.reader)
-    closer.reader = reader  # type: ignore[assignment]
-    closer.close_windows([(PIPELINE, stage.start_s)], stage.clock.now_ms, from_log=True)
+    reader = Recording(closer.reads.reader)
+    closer.reads.reader = reader  # type: ignore[assignment]
+    closer.close_windows([(PIPELINE, stage.start_s)], stage.clock.now_ms, "requested")
     assert stage.window(0)["verdict"] == "ok"
     (ranges,) = reader.asked
     assert max(sum(place.partition == at for place in ranges) for at in range(BLOCK_PARTITIONS)) == 2
@@ -247,7 +248,8 @@ class LogInMemory:
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
         return {0: sum(record.timestamp_ms < moment_ms for record in self.log)}
 
-    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> Reading:
+        assert not kept
         records = [record for place in ranges for record in self.log[place.first : place.last + 1]]
         return Reading(
             count([record for record in records if record.key in plan.windows], plan, 1000), (), Counter(), 0

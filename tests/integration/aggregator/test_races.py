@@ -13,6 +13,7 @@ from aggregator.kernel.plan import ReadPlan
 from aggregator.kernel.spark_reader import BlockReader, Reading
 from aggregator.reports.catchup import Catchup
 from lagloss.wire.format import OffsetRange
+from lagloss_server.queries.beacon_log import LogRecord
 from tests.integration.aggregator.closing.test_closer import IDS, Chain, chain, send_all  # noqa: F401
 from tests.support.kafka_log import wait_for
 from tests.support.window_documents import documents
@@ -26,18 +27,17 @@ class InterruptedReader(BlockReader):
 
     meanwhile: Callable[[], object] = lambda: None
 
-    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
-        found = super().read(ranges, plan)
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan, kept: Sequence[LogRecord] = ()) -> Reading:
+        found = super().read(ranges, plan, kept)
         self.meanwhile()
         return found
 
 
 def interrupt(chain: Chain, meanwhile: Callable[[], object]) -> None:
     """From now on this happens in the middle of each of the chain's closings."""
-    reader = chain.parts.closer.reader
-    chain.parts.closer.reader = InterruptedReader(
-        reader.spark, reader.bootstrap, reader.topic, reader.partitions, meanwhile
-    )
+    reads = chain.parts.closer.reads
+    reader = reads.reader
+    reads.reader = InterruptedReader(reader.spark, reader.bootstrap, reader.topic, reader.partitions, meanwhile)
 
 
 def send_late(chain: Chain) -> None:

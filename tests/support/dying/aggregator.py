@@ -10,9 +10,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from aggregator import __main__
-from aggregator.closing import closer as closing
+from aggregator.closing import reading
 from aggregator.closing import window_store as closings
-from aggregator.kernel import spark_reader as reading
+from aggregator.closing.closer import Closer
+from aggregator.kernel import spark_reader
 from aggregator.kernel.plan import ReadPlan
 from aggregator.reports.consumer import ReportConsumer
 from lagloss.broker.topics import BEACONS_PARTITIONS
@@ -26,7 +27,7 @@ BEACONS_PER_WINDOW = 1_188
 def main() -> int:
     """Run the aggregator, to the point in the first argument."""
     point, marker, permit = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    closing.BEACONS_PER_PARTITION = WINDOWS_PER_READ * BEACONS_PER_WINDOW // BEACONS_PARTITIONS
+    reading.BEACONS_PER_PARTITION = WINDOWS_PER_READ * BEACONS_PER_WINDOW // BEACONS_PARTITIONS
     POINTS[point](death(point, marker, permit))
     return __main__.main()
 
@@ -39,14 +40,14 @@ def while_following(die: Die) -> None:
 def during_the_kernel(die: Die) -> None:
     """A worker has the first facts of a partition. Nothing is written from before the read until after the merge, so
     this point stands for all between them."""
-    count_partitions = reading.count_partitions
+    count_partitions = spark_reader.count_partitions
 
     def dying(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
         for batch in count_partitions(batches, plan):
             die()
             yield batch
 
-    reading.count_partitions = dying
+    spark_reader.count_partitions = dying
 
 
 def before_the_commit(die: Die) -> None:
@@ -55,7 +56,7 @@ def before_the_commit(die: Die) -> None:
 
 
 def after_the_commit(die: Die) -> None:
-    around(closing.Closer, "_close_read", after=lambda _: die())
+    around(Closer, "_close_batch", after=lambda _: die())
 
 
 POINTS: dict[str, Callable[[Die], None]] = {

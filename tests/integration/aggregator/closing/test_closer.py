@@ -19,7 +19,9 @@ from sqlalchemy import select, update
 
 from aggregator import quarantine
 from aggregator.closing import closer as closing
-from aggregator.closing.judge import JudgementContext
+from aggregator.closing import due
+from aggregator.closing.context import JudgementContext
+from aggregator.closing.prover import Prover
 from aggregator.closing.schedule import SETTLE_MS
 from aggregator.closing.window_store import Closing, read_facts
 from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
@@ -105,7 +107,7 @@ class Chain:
 
     def close(self, *windows: int) -> int:
         now_ms = int(time.time() * 1000)
-        return self.parts.closer.close_windows([(self.name, self.start_s + 60 * at) for at in windows], now_ms)
+        return self.parts.closer.close_windows([(self.name, self.start_s + 60 * at) for at in windows], now_ms).beacons
 
     def window(self, at: int = 0) -> dict[str, Any]:
         (found,) = documents(self.store.windows(self.name, self.start_s + 60 * at, self.start_s + 60 * at + 60))
@@ -237,7 +239,7 @@ def test_a_lost_message_keeps_the_trace_in_which_it_came_in(chain: Chain) -> Non
 
 
 def test_a_backlog_of_one_pipeline_delays_no_window_of_another(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "WINDOWS_AT_ONCE", 2)
+    monkeypatch.setattr(due, "WINDOWS_AT_ONCE", 2)
     other = f"z-{chain.name}"  # after the other in any order
     head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {other}}}"
     chain.store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{{name: src}}]}}}}"))
@@ -255,6 +257,50 @@ def test_a_backlog_of_one_pipeline_delays_no_window_of_another(chain: Chain, mon
         for name in (chain.name, other)
     ]
     assert states == ["closed", "closed"]
+
+
+def postpone(chain: Chain, grace: str = "10m") -> None:
+    """From now on windows are due that long after their end."""
+    nodes = "[{name: src, to: [mid]}, {name: mid, to: [snk]}, {name: snk}]"
+    head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {chain.name}}}"
+    chain.store.apply(parse_definition(f"{{{head}, spec: {{grace: {grace}, nodes: {nodes}}}}}"))
+
+
+@pytest.mark.parametrize("proof", ["tallies", "beacons"])
+def test_a_window_in_which_nothing_is_missing_is_closed_before_it_is_due(
+    proof: str, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if proof == "beacons":
+        monkeypatch.setattr(Prover, "is_proven", lambda *_: False)
+    postpone(chain)
+    for node in NODES:
+        for side in ("in", "out"):
+            chain.send(node, side, IDS)
+    chain.settle()
+    now_ms = int(time.time() * 1000)
+    assert not chain.parts.closer.tick(now_ms, now_ms)
+    window = chain.window()
+    assert (window["state"], window["verdict"], window["proof"]) == ("closed", "ok", proof)
+
+
+def test_a_window_that_only_looks_complete_is_read_once_and_closed_when_it_is_due(chain: Chain) -> None:
+    def beacons_read(after_s: int) -> float:
+        now_ms = int(time.time() * 1000) + after_s * 1_000
+        chain.parts.closer.tick(now_ms, now_ms)
+        return chain.parts.metrics.registry.get_sample_value("lagloss_beacons_read_total") or 0.0
+
+    postpone(chain)
+    for node in NODES:
+        ids = IDS if node != "snk" else [*IDS[1:], "another"]  # as many everywhere, so that only blocks tell
+        for side in ("in", "out"):
+            chain.send(node, side, ids)
+    chain.settle()
+    assert [beacons_read(after_s) for after_s in (0, 120)] == [6 * 200] * 2
+    assert chain.window()["state"] == "open"
+    postpone(chain, "1m")
+    assert beacons_read(120) == 2 * 6 * 200
+    window = chain.window()
+    assert (window["state"], window["delivered"], window["verdict"] == "ok") == ("closed", 199, False)
 
 
 def test_closing_again_changes_no_row(chain: Chain) -> None:
@@ -448,10 +494,12 @@ def break_closing(monkeypatch: pytest.MonkeyPatch, is_bad: Callable[[str, int], 
     """Let the closing of these windows (by pipeline and start) fail."""
     whole = closing.close
 
-    def broken(known: JudgementContext, pipeline: str, start_s: int, facts: WindowFacts) -> Closing:
-        if is_bad(pipeline, start_s):
+    def broken(
+        context: JudgementContext, pipeline: str, start_s: int, facts: WindowFacts, *, is_read: bool = True
+    ) -> Closing:
+        if is_read and is_bad(pipeline, start_s):
             raise IndexError("index 0 is out of bounds")
-        return whole(known, pipeline, start_s, facts)
+        return whole(context, pipeline, start_s, facts, is_read=is_read)
 
     monkeypatch.setattr(closing, "close", broken)
 

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from confluent_kafka import Message, Producer
 from pyspark.sql import SparkSession
+from sqlalchemy import Connection
 
 from aggregator import quarantine
-from aggregator.closing import closer, wide_reads
+from aggregator.closing import due, wide_reads, window_store
 from aggregator.closing.schedule import SETTLE_MS
+from aggregator.closing.window_store import Closing
 from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
@@ -149,7 +151,7 @@ def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenan
         seconds, _ = tenants.close(window, HONEST)
         took.append(seconds)
     undisturbed = min(took)
-    tenants.parts.closer.read_nothing_new()
+    tenants.parts.closer.reads.audit()
 
     everything = [OffsetRange(at, 0, 2**62) for at in range(PARTITIONS)]
     to_the_end = [OffsetRange(at, 0, end - 1) for at, end in ends.items()]
@@ -193,16 +195,15 @@ def test_who_forges_ranges_delays_nobody_else_and_has_next_to_nothing_read(tenan
 def test_a_pipeline_with_many_emitters_is_closed_after_the_others(
     tenants: Tenants, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(closer, "MANY_EMITTERS", 3)
+    monkeypatch.setattr(due, "MANY_EMITTERS", 3)
     closed = list[str]()
-    store_closings = tenants.parts.closer._store
-    monkeypatch.setattr(
-        tenants.parts.closer,
-        "_store",
-        lambda connection, known, found: (
-            closed.extend(closing.window[0] for closing in found) or store_closings(connection, known, found)
-        ),
-    )
+    commit = window_store.commit
+
+    def committing(connection: Connection, closings: Sequence[Closing]) -> list[tuple[Closing, int]]:
+        closed.extend(closing.window[0] for closing in closings)
+        return commit(connection, closings)
+
+    monkeypatch.setattr(window_store, "commit", committing)
     for at in range(4):
         tenants.report(FORGER, 3, 1, [], f"emitter-{at}")
     tenants.report(HONEST, 3, 3, tenants.send(HONEST, 3, ["a", "b", "c"]))

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from aggregator.closing import rollup_marks
+from aggregator.closing.window_store import mark_hours
 from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
 from dashboard.queries.annotations import MAX_INCIDENTS, read_happenings
@@ -79,7 +79,7 @@ def fill(store: Store, minutes: list[int], *, roll_up: bool = True) -> dict[int,
             window = document(chain(), start, lags_ms=lags, lost=lost, verdict="loss" if lost else "ok")
             store_window(connection, window, start, notify=False)
             stored[start] = window
-        rollup_marks.put_hours(connection, [("chain", start) for start in minutes], 0)
+        mark_hours(connection, [("chain", start) for start in minutes], 0)
     now_ms, left = next(_moments), int(roll_up)
     while left:  # days are marked when their hours are computed, and settle like these
         _, left = rollups.roll_up(store.engine, now_ms, SetAside(store.engine))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.closing import rollup_marks
+from aggregator.closing.window_store import mark_hours
 from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
 from dashboard.queries.panels import read_panels
@@ -56,7 +56,7 @@ def store(module_database_url: str) -> Iterator[Store]:
             window = document(MERGED, start, lost={"app->norm": (lost, lost)} if lost else None)
             window["sources"] = [source("web", 900, 0), source("app", 100, lost)]
             store_window(connection, window, start, notify=False)
-        rollup_marks.put_hours(connection, [("merged", start) for start in starts], 0)
+        mark_hours(connection, [("merged", start) for start in starts], 0)
     now_ms, left = 10 * DAY * 1_000 + MIDNIGHT * 1_000, 1
     while left:
         _, left = rollups.roll_up(opened.engine, now_ms, SetAside(opened.engine))
@@ -87,5 +87,5 @@ def test_the_report_of_a_source_is_judged_by_its_messages_where_that_of_all_is_n
     whole, app = make_report(store, "merged", span, now_s), make_report(store, "merged", span, now_s, "app")
     assert (whole.whole.total.messages, app.whole.total.messages) == (120_000, 12_000)
     assert [there.whole.total.messages for there in whole.sources] == [108_000, 12_000]
-    assert app.whole.total.loss_ratio == {"min": 0.003, "max": 0.003}
+    assert app.whole.total.loss_ratio == LossRatio(0.003, 0.003)
     assert {hour.figures.total.messages for hour in app.worst_hours} == {6_000}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aggregator.closing.judge import JudgementContext, Versions, close
+from aggregator.closing.context import JudgementContext, Versions
+from aggregator.closing.judge import close
 from aggregator.closing.report_state import ReportState
 from lagloss.wire.format import OffsetRange
 from lagloss_server.model.definition import StoredPipeline, parse_definition

@@ -112,6 +112,14 @@ def test_a_deadline_brings_a_window_back_to_be_judged() -> None:
     assert list(found.to_judge(DUE_MS + 5_000)) == [W]
 
 
+def test_a_dirty_window_is_closed_again_and_not_judged_before() -> None:
+    found = agenda()
+    found.closed(W, basis=1, deadline=DUE_MS)
+    found.tally_changed(W, basis=2, changed_at=DUE_MS)
+    assert list(found.to_judge(DUE_MS + 1_000)) == []
+    assert list(found.to_close(DUE_MS, DUE_MS + SETTLE_MS)) == [W]
+
+
 def test_a_window_that_is_over_may_be_closed_early_and_is_tried_less_and_less_often() -> None:
     found = agenda()
     assert list(found.maybe_early(END_MS - 1, END_MS - 1)) == []

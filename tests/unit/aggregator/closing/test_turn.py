@@ -6,8 +6,7 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from aggregator.closing.closer import Closer
-from aggregator.closing.wide_reads import WideReads
+from aggregator.closing.reading import WindowReads
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.offset_ranges import MANY_RECORDS
 from lagloss_server.rules.evidence import EmitterState
@@ -20,6 +19,9 @@ HELD = 10_000_000
 class SlowLog(LogInMemory):
     """A broker that takes 2 ms for an answer, and holds much."""
 
+    def topic_id(self) -> str:
+        return "one"
+
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
         time.sleep(0.002)
         self.asked.append(moment_ms)
@@ -29,11 +31,11 @@ class SlowLog(LogInMemory):
         return {partition: SimpleNamespace(low=0, high=HELD) for partition in self.partitions}
 
 
-def closer_on(log: LogInMemory) -> Any:
-    """A closer of which only the planning of reads works."""
-    found: Any = object.__new__(Closer)
-    found._beacons, found._wide = log, WideReads(log)  # type: ignore[arg-type]
-    return found
+def reads_on(log: LogInMemory) -> Any:
+    """Reads of which only the planning works."""
+    nothing: Any = None
+    beacons: Any = log
+    return WindowReads(nothing, nothing, nothing, beacons, nothing)
 
 
 def knowing(ranges: dict[tuple[str, int], list[OffsetRange]], died_ms: dict[tuple[str, int], list[int]]) -> Any:
@@ -52,18 +54,18 @@ def knowing(ranges: dict[tuple[str, int], list[OffsetRange]], died_ms: dict[tupl
 def test_lookups_of_last_words_end_with_the_turn() -> None:
     log, windows = SlowLog(), [(f"p{at}", 0) for at in range(1_000)]
     died = {window: [DAY_MS + at * 100_000] for at, window in enumerate(windows)}  # none shares another's answer
-    closer, known = closer_on(log), knowing({window: [] for window in windows}, died)
+    reads, known = reads_on(log), knowing({window: [] for window in windows}, died)
     begun = time.monotonic()
-    shares = closer._shares(known, windows, begun + 0.1)
+    shares = reads.shares(known, windows, begun + 0.1)
     assert 0 < len(shares) < 100
     assert len(log.asked) <= 2 * len(shares) + 1
-    assert closer._shares(known, windows, begun).keys() == {windows[0]}  # one at least, so that all have their turn
+    assert reads.shares(known, windows, begun).keys() == {windows[0]}  # one at least, so that all have their turn
 
 
 def test_windows_of_emitters_that_died_together_share_the_answers() -> None:
     log, windows = SlowLog(), [("p", 60 * at) for at in range(50)]
     died = {window: [DAY_MS + at for at in range(0, 33_000, 11)] for window in windows}
-    shares = closer_on(log)._shares(knowing({window: [] for window in windows}, died), windows)
+    shares = reads_on(log).shares(knowing({window: [] for window in windows}, died), windows)
     assert len(shares) == 50
     assert len(log.asked) <= 2 + 1
 
@@ -76,12 +78,12 @@ def test_a_pipeline_has_no_more_read_in_a_turn_than_its_part_and_the_others_have
         for name, start in windows
         for size in [each if name == "greedy" else 10]
     }
-    closer, known = closer_on(log), knowing(ranges, {window: [] for window in windows})
-    closer._wide.most_records = lambda held, now_ms: MANY_RECORDS
+    reads, known = reads_on(log), knowing(ranges, {window: [] for window in windows})
+    reads._wide.most_records = lambda held, now_ms: MANY_RECORDS
     left = list(windows)
     turns = 0
     while left:
-        shares = closer._shares(known, left)
+        shares = reads.shares(known, left)
         assert sum(name == "greedy" for name, _ in shares) in (1, 3)
         assert turns > 0 or sum(name == "small" for name, _ in shares) == 10
         left = [window for window in left if window not in shares]

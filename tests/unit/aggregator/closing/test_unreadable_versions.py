@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.closing.judge import Versions
+from aggregator.closing.context import Versions
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 
