@@ -17,10 +17,10 @@ from aggregator.node_groups import NodeGroup, PartitionLag
 from aggregator.outage import Outage, Server
 from aggregator.results.metrics import PipelineResult
 from aggregator.results.newest import ResultMetrics
+from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.velocity import Status
 from lagloss_server.model.window import Window
 from lagloss_server.net.exposition import SetAsideCounts, registry_of
-from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_velocity import Status
 
 _GROUP: Final = NodeGroup._fields
 _PARTITION: Final = (*_GROUP, "topic", "partition")

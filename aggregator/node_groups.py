@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from lagloss_server.rules.group_velocity import UNKNOWN_VELOCITY, Status, Velocity
-from lagloss_server.rules.retention_distance import RetentionLimits
+from lagloss_server.groups.retention import RetentionLimits
+from lagloss_server.groups.velocity import UNKNOWN_VELOCITY, Status, Velocity
 
 QUEUES: Final = "sqs:"
 """The cluster of a group that is a queue of SQS, by its URL. No cluster that a definition names is called so."""

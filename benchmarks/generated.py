@@ -22,17 +22,17 @@ from sqlalchemy import Connection, Table, text, update
 
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch
+from lagloss_server.judging.arithmetic import judge
+from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState, TallyState
+from lagloss_server.judging.facts import CheckpointFacts, Pattern, WindowFacts
 from lagloss_server.model.definition import Definition, as_document
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.window import Window, on_time_counts, rfc3339
-from lagloss_server.rules.arithmetic import judge
-from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
-from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
-from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import PERIOD_S, Period, Rollup, period_of
 
 SHAPES: Final = 288
 """Kinds of minutes; an hour's begin at another one than the hour's before it."""

@@ -45,10 +45,10 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.rules.rollup import PERIOD_S, period_of
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.schema.core import RollupDirtyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import PERIOD_S, period_of
 
 PIPELINES = 10_000
 CLOSED_S = 40.0

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from collector.models import invalid, validated
 from collector.task_runs import RunId, RunJson, TaskJson, TaskRunJson, as_report
 from lagloss_server.model.jobs import DagId
-from lagloss_server.rules.runs import RunState
-from lagloss_server.store.task_runs import RunReport
+from lagloss_server.runs.dag_runs import RunState
+from lagloss_server.runs.run_store import RunReport
 
 EventType = Literal["START", "RUNNING", "COMPLETE", "FAIL", "ABORT", "OTHER"]
 _STATES: Final[dict[EventType, Literal["running", "success", "failed"]]] = {

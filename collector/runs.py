@@ -19,11 +19,10 @@ from lagloss_server.base.fields import Name
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.net.problem_details import Problem, busy, documented
 from lagloss_server.net.responses import JSON, Json
-from lagloss_server.queries.wholeness import read_wholeness
-from lagloss_server.rules.wholeness import WholenessDocument
-from lagloss_server.store import task_runs
+from lagloss_server.runs import run_store as task_runs
+from lagloss_server.runs.run_store import RunReport
+from lagloss_server.runs.wholeness import WholenessDocument, read_wholeness
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import RunReport
 
 MAX_SPAN_S: Final = 2 * 86_400
 """Of one question whether a span is whole: each of its windows is read."""

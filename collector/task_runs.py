@@ -10,8 +10,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, Str
 from collector.models import Time, validated
 from lagloss.wire.format import name_fits
 from lagloss_server.model.jobs import DagId
-from lagloss_server.rules.runs import UNMAPPED, RunState, TryState
-from lagloss_server.store.task_runs import RunReport, StateAt
+from lagloss_server.runs.dag_runs import UNMAPPED, RunState, TryState
+from lagloss_server.runs.run_store import RunReport, StateAt
 
 MAX_REPORTS: Final = 1_000
 

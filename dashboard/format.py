@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Final
 
 from lagloss_server.base import format as fmt
+from lagloss_server.groups.velocity import Status
 from lagloss_server.model.window import Interval, LossRatio, SideCounts, Window
-from lagloss_server.rules.group_velocity import Status
-from lagloss_server.rules.quality import Quality, QualityCell, QualityVerdict
+from lagloss_server.sums.quality import Quality, QualityCell, QualityVerdict
 
 """One window as `windows --json` prints it, and whether it is `history`."""
 

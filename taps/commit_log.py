@@ -17,7 +17,7 @@ from confluent_kafka import KafkaError, KafkaException
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.errors import NOT_ALLOWED, kafka_error
-from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from taps.cluster_topics import ClusterTopics, SharedLook
 from taps.plan import STANDING_MS, Look, Looks, Mark, OffsetSpan
 from taps.planner import NewCommits

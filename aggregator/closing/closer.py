@@ -30,8 +30,8 @@ from aggregator.closing.window_store import Closing
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.metrics import AggregatorMetrics
 from aggregator.set_aside import SetAside, isolate
+from lagloss_server.judging.arithmetic import CutInsidePattern
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.rules.arithmetic import CutInsidePattern
 
 log = structlog.get_logger()
 

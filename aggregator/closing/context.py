@@ -11,10 +11,10 @@ from sqlalchemy import Engine
 
 from aggregator.closing.report_state import ReportState, Windows, load_report_state, newest_with_beacons
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.evidence import Evidence, changed_nodes
+from lagloss_server.judging.freshness import newest_due_s
 from lagloss_server.model.definition import StoredPipeline, in_force
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.evidence import Evidence, changed_nodes
-from lagloss_server.rules.freshness import newest_due_s
 
 
 class Versions:

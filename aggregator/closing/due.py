@@ -14,9 +14,9 @@ from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.closing.report_state import WindowKey
 from aggregator.set_aside import Item, SetAside
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.freshness import EXPECTED_FOR_MS
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.emitters import DISTURBED_MS, crowded, is_silent
-from lagloss_server.rules.freshness import EXPECTED_FOR_MS
 from lagloss_server.store.schema import core as tables
 
 WINDOWS_AT_ONCE = 4_000

@@ -10,12 +10,12 @@ from msgspec import structs
 from aggregator.closing.context import JudgementContext, Versions
 from aggregator.closing.window_store import Closing, Missing
 from lagloss.wire.format import OffsetRange
+from lagloss_server.judging.arithmetic import Fate, first_waiting_ms, horizon, judge, judge_pattern
+from lagloss_server.judging.evidence import Evidence
+from lagloss_server.judging.facts import MissingId, Pattern, WindowFacts
+from lagloss_server.judging.picked import spread
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import Window
-from lagloss_server.rules.arithmetic import Fate, first_waiting_ms, horizon, judge, judge_pattern
-from lagloss_server.rules.evidence import Evidence
-from lagloss_server.rules.facts import MissingId, Pattern, WindowFacts
-from lagloss_server.rules.picked import spread
 
 KINDS = {Fate.LOST: "lost", Fate.PERHAPS: "perhaps", Fate.OVERDUE: "overdue", Fate.PENDING: "pending"}
 SOONEST_MS = 2_000

@@ -16,10 +16,10 @@ from aggregator.closing.report_state import WindowKey, Windows, read_sketches
 from aggregator.kernel.plan import WindowPlan
 from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import BadRecord, OffsetRange, decode_block, unpack_ranges
+from lagloss_server.judging.facts import WindowFacts
+from lagloss_server.judging.tally_proof import proven_facts, proves, sized_links
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.offset_ranges import clamp
-from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.tally_proof import proven_facts, proves, sized_links
 from lagloss_server.store.schema import core as tables
 
 log = structlog.get_logger()

@@ -24,11 +24,11 @@ from aggregator.kernel.spark_reader import BlockReader, Reading
 from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import TopicRecreated
 from lagloss.wire.format import BadReason, OffsetRange, block_key
+from lagloss_server.judging.arithmetic import horizon
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.emitters import last_words
 from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges, records_in
-from lagloss_server.rules.arithmetic import horizon
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store.schema import core as tables
 
 BEACONS_PER_PARTITION = 6_250_000

@@ -11,9 +11,9 @@ from sqlalchemy import Column, ColumnElement, Connection, Table, func, select, t
 
 from lagloss.wire.format import OffsetRange, unpack_each_ranges
 from lagloss.wire.sketch import Sketch
+from lagloss_server.judging.evidence import EmitterState, LaneState, TallyState
 from lagloss_server.queries.emitters import is_heard, read_emitters
 from lagloss_server.queries.offset_ranges import is_doubtful
-from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import at_places, is_any
 from lagloss_server.store.store import read_basis

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.rules.freshness import due_ms, newest_due_s
+from lagloss_server.judging.freshness import due_ms, newest_due_s
 
 SETTLE_MS = 5_000
 """How long a closed window's tallies must stand still before it is closed again; doubles while changes go on."""

@@ -12,8 +12,7 @@ from sqlalchemy import BigInteger, Connection, Text, select, text
 
 from aggregator.closing.window_store import Closing
 from lagloss.wire.sketch import bin_value_ms
-from lagloss_server.model.graph import Graph, node_of
-from lagloss_server.rules.staleness import (
+from lagloss_server.judging.staleness import (
     FRESH_MS,
     LOOK_BACK_S,
     SeenMinutes,
@@ -22,6 +21,7 @@ from lagloss_server.rules.staleness import (
     lowest_lags_ms,
     staleness_ms,
 )
+from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 

@@ -12,13 +12,13 @@ from sqlalchemy.dialects.postgresql import insert
 from aggregator.closing.report_state import WindowKey, Windows, of_windows
 from lagloss.wire.format import signed64
 from lagloss.wire.traces import TraceContext
+from lagloss_server.judging.facts import MissingId, WindowFacts
 from lagloss_server.model.window import Window, on_time_counts
-from lagloss_server.rules.facts import MissingId, WindowFacts
-from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.bulk import as_json, copy, stage
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
+from lagloss_server.sums.rollup import Period, period_of
 
 KEPT_REVISIONS = 50
 NAMES_PER_WINDOW = 1_000

@@ -16,8 +16,8 @@ from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets
 from lagloss.broker.connection import Cluster, KafkaConnection
 from lagloss.broker.errors import kafka_error
 from lagloss.broker.partition_bounds import Key, PartitionBounds
-from lagloss_server.queries.consumer_groups import ConsumerGroups, GroupDescription
-from lagloss_server.rules.retention_distance import RetentionLimits
+from lagloss_server.groups.consumer_groups import ConsumerGroups, GroupDescription
+from lagloss_server.groups.retention import RetentionLimits
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""

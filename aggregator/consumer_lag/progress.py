@@ -10,9 +10,9 @@ from sqlalchemy import Engine, func, select
 
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
 from lagloss.wire.format import MAX_TIME_MS, WINDOW_S
-from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_velocity import BEYOND_THE_END, SPAN_MS, OffsetReading, status, velocity
-from lagloss_server.rules.retention_distance import age_ms, deleted_unread, fronts, loss_ahead
+from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.retention import age_ms, deleted_unread, fronts, loss_ahead
+from lagloss_server.groups.velocity import BEYOND_THE_END, SPAN_MS, OffsetReading, status, velocity
 from lagloss_server.store.schema.core import ConsumerLagRow
 
 GONE_MS: Final = 20_000

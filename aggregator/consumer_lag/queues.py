@@ -12,7 +12,7 @@ import structlog
 
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.errors import BadSetting
-from lagloss_server.queries.consumer_groups import GroupDescription
+from lagloss_server.groups.consumer_groups import GroupDescription
 
 log = structlog.get_logger()
 

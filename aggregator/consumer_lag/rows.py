@@ -10,8 +10,8 @@ from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_velocity import UNKNOWN_VELOCITY
+from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.velocity import UNKNOWN_VELOCITY
 from lagloss_server.store.schema import core as tables
 
 GROUPS_KEPT_MS: Final = 86_400_000

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import structlog
@@ -12,8 +13,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 
 from lagloss.broker.connection import Cluster
 from lagloss.broker.partition_bounds import Key
-from lagloss_server.queries.partition_sizes import PartitionSizes
-from lagloss_server.rules.retention_distance import RetentionLimits
+from lagloss_server.groups.kafka_admin import KafkaAdmin
+from lagloss_server.groups.retention import RetentionLimits
 
 log = structlog.get_logger()
 
@@ -98,3 +99,30 @@ class TopicLimits:
         elif self._troubles.get(what) != trouble:
             self._troubles[what] = trouble
             log.warning("retention unknown", of=what, trouble=trouble)
+
+
+class PartitionSizes(KafkaAdmin):
+    """Reader of the sizes of partitions on the brokers' disks."""
+
+    ABOUT = "sizes of partitions"
+
+    def read(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """Return the bytes of each partition, those of its largest replica. None for one that no broker has, and for
+        all where the brokers do not allow the question (DESCRIBE on the cluster)."""
+        wanted: dict[str, list[int]] = defaultdict(list)
+        for topic, partition in keys:
+            wanted[topic].append(partition)
+        return largest_replicas(self._ask("describe_log_dirs", dict(wanted))) if wanted else {}
+
+
+def largest_replicas(answers: Collection[Mapping[str, Any]]) -> dict[Key, int]:
+    """Return the sizes in the brokers' answers, without replicas that are being moved to another disk."""
+    found: dict[Key, int] = {}
+    for answer in answers:
+        for folder in answer["log_dirs"]:
+            for topic in folder["topics"]:
+                for partition in topic["partitions"]:
+                    key = topic["name"], partition["partition_index"]
+                    if not partition["is_future_key"]:
+                        found[key] = max(found.get(key, 0), partition["partition_size"])
+    return found

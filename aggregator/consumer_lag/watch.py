@@ -25,7 +25,7 @@ from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.broker.connection import KafkaConnection
 from lagloss.errors import BadSetting
 from lagloss_server.base.turns import WatchedLoop
-from lagloss_server.queries.consumer_groups import GroupDescription
+from lagloss_server.groups.consumer_groups import GroupDescription
 from lagloss_server.store.partitions import make_days_ahead
 
 log = structlog.get_logger()

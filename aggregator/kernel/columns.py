@@ -14,9 +14,9 @@ from aggregator.kernel.plan import WindowPlan
 from aggregator.kernel.scanner import Headers
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, BadReason, BeaconBlock, partition_of
 from lagloss.wire.positions import read_positions
+from lagloss_server.judging.facts import Account
 from lagloss_server.model.graph import node_of
 from lagloss_server.packing.compiled import U8, compiled
-from lagloss_server.rules.facts import Account
 
 I32 = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]

@@ -23,11 +23,11 @@ from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext, find_traces
+from lagloss_server.judging.arithmetic import is_of_source, is_unsettled
+from lagloss_server.judging.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
+from lagloss_server.judging.picked import PickedMessages
 from lagloss_server.model.graph import Graph
 from lagloss_server.packing.compiled import compiled
-from lagloss_server.rules.arithmetic import is_of_source, is_unsettled
-from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
-from lagloss_server.rules.picked import PickedMessages
 
 F64 = npt.NDArray[np.float64]
 

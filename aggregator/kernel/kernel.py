@@ -33,7 +33,7 @@ from lagloss.wire.format import (
 )
 from lagloss.wire.positions import pick_positions
 from lagloss.wire.traces import pick_traces
-from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.judging.facts import WindowFacts
 
 INPUT: Final = "partition int, offset long, appended_ms long, key binary, value binary"
 OUTPUT: Final = "part binary"

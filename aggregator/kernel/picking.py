@@ -18,12 +18,9 @@ from aggregator.kernel.columns import Column
 from aggregator.kernel.id_index import Rows
 from aggregator.kernel.plan import DEAD_SHARE, WindowPlan
 from lagloss.wire.format import F32, U64
-from lagloss_server.model.graph import Graph
-from lagloss_server.packing.compiled import compiled
-from lagloss_server.rules.arithmetic import Fate, good_fate, is_unsettled
-from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.hops import hop_labels, longest_hops
-from lagloss_server.rules.picked import (
+from lagloss_server.judging.arithmetic import Fate, good_fate, is_unsettled
+from lagloss_server.judging.facts import WindowFacts
+from lagloss_server.judging.picked import (
     CORRUPTED,
     DEAD,
     GOOD,
@@ -39,6 +36,9 @@ from lagloss_server.rules.picked import (
     good_limits,
     spread,
 )
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.hops import hop_labels, longest_hops
+from lagloss_server.packing.compiled import compiled
 
 Beacons = Mapping[str, tuple[Column, Found]]
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, block_key
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.facts import WindowFacts
 
 LATE_SHARE = 0.6
 DEAD_SHARE = 0.002

@@ -19,11 +19,11 @@ from aggregator.kernel.plan import ReadPlan, WindowPlan
 from lagloss.broker.connection import KafkaConnection
 from lagloss.wire.checks import is_in_reach
 from lagloss.wire.format import BadReason, OffsetRange
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.net.kafka_clients import java_options
 from lagloss_server.ops.spark_session import FETCHING
 from lagloss_server.queries.beacon_log import LogRecord
 from lagloss_server.queries.offset_ranges import rounds
-from lagloss_server.rules.facts import WindowFacts
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.consumer import hold_follower
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.base.settings import Settings
-from lagloss_server.rules.freshness import EXPECTED_FOR_MS
+from lagloss_server.judging.freshness import EXPECTED_FOR_MS
 from lagloss_server.store.partitions import DAY_S, day_label
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow

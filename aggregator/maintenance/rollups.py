@@ -28,9 +28,9 @@ from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.closing.window_store import mark_rollups
 from aggregator.set_aside import Item, SetAside, isolate
-from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.results import unpack_minute, unpack_rollup
 from lagloss_server.store.schema import core as tables
+from lagloss_server.sums.rollup import PERIOD_S, Period, Rollup, period_of
 
 SETTLE_MS = 15_000
 """A roll-up is computed this long after its first change, so that many changes at a time cost it once."""

@@ -11,8 +11,8 @@ from aggregator.reports.packed_reports import PackedReport, PackedTally, read_re
 from aggregator.reports.undeclared import Name, UndeclaredNames, is_strange, strange_names
 from lagloss.wire.checks import window_problem
 from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress
+from lagloss_server.judging.clock_skew import NO_SKEW, Skew
 from lagloss_server.model.graph import node_of
-from lagloss_server.rules.clock_skew import NO_SKEW, Skew
 
 
 class ReportRecord(NamedTuple):

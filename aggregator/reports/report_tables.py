@@ -14,8 +14,8 @@ from aggregator.reports import deferral
 from aggregator.reports.batch import Account, EmitterHistory, ReportBatch
 from aggregator.reports.undeclared import Name, UndeclaredNames
 from lagloss.wire.format import RETENTION_MS
+from lagloss_server.judging.clock_skew import Skew
 from lagloss_server.model.graph import node_of
-from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.store.bulk import as_json, stage
 from lagloss_server.store.schema import core as tables
 

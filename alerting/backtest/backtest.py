@@ -26,13 +26,13 @@ from lagloss_server.base.invalid import explain
 from lagloss_server.base.settings import Settings
 from lagloss_server.base.times import parse_time_s
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.groups.progress import NOW_S
+from lagloss_server.groups.progress_store import read_partition_minutes
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Window, rfc3339
-from lagloss_server.rules.group_progress import NOW_S
-from lagloss_server.store.group_progress import read_partition_minutes
+from lagloss_server.runs.run_store import read_runs_by
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import read_runs_by
 
 Document = dict[str, Any]
 

@@ -16,11 +16,11 @@ from alerting.rules.habits import HOUR_S, NO_HABITS, Habits
 from alerting.rules.windows import WindowReader
 from alerting.views.habit_cache import KEPT_S, habits_of, needs_volume, read_shares, read_volume, shares_of
 from alerting.views.window_cache import CONTEXT_S
+from lagloss_server.groups.progress import PartitionNow
+from lagloss_server.judging.arithmetic import worst
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import NONE_LOST, SideCounts, Verdict, Window
-from lagloss_server.rules.arithmetic import worst
-from lagloss_server.rules.group_progress import PartitionNow
-from lagloss_server.rules.runs import DagRun
+from lagloss_server.runs.dag_runs import DagRun
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 

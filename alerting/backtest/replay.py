@@ -25,10 +25,10 @@ from alerting.rules.jobs import KINDS_OF_JOBS
 from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Row, WindowReader, Windows
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.groups.progress import PartitionNow, newest
 from lagloss_server.model.alert_rules import MAX_OF, Severity
 from lagloss_server.model.definition import Definition
-from lagloss_server.rules.group_progress import PartitionNow, newest
-from lagloss_server.rules.runs import DagRun
+from lagloss_server.runs.dag_runs import DagRun
 
 UNTRIED: Final = frozenset({"blind/reports"})
 """Rules that cannot be replayed, since report times are not stored."""

@@ -22,14 +22,14 @@ from alerting.rules.assessment import SHOWN_WINDOWS, BreachPlace
 from lagloss_server.base import format as fmt
 from lagloss_server.base.times import moment
 from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
+from lagloss_server.blame.traits import Of
+from lagloss_server.blame.window_blame import read_blame
+from lagloss_server.judging.facts import MAX_NAMES
+from lagloss_server.judging.picked import PickedMessages
 from lagloss_server.model.window import ListedWindow, Window
-from lagloss_server.queries.blame import read_blame
 from lagloss_server.queries.named_messages import NamedMessage, PickedKind, of_kind, read_picked
-from lagloss_server.rules.facts import MAX_NAMES
-from lagloss_server.rules.picked import PickedMessages
-from lagloss_server.rules.rollup import PartSums
-from lagloss_server.rules.traits import Of
 from lagloss_server.store.store import MissingMessage, Store
+from lagloss_server.sums.rollup import PartSums
 
 MAX_EXAMPLES: Final = 20
 MAX_PLACES: Final = 10

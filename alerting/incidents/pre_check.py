@@ -19,8 +19,8 @@ from alerting.rules.blind import ReportsHealth
 from alerting.rules.time_to_loss import TimeToLoss
 from alerting.views.silent_nodes import read_silent
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.groups.progress import NOW_S
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.rules.group_progress import NOW_S
 from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.schema.core import ConsumerLagRow, is_any
 

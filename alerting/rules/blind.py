@@ -20,10 +20,10 @@ from alerting.rules.measures import Measure
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import BLIND, SEEING
 from lagloss_server.base import format as fmt
+from lagloss_server.judging.freshness import STALE_AFTER_S, stale_after_s
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import Window
-from lagloss_server.rules.freshness import STALE_AFTER_S, stale_after_s
 
 _DAY_S: Final = 86_400
 

@@ -30,7 +30,7 @@ from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.rule_places import of_pipeline
 from lagloss_server.model.window import Window
-from lagloss_server.rules.error_budget import BURN_SPANS, BurnSpans, Objective, bad_of, budget_of
+from lagloss_server.sums.error_budget import BURN_SPANS, BurnSpans, Objective, bad_of, budget_of
 
 LONGEST_S: Final = max(spans.long_s for spans in BURN_SPANS)
 LONGEST_SHORT_S: Final = max(spans.short_s for spans in BURN_SPANS)

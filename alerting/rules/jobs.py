@@ -24,7 +24,7 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Window
-from lagloss_server.rules.runs import DagRun, expected_hours, good_end_ms, hour_s, why_bad
+from lagloss_server.runs.dag_runs import DagRun, expected_hours, good_end_ms, hour_s, why_bad
 
 KINDS_OF_JOBS: Final = ("deadline", "run-failed", "output-stale", "run-late")
 RUNS_S: Final = 7 * 86_400

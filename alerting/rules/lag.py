@@ -20,12 +20,12 @@ from alerting.rules.places import lag_places
 from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, Flags, Floats
 from lagloss_server.base import format as fmt
+from lagloss_server.judging.sla import held_percentile
 from lagloss_server.model.alert_rules import LagAlert
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.place import Place
 from lagloss_server.model.window import HeldPercentile, Window
-from lagloss_server.rules.error_budget import on_time_target
-from lagloss_server.rules.sla import held_percentile
+from lagloss_server.sums.error_budget import on_time_target
 
 _LAG_OF: Final = {
     "destination": "end-to-end lag at {}",

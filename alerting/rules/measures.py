@@ -17,7 +17,7 @@ from lagloss_server.model.graph import node_of
 from lagloss_server.model.place import Place, ends_of
 from lagloss_server.model.rule_places import of_pipeline, spread
 from lagloss_server.model.window import HeldPercentile, LinkCounts, NodeCounts, Window, on_time_counts
-from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
+from lagloss_server.sums.rollup import CheckpointSums, PartSums, Rollup
 
 Count = Literal["messages", "lost_min", "lost_max", "pending", "dead", "filtered", "duplicates", "corrupted"]
 What = Count | HeldPercentile | Literal["on_time", "on_time_of", "lowest_p50"]

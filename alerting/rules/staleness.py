@@ -22,11 +22,11 @@ from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
+from lagloss_server.judging.staleness import event_age_s
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.place import Place
 from lagloss_server.model.window import Window
-from lagloss_server.rules.staleness import event_age_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

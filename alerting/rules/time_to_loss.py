@@ -17,9 +17,9 @@ from alerting.rules.counting import by_the_clock
 from alerting.rules.measures import Measure, covered_by, placed
 from alerting.rules.view import PipelineView
 from lagloss_server.base import format as fmt
+from lagloss_server.groups.progress import GroupAtRisk, PartitionNow
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window import Window
-from lagloss_server.rules.group_progress import GroupAtRisk, PartitionNow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from typing import Final
 from alerting.rules.habits import NO_HABITS, Habits
 from alerting.rules.windows import Windows
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.groups.progress import PartitionNow
 from lagloss_server.model.definition import Definition
-from lagloss_server.rules.group_progress import PartitionNow
-from lagloss_server.rules.runs import DagRun
+from lagloss_server.runs.dag_runs import DagRun
 
 HORIZON_S: Final = 86_400
 """Windows older than this open and change nothing: closing last week again must not page tonight."""

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from alerting.rules.measures import Measure
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.staleness import DueMessages
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.window import Window, on_time_counts
-from lagloss_server.rules.staleness import DueMessages
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -20,9 +20,9 @@ from alerting.rules.habits import DAY_S, DAYS, HOUR_S, QUARTER_S, Habits, HabitS
 from alerting.rules.measures import Measure
 from alerting.rules.unusual import FilteredRule, VolumeRule, share_name
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.rules.rollup import COUNTS_BYTES, Rollup
 from lagloss_server.store.results import unpack
 from lagloss_server.store.schema.core import RollupRow, WindowRow, table_of
+from lagloss_server.sums.rollup import COUNTS_BYTES, Rollup
 
 KEPT_S: Final = (DAYS + 1) * DAY_S + 2 * HOUR_S
 """A day of windows that are judged, the days before each of them, and the hours around."""

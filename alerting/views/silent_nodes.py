@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from sqlalchemy import Connection, and_, func, select
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.rules.freshness import STALE_AFTER_S
+from lagloss_server.judging.freshness import STALE_AFTER_S
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, TallyRow, is_any
 

@@ -19,12 +19,12 @@ from alerting.views.silent_nodes import read_expected, read_reported_s
 from alerting.views.tally_minutes import Minutes
 from alerting.views.window_cache import StoredWindows, read_named
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.groups.progress import PartitionNow
+from lagloss_server.groups.progress_store import read_partitions
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.rules.group_progress import PartitionNow
-from lagloss_server.store.group_progress import read_partitions
+from lagloss_server.runs.run_store import read_runs_by
 from lagloss_server.store.schema.core import MissingMessageRow
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import read_runs_by
 
 
 class _Kept:

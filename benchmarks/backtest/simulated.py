@@ -20,13 +20,13 @@ import numpy as np
 from benchmarks.backtest.faults import SimulatedFault, outages, taken_in_at
 from lagloss.wire.format import WINDOW_S
 from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss_server.judging.arithmetic import horizon, is_unsettled, judge
+from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState, TallyState
+from lagloss_server.judging.facts import CheckpointFacts, Pattern, WindowFacts, merge_patterns
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.place import ends_of, link_name
 from lagloss_server.model.window import Window
-from lagloss_server.rules.arithmetic import horizon, is_unsettled, judge
-from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
-from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts, merge_patterns
 from pipeline_under_test.stream.topology import (
     CONN_FB,
     CONN_GA,

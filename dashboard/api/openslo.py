@@ -13,7 +13,7 @@ from lagloss_server.model.definition import StoredPipeline, matching
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import JsonRoute
-from lagloss_server.rules.openslo import as_yaml, openslo
+from lagloss_server.sums.openslo import as_yaml, openslo
 
 MEDIA_TYPE: Final = "application/yaml"
 _CONTENT: Final[dict[int | str, dict[str, Any]]] = {200: {"content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}}

@@ -11,11 +11,11 @@ from dashboard.queries.overview import IncidentCounts, ShareDocument
 from dashboard.queries.series import QualityDocument
 from dashboard.reports.trend import Trend
 from lagloss_server.incidents.response_times import Times
+from lagloss_server.model.hops import HopKind
 from lagloss_server.model.time_range import FromTo
 from lagloss_server.model.window import DestinationCounts, Interval, Lags, LossRatio, Percentiles, SourceCounts
-from lagloss_server.rules.error_budget import Objective, Status
-from lagloss_server.rules.hops import HopKind
-from lagloss_server.rules.runs import JobStatsDocument
+from lagloss_server.runs.dag_runs import JobStatsDocument
+from lagloss_server.sums.error_budget import Objective, Status
 
 
 class RangeDocument(FromTo):

@@ -11,7 +11,7 @@ from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute
-from lagloss_server.queries.job_runs import (
+from lagloss_server.runs.job_runs import (
     LATEST,
     MAX_SHOWN,
     HourRunDocument,

@@ -20,10 +20,10 @@ from lagloss.wire.format import WINDOW_S, window_start_of
 from lagloss_server.base.errors import UnknownWindow
 from lagloss_server.base.fields import NAME_PATTERN
 from lagloss_server.base.times import parse_time_s
+from lagloss_server.blame.window_blame import WindowBlameDocument, blame_document, read_blame
 from lagloss_server.model.window import rfc3339
 from lagloss_server.net.problem_details import documented
 from lagloss_server.net.responses import Json, JsonRoute, json_content
-from lagloss_server.queries.blame import WindowBlameDocument, blame_document, read_blame
 from lagloss_server.queries.csv_lines import csv_lines
 from lagloss_server.queries.difference import Difference, DifferenceDocument, difference_in
 from lagloss_server.queries.export import MEDIA_TYPES, ExportDocument, ExportFormat, file_name

@@ -16,7 +16,7 @@
 
   nameZone();
 
-  const HOP = /^(arrival|queue|process)-/; // the uid of a hop's trace (lagloss_server/rules/hops.py)
+  const HOP = /^(arrival|queue|process)-/; // the uid of a hop's trace (lagloss_server/model/hops.py)
   const FADED = 0.12;
 
   // plotly tells of both halves of a double click as clicks

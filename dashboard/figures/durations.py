@@ -12,7 +12,7 @@ from dashboard.figures.drawing import Drawing, bar, scatter
 from dashboard.figures.look import base_layout, lag_unit, safe
 from dashboard.request.zones import Zone
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.runs import DagRun, JobStats
+from lagloss_server.runs.dag_runs import DagRun, JobStats
 
 HEIGHT_PX: Final = 260
 _SHAPES: Final = ("", "/", ".", "\\", "x", "-", "+", "|")

@@ -15,9 +15,9 @@ from dashboard.figures.look import base_layout, safe
 from dashboard.queries.buckets import Bucket
 from lagloss_server.base import format as fmt
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.hops import Hop
 from lagloss_server.model.place import node_label
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.hops import Hop
 
 RANK_PX: Final = 200
 ROW_PX: Final = 84

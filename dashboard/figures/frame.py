@@ -22,7 +22,7 @@ from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.rollup import PERIOD_S
+from lagloss_server.sums.rollup import PERIOD_S
 
 SLOWEST: Final = "slowest"
 """The path that is drawn when none is chosen: of each bucket the one to the delivery with the highest p95."""

@@ -15,7 +15,7 @@ from dashboard.figures.look import base_layout, faded, lag_unit
 from dashboard.queries.message_timeline import Stay
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.runs import DagRun, TaskTry
+from lagloss_server.runs.dag_runs import DagRun, TaskTry
 
 _NODE: Final = NODE_HUES[0]
 _LINK: Final = NODE_HUES[2]

@@ -18,9 +18,9 @@ from dashboard.queries.sla_periods import SlaPeriod, is_held, target_percentile
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
+from lagloss_server.model import hops
+from lagloss_server.model.hops import Hop
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules import hops
-from lagloss_server.rules.hops import Hop
 
 _DOMAINS: Final[dict[str, tuple[float, float]]] = {
     "y": (0.8, 1.0),

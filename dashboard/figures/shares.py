@@ -12,7 +12,7 @@ from math import pi
 from typing import Final
 
 from dashboard.figures.look import faded
-from lagloss_server.rules.hops import Hop
+from lagloss_server.model.hops import Hop
 
 PIE_PX: Final = 168
 BAR_PX: Final = (96, 14)

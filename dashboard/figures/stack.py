@@ -12,7 +12,7 @@ import numpy as np
 from dashboard.figures.drawing import Trace, bar, scatter
 from dashboard.figures.look import Moments, Numbers, faded, hatch, moments, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
-from lagloss_server.rules.hops import Hop
+from lagloss_server.model.hops import Hop
 
 MAX_BARS: Final = 120
 """A browser draws ten areas of 1,440 steps in the time of some hundred bars."""

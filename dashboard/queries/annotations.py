@@ -15,9 +15,9 @@ from sqlalchemy.orm import aliased
 from dashboard.queries.incident_documents import IncidentDocument
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
+from lagloss_server.judging.freshness import SILENT_AFTER_MS
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
-from lagloss_server.rules.freshness import SILENT_AFTER_MS
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 

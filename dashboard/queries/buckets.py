@@ -10,7 +10,9 @@ from typing import Any, Final
 from msgspec import structs, to_builtins
 
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.model import hops
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.hops import HopLags
 from lagloss_server.model.place import link_label, node_label
 from lagloss_server.model.window import (
     NO_LAGS,
@@ -25,9 +27,7 @@ from lagloss_server.model.window import (
     reason_rows,
     rfc3339,
 )
-from lagloss_server.rules import hops
-from lagloss_server.rules.hops import HopLags
-from lagloss_server.rules.rollup import Rollup
+from lagloss_server.sums.rollup import Rollup
 
 _COUNTS: Final = ("messages", "delivered", "filtered", "dead", "pending")
 _WORST_FIRST: Final = ("loss", "unknown", "ok", "idle", "open")

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import ColumnElement, Subquery, TableValuedAlias, Text, func, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
+from lagloss_server.judging.freshness import is_stale
 from lagloss_server.queries.emitters import is_heard
-from lagloss_server.rules.freshness import is_stale
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

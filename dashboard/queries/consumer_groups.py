@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypedDict, TypeVar
 
+from lagloss_server.groups.consumer_groups import DEAD
+from lagloss_server.groups.progress import GroupAtRisk, GroupNow, PartitionNow
+from lagloss_server.groups.progress_store import read_deleted, read_groups, read_partitions
+from lagloss_server.groups.velocity import NOT_COMMITTED, STATUSES, Status, Velocity, worst
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
-from lagloss_server.queries.consumer_groups import DEAD
-from lagloss_server.rules.group_progress import GroupAtRisk, GroupNow, PartitionNow
-from lagloss_server.rules.group_velocity import NOT_COMMITTED, STATUSES, Status, Velocity, worst
-from lagloss_server.store.group_progress import read_deleted, read_groups, read_partitions
 from lagloss_server.store.store import Store
 
 N = TypeVar("N", int, float)

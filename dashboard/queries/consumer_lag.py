@@ -12,10 +12,10 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
 from dashboard.queries.series import bucket_s
+from lagloss_server.groups.velocity import NOT_COMMITTED
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import rfc3339
-from lagloss_server.rules.group_velocity import NOT_COMMITTED
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 

@@ -8,9 +8,9 @@ from typing import Literal
 
 from sqlalchemy import select
 
+from lagloss_server.judging.evidence import EmitterState, Evidence, TallyState
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.queries.emitters import read_emitters
-from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 

@@ -44,9 +44,9 @@ from dashboard.queries.health_service import (
 from dashboard.queries.reports_topic import Ends
 from dashboard.queries.taps import TapDocument, TapState, TapStatus, read_taps
 from lagloss_server.base import format as fmt
+from lagloss_server.judging.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.unreadable_rows import read_unreadable
-from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import RowKind

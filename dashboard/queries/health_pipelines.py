@@ -11,10 +11,10 @@ from sqlalchemy import Select, func, select, text, true
 from dashboard.queries.condition import Freshness, is_lately, names_of
 from dashboard.queries.consumer_lag import LagNow, read_lag_now
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.freshness import STALE_AFTER_S, due_ms, newest_due_s
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.emitters import is_awaited, is_heard, is_silent
-from lagloss_server.rules.freshness import STALE_AFTER_S, due_ms, newest_due_s
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 

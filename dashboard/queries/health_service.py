@@ -14,13 +14,13 @@ from lagloss_server.base.times import moment
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import rfc3339
-from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.ownership import ALERTING, read_holder
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import names_not_deleted
 from lagloss_server.store.unreadable import UnreadableRow
+from lagloss_server.sums.rollup import period_of
 
 STUCK_AFTER_S: Final = 60.0
 """Reports wait for a second before they are followed; emitters that live send one each 10 s at least."""

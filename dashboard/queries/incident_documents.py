@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import NotRequired, TypedDict
 
 from lagloss_server.base.trace_links import TraceDocument
+from lagloss_server.blame.sentences import BlameDocument
 from lagloss_server.incidents.actions import SilenceDocument
 from lagloss_server.incidents.changes import ChangeDocument
 from lagloss_server.incidents.deliveries import DeliveryDocument
 from lagloss_server.model.place import PlaceKind
 from lagloss_server.model.window import Interval
-from lagloss_server.queries.blame_text import BlameDocument
 
 
 class BreachDocument(TypedDict):

@@ -14,6 +14,7 @@ from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, signed64
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import NotConfigured, NotEnoughData
 from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
+from lagloss_server.judging.arithmetic import missing_places
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.message_ids import hashes_of
 from lagloss_server.model.window import rfc3339
@@ -26,7 +27,6 @@ from lagloss_server.queries.message_trace import (
     read_trail,
     search,
 )
-from lagloss_server.rules.arithmetic import missing_places
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.hops import BEFORE_FIRST
 from lagloss_server.model.place import Place, PlaceKind, link_name
 from lagloss_server.queries.message_trace import Beacon
-from lagloss_server.rules.hops import BEFORE_FIRST
 
 
 class StayDocument(TypedDict):

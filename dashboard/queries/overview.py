@@ -27,17 +27,17 @@ from dashboard.queries.window_changes import WindowChanges
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import open_by_severity
+from lagloss_server.judging.freshness import expected_to_s
+from lagloss_server.judging.sla import is_late
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.window import NO_LAGS, Interval, Lags, LossRatio, Verdict, rfc3339
 from lagloss_server.queries.budgets import Spending, read_spending
-from lagloss_server.rules.error_budget import Objective
-from lagloss_server.rules.freshness import expected_to_s
-from lagloss_server.rules.rollup import PERIOD_S, period_of
-from lagloss_server.rules.sla import is_late
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRow, UnreadableRows
+from lagloss_server.sums.error_budget import Objective
+from lagloss_server.sums.rollup import PERIOD_S, period_of
 
 _Found: TypeAlias = Row[*tuple[Any, ...]]
 HOURS: Final = 24

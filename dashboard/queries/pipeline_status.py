@@ -18,7 +18,7 @@ from msgspec import structs, to_builtins
 from dashboard.queries.condition import Condition, Freshness
 from lagloss_server.model.window import Interval, LossRatio, Part, loss_ratio, rfc3339
 from lagloss_server.queries.budgets import Budgets
-from lagloss_server.rules.error_budget import Budget
+from lagloss_server.sums.error_budget import Budget
 
 
 class State(StrEnum):

@@ -14,6 +14,7 @@ from dashboard.queries.sums import Rolled
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.hops import HopKind
 from lagloss_server.model.place import PlaceKind
 from lagloss_server.model.time_range import FromTo, TimeRange
 from lagloss_server.model.window import (
@@ -26,12 +27,11 @@ from lagloss_server.model.window import (
     rfc3339,
 )
 from lagloss_server.queries.lru_cache import Remembered
-from lagloss_server.rules.hops import HopKind
-from lagloss_server.rules.quality import QualityRow, QualityVerdict, quality_rows
-from lagloss_server.rules.rollup import PERIOD_S, Period, period_of
 from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.sums.quality import QualityRow, QualityVerdict, quality_rows
+from lagloss_server.sums.rollup import PERIOD_S, Period, period_of
 
 MAX_BUCKETS: Final = 1_440
 LIVE_S: Final = 900

@@ -9,9 +9,9 @@ from typing import Final
 
 from dashboard.queries.buckets import Bucket
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.sla import held_percentile, is_late
 from lagloss_server.model.definition import Definition, LagSla, Sla, StoredPipeline, in_force
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.sla import held_percentile, is_late
 
 _ELSE: Final = "p95"
 
@@ -52,7 +52,7 @@ class SlaPeriods:
         return lag
 
     def is_late(self, bucket: Bucket) -> bool:
-        """Return whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
+        """Return whether it breaches the lag target of its time; see `lagloss_server.judging.sla.is_late`."""
         return is_late(bucket.e2e_ms, bucket.on_time_share, self.at(bucket.start_s).definition)
 
 

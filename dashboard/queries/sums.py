@@ -9,10 +9,10 @@ from typing import Final
 from sqlalchemy import Engine, select
 
 from lagloss_server.queries.lru_cache import Remembered
-from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store import periods
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import PERIOD_S, Period, Rollup, period_of
 
 EDGE_HOURS: Final = 3
 """So many of the newest hours are summed from their minutes while their roll-ups are not up to date. Older ones are

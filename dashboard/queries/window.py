@@ -10,12 +10,12 @@ from sqlalchemy import select
 
 from dashboard.queries.evidence import Gap, read_gaps
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.blame.window_blame import WindowBlame, read_blame
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow, PrintedWindow
-from lagloss_server.queries.blame import WindowBlame, read_blame
 from lagloss_server.queries.difference import check_points
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MissingMessage, Store
 

@@ -11,9 +11,9 @@ from dashboard.reports.model import Figures, Report
 from dashboard.reports.trend import Trend, bad_shares, trend
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Incident
+from lagloss_server.model.hops import Hop
 from lagloss_server.model.window import Interval, Lags
-from lagloss_server.rules.error_budget import OBJECTIVES, Attainment, Objective
-from lagloss_server.rules.hops import Hop
+from lagloss_server.sums.error_budget import OBJECTIVES, Attainment, Objective
 
 LEAST_KNOWN: Final = 0.5
 """Two ranges are compared if at least this share of the minutes of each has a verdict."""

@@ -10,7 +10,7 @@ from dashboard.design import LIGHT
 from dashboard.reports import wording
 from dashboard.reports.model import BurnPoint, Figures, Report
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.error_budget import BudgetShare, Status
+from lagloss_server.sums.error_budget import BudgetShare, Status
 
 WIDTH: Final = 960
 _HUES: Final = (LIGHT.target, LIGHT.open)

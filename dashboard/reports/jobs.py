@@ -7,7 +7,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.runs import JobStats, Repairs
+from lagloss_server.runs.dag_runs import JobStats, Repairs
 
 _NOTE = (
     "Of the runs that are due in the range. A result is in time if a run over its hour succeeded by the deadline. MTTR "

@@ -26,13 +26,20 @@ from dashboard.reports.model import (
 from dashboard.reports.ranges import CalendarRange, day_edges, previous
 from lagloss_server.incidents.incident import incidents
 from lagloss_server.incidents.response_times import Times, overlapping_courses
+from lagloss_server.judging.freshness import expected_to_s
+from lagloss_server.model import hops as lag_hops
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.sources import demand_source, source_names
 from lagloss_server.model.window import Interval
-from lagloss_server.rules import hops as lag_hops
-from lagloss_server.rules.error_budget import (
+from lagloss_server.runs.dag_runs import stats_of
+from lagloss_server.runs.run_store import read_runs
+from lagloss_server.store.partitions import DAY_S
+from lagloss_server.store.period_reading import RangeTotal
+from lagloss_server.store.periods import coverage, first_known, hour_edges, joined, series
+from lagloss_server.store.store import Store
+from lagloss_server.sums.error_budget import (
     OBJECTIVES,
     Budget,
     Target,
@@ -43,15 +50,8 @@ from lagloss_server.rules.error_budget import (
     targets_within,
     unseen_estimate,
 )
-from lagloss_server.rules.freshness import expected_to_s
-from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import Rollup, period_of
-from lagloss_server.rules.runs import stats_of
-from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.period_reading import RangeTotal
-from lagloss_server.store.periods import coverage, first_known, hour_edges, joined, series
-from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import read_runs
+from lagloss_server.sums.quality import quality_rows
+from lagloss_server.sums.rollup import Rollup, period_of
 
 HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""

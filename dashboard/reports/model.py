@@ -14,14 +14,14 @@ from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times, time_to_repair_s
+from lagloss_server.model.hops import Hop
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval, rfc3339
-from lagloss_server.rules.error_budget import Attainment, BudgetShare, Status, Target, overall, worst_status
-from lagloss_server.rules.hops import Hop
-from lagloss_server.rules.quality import QualityRow
-from lagloss_server.rules.rollup import Rollup
-from lagloss_server.rules.runs import JobStats
+from lagloss_server.runs.dag_runs import JobStats
 from lagloss_server.store.periods import Coverage
+from lagloss_server.sums.error_budget import Attainment, BudgetShare, Status, Target, overall, worst_status
+from lagloss_server.sums.quality import QualityRow
+from lagloss_server.sums.rollup import Rollup
 
 Document = dict[str, Any]
 WORST_HOURS: Final = 10

@@ -13,7 +13,7 @@ from dashboard.request import links
 from lagloss_server.base import format as fmt
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.window import rfc3339
-from lagloss_server.rules.error_budget import Status
+from lagloss_server.sums.error_budget import Status
 
 Chart = Literal["burn-down", "days"]
 

@@ -13,16 +13,16 @@ from dashboard.reports.model import Document, Figures, figure_links
 from dashboard.reports.ranges import CalendarRange, previous
 from dashboard.reports.trend import Trend, trend
 from lagloss_server.incidents.incident import open_by_severity
+from lagloss_server.judging.freshness import expected_to_s
 from lagloss_server.model.definition import StoredPipeline, matching
 from lagloss_server.model.matchers import MatcherList
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.budgets import read_targets
-from lagloss_server.rules.error_budget import Objective, Status, Target, targets_within
-from lagloss_server.rules.freshness import expected_to_s
-from lagloss_server.rules.rollup import PERIOD_S
 from lagloss_server.store.periods import first_known_of, series_of
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import UnreadableRow
+from lagloss_server.sums.error_budget import Objective, Status, Target, targets_within
+from lagloss_server.sums.rollup import PERIOD_S
 
 _WORST_FIRST: Final[tuple[Status, ...]] = ("missed", "unproven", "met", "none")
 

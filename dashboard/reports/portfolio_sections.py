@@ -14,8 +14,8 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.error_budget import Attainment
 from lagloss_server.store.unreadable import some_of
+from lagloss_server.sums.error_budget import Attainment
 
 SHOWN: Final = 5
 """Pipelines that a summary names."""

@@ -6,7 +6,7 @@ from dashboard.format import QUALITIES, QUALITY_NOTE, QUALITY_VERDICTS, place_la
 from dashboard.reports.parts import Cell, Pages, ReportSection, Table
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.quality import QualityCell
+from lagloss_server.sums.quality import QualityCell
 
 
 def quality(pages: Pages) -> ReportSection | None:

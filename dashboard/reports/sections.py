@@ -11,7 +11,7 @@ from dashboard.reports.parts import NUMBERS, Cell, Layout, Pages, ReportSection,
 from dashboard.reports.quality import quality
 from lagloss_server.base import format as fmt
 from lagloss_server.model.window import Lags
-from lagloss_server.rules.error_budget import Attainment
+from lagloss_server.sums.error_budget import Attainment
 
 
 def layout(report: Report, base_url: str = "") -> Layout:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from dashboard.format import VerdictLook
 from dashboard.reports import wording
-from lagloss_server.rules.error_budget import Attainment
+from lagloss_server.sums.error_budget import Attainment
 
 Trend = Literal["better", "worse", "same", "unclear", "none"]
 """`unclear`: the bounds overlap; `none`: there is nothing to compare."""

@@ -9,7 +9,7 @@ from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarRange
 from dashboard.request.zones import Zone
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
+from lagloss_server.sums.error_budget import Attainment, Budget, BudgetShare, Objective, Status, Target
 
 STATUSES: Final[dict[Status, VerdictLook]] = {
     "met": VerdictLook("MET", "✔", "teal", "ok", "circle", "within the target, whatever is not known"),

@@ -180,7 +180,7 @@ def windows(
     import msgspec
 
     from lagloss_server.cli.windows_table import windows_table
-    from lagloss_server.rules.sla import breaches
+    from lagloss_server.judging.sla import breaches
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -209,7 +209,7 @@ def runs(
 ) -> None:
     """List the runs of a pipeline's jobs with the records of their hours, and the slowest tasks; or draw one run."""
     from lagloss_server.cli.runs_text import gantt_lines, job_lines, runs_table, tasks_table
-    from lagloss_server.queries.job_runs import read_job_runs, read_run
+    from lagloss_server.runs.job_runs import read_job_runs, read_run
 
     now_s = time.time()
     from_s, to_s = parse_time_s(from_, now_s), parse_time_s(to, now_s)
@@ -294,7 +294,7 @@ def matrix(
 def blame(pipeline: PipelineName, window: WindowMoment, as_json: AsJson = False, data_dir: DataDir = None) -> None:
     """Say what the lost, late, dead or corrupted messages of a window have in common that the others have not."""
     from lagloss.wire.format import WINDOW_S
-    from lagloss_server.queries.blame import NOT_PICKED, blame_document, read_blame
+    from lagloss_server.blame.window_blame import NOT_PICKED, blame_document, read_blame
 
     start = _window_start(window)
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -354,9 +354,9 @@ def openslo(
     """Print the targets of pipelines as OpenSLO v1: services, indicators, objectives and alert policies, in YAML."""
     from lagloss_server.model.definition import matching
     from lagloss_server.model.matchers import parse_matchers
-    from lagloss_server.rules.openslo import as_yaml
-    from lagloss_server.rules.openslo import openslo as objects
     from lagloss_server.store.unreadable import ReadRows
+    from lagloss_server.sums.openslo import as_yaml
+    from lagloss_server.sums.openslo import openslo as objects
 
     if pipeline is not None and match:
         raise UsageError(detail="expected a pipeline or --match, found both")

@@ -8,8 +8,8 @@ from typing import Final
 from rich.table import Column, Table
 
 from lagloss_server.base import format as fmt
-from lagloss_server.queries.job_runs import HourRecords, HourRun
-from lagloss_server.rules.runs import JobStats, Repairs, bars_of
+from lagloss_server.runs.dag_runs import JobStats, Repairs, bars_of
+from lagloss_server.runs.job_runs import HourRecords, HourRun
 
 SIGNS: Final = {"success": "✔", "failed": "✖", "upstream_failed": "✖", "skipped": "○", "running": "…", "queued": "…"}
 """A sign for each state of a run or a task, beside its word."""

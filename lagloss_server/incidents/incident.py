@@ -15,10 +15,10 @@ from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, fun
 from lagloss_server.base import format as fmt
 from lagloss_server.base.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.base.times import moment
+from lagloss_server.model.hops import late_words
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.model.window import Interval, rfc3339
 from lagloss_server.net.sanitize import one_line
-from lagloss_server.rules.hops import late_words
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of

@@ -16,9 +16,9 @@ from lagloss.broker.errors import kafka_error, needs
 from lagloss.broker.topics import connect
 from lagloss.errors import LaglossError
 from lagloss_server.base.settings import Settings
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.model.taps import Tap
 from lagloss_server.ops.checks import TIMEOUT_S, Check
-from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.store.schema.taps import TapRow, TapUnreadableRow
 from lagloss_server.store.tap_rows import read_taps_of
 

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from lagloss_server.judging.freshness import expected_to_s
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.queries.lru_cache import Remembered
-from lagloss_server.rules.error_budget import (
+from lagloss_server.store.partitions import DAY_S
+from lagloss_server.store.period_reading import RangeTotal
+from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
+from lagloss_server.store.store import Store
+from lagloss_server.sums.error_budget import (
     BUDGET_DAYS,
     OBJECTIVES,
     Budget,
@@ -17,12 +22,7 @@ from lagloss_server.rules.error_budget import (
     targets_of,
     targets_within,
 )
-from lagloss_server.rules.freshness import expected_to_s
-from lagloss_server.rules.rollup import period_of
-from lagloss_server.store.partitions import DAY_S
-from lagloss_server.store.period_reading import RangeTotal
-from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
-from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import period_of
 
 _targets: Final[Remembered[list[Target]]] = Remembered(20_000)
 

@@ -9,11 +9,11 @@ from typing import Final
 from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from lagloss.wire.format import OffsetRange
+from lagloss_server.judging.clock_skew import Skew
+from lagloss_server.judging.evidence import EmitterState
+from lagloss_server.judging.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.queries.offset_ranges import Watermarks, widest_gaps
-from lagloss_server.rules.clock_skew import Skew
-from lagloss_server.rules.evidence import EmitterState
-from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import is_any
 

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.judging.arithmetic import Fate, good_fate
 from lagloss_server.model.graph import node_of
 from lagloss_server.model.place import node_label
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.named_messages import LOST_KINDS, KeptMessages, NamedMessage, What
-from lagloss_server.rules.arithmetic import Fate, good_fate
 
 _SLICE: Final = 1_000
 _Rows = npt.NDArray[np.intp]

@@ -16,12 +16,12 @@ from lagloss.wire.positions import read_positions
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base import format as fmt
 from lagloss_server.base.trace_links import NO_LINKS, TraceDocument, TraceLinks
+from lagloss_server.judging.arithmetic import missing_places
 from lagloss_server.model.graph import Graph, GraphPlace
+from lagloss_server.model.hops import hop_labels, late_words, longest_hops
 from lagloss_server.model.message_ids import hashes_of, unescape_id
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
-from lagloss_server.rules.arithmetic import missing_places
-from lagloss_server.rules.hops import hop_labels, late_words, longest_hops
 
 MAX_ROWS = 1_000
 Only = Literal["missing", "late", "duplicate", "out-of-order"]

@@ -17,11 +17,11 @@ from sqlalchemy import Connection, Row, select
 
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.trace_links import NO_LINKS, TraceLinks
+from lagloss_server.judging.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.model.graph import Graph, node_of
 from lagloss_server.model.message_ids import unescape_id
 from lagloss_server.model.place import Place, node_label
 from lagloss_server.model.window import rfc3339
-from lagloss_server.rules.picked import CORRUPTED, DEAD, LATE, LATEST, MISSING, NOWHERE, SEEN_MS, PickedMessages
 from lagloss_server.store.results import unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import MISSING_KINDS, MissingMessage, Store

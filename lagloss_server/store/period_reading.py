@@ -13,9 +13,9 @@ from typing import Protocol
 from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, cast, func, select, true
 
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.rollup import COUNTS, PERIOD_S, VERDICT_COLUMNS, Period, Rollup, period_of
 from lagloss_server.store.results import unpack_minute, unpack_rollup
 from lagloss_server.store.schema import core as tables
+from lagloss_server.sums.rollup import COUNTS, PERIOD_S, VERDICT_COLUMNS, Period, Rollup, period_of
 
 Ranges = Mapping[str, Sequence[TimeRange]]
 """By pipeline; ascending, and none overlaps another."""

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, Text, select, true
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.rollup import PERIOD_S, Rollup, period_of
 from lagloss_server.store.period_reading import Memory, PeriodReading, RangeTotal
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import PERIOD_S, Rollup, period_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def coverage(part: RangeTotal, first_s: int | None, expected_to_s: float) -> Cov
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.
-        expected_to_s: see `lagloss_server.rules.freshness.expected_to_s`.
+        expected_to_s: see `lagloss_server.judging.freshness.expected_to_s`.
     """
     minutes, closed = part.minutes, part.total.windows
     known_from_s = part.to_s if first_s is None else min(max(first_s, part.from_s), part.to_s)

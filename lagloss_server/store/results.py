@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.window import Window
-from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store.unreadable import RESULTS, ResultKind
+from lagloss_server.sums.rollup import Period, Rollup
 
 T = TypeVar("T")
 

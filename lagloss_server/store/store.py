@@ -36,16 +36,16 @@ from lagloss.wire.format import SAMPLE_ALL, OffsetRange, unpack_ranges
 from lagloss.wire.sketch import Sketch
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import DatabaseUnreachable, TooManyVersions, UnknownPipeline, UnreadableDefinition
+from lagloss_server.judging.live import LiveTally, live_result
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow, rfc3339
-from lagloss_server.rules.live import LiveTally, live_result
-from lagloss_server.rules.rollup import Period, Rollup
 from lagloss_server.store import audit
 from lagloss_server.store.engine import engine_for
 from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.unreadable import ReadRows, UnreadableRow, read_each, reason
+from lagloss_server.sums.rollup import Period, Rollup
 
 MAX_MOMENT_MS: Final = 253_370_764_800_000
 """The start of the year 9999: a later one is a moment of no calendar."""

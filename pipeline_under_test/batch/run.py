@@ -15,7 +15,7 @@ import httpx2
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.ops.supervisor import Say
-from lagloss_server.queries.job_runs import JobRuns, read_job_runs
+from lagloss_server.runs.job_runs import JobRuns, read_job_runs
 from lagloss_server.store.store import Store
 from pipeline_under_test.batch.faults import injections, parse
 from pipeline_under_test.batch.hourly.faults import TaskFault, faults_of

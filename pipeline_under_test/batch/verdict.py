@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, select
 
 from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.base.settings import Settings as LaglossSettings
-from lagloss_server.rules.runs import DagRun
+from lagloss_server.runs.dag_runs import DagRun
 from pipeline_under_test.batch.hourly.faults import TASKS
 from pipeline_under_test.batch.ledger import Fact
 from pipeline_under_test.batch.schema import COUNTED, EVENT, PUBLICATION

@@ -16,9 +16,9 @@ from lagloss_server.base.errors import NotEnoughData
 from lagloss_server.base.fields import DurationMs, Name
 from lagloss_server.base.settings import Settings
 from lagloss_server.cli.options import DataDir, demand
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.taps import GroupId, TopicName
-from lagloss_server.queries.consumer_groups import ConsumerGroups
 from taps.clusters import cluster_of, registry_of
 from taps.discovery import TopicGuess, as_yaml, propose
 from taps.sample import read_between, read_newest

@@ -15,9 +15,9 @@ from lagloss.errors import KafkaRefuses, KafkaUnreachable
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import OffsetRange
 from lagloss_server.base.settings import Settings
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.ops import doctor
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.queries.consumer_groups import ConsumerGroups
 from tests.support.kafka_log import wait_for
 from tests.support.secured_kafka import ADMIN, Authority, certificate_kafka
 

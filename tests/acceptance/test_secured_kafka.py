@@ -32,12 +32,12 @@ from lagloss.errors import KafkaRefuses
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import OffsetRange
 from lagloss_server.base.settings import Settings
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops import doctor
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.queries.beacon_log import BeaconLog
-from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.store.store import Store
 from taps.cluster_topics import ClusterTopics
 from taps.commit_log import CommitLog, GroupCommits

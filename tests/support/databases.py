@@ -11,7 +11,7 @@ from sqlalchemy import Engine, Table, insert, select, text
 from sqlalchemy.exc import OperationalError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from lagloss_server.rules.facts import WindowFacts, merge_patterns
+from lagloss_server.judging.facts import WindowFacts, merge_patterns
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import PARTITIONED, Base
 

@@ -27,16 +27,16 @@ from lagloss.wire.format import (
     pack_ids,
     partition_of,
 )
+from lagloss_server.blame.causes import Blame, blame
+from lagloss_server.blame.traits import EmitterFacts, Of, Population, SuspectWindow
+from lagloss_server.judging.arithmetic import missing_places
+from lagloss_server.judging.facts import WindowFacts
+from lagloss_server.judging.picked import PickedMessages
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.taps import TAP_LABEL
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
-from lagloss_server.rules.arithmetic import missing_places
-from lagloss_server.rules.blame import Blame, blame
-from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.picked import PickedMessages
-from lagloss_server.rules.traits import EmitterFacts, Of, Population, SuspectWindow
 from tests.oracle.evidence import Record
 from tests.support.in_memory import run_kernel, to_batches
 

@@ -16,10 +16,10 @@ from aggregator.kernel.kernel import Part, count_partitions, scatter
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import gather, to_read_again
 from aggregator.reports.batch import ReportBatch, ReportRecord
+from lagloss_server.judging.arithmetic import horizon
+from lagloss_server.judging.evidence import EmitterState, LaneState, TallyState
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.rules.arithmetic import horizon
-from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
-from lagloss_server.rules.facts import WindowFacts
 from tests.oracle.evidence import Record, World
 
 TARGETS = 8

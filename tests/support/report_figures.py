@@ -15,11 +15,11 @@ from dashboard.reports.ranges import day_edges, named_range, previous
 from lagloss.wire.sketch import Sketch
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Course, Times
+from lagloss_server.model.hops import Hop
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.error_budget import OBJECTIVES, BudgetShare, Target, judge
-from lagloss_server.rules.hops import Hop
-from lagloss_server.rules.rollup import PartSums, Rollup
 from lagloss_server.store.periods import Coverage
+from lagloss_server.sums.error_budget import OBJECTIVES, BudgetShare, Target, judge
+from lagloss_server.sums.rollup import PartSums, Rollup
 from tests.support.incident_rows import NOON, WHERE, detail_of
 from tests.support.window_documents import chain
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from aggregator.reports.batch import ReportRecord
 from lagloss.wire.format import EmitterReport, Progress, Tally, decode_report, encode_report
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.clock_skew import Skew
+from lagloss_server.judging.clock_skew import Skew
 
 PIPELINE = "repeated"
 CHECKPOINTS = frozenset(["mid.in", "mid.out"])

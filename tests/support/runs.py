@@ -5,9 +5,9 @@ from __future__ import annotations
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.runs import DagRun, TaskTry, TryState
+from lagloss_server.runs.dag_runs import DagRun, TaskTry, TryState
+from lagloss_server.runs.run_store import RunReport, StateAt, record
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import RunReport, StateAt, record
 
 NOON_S = 1_795_694_400
 JOB = JobSpec.model_validate({"dag": "scores", "task": "spark", "deadline": "20m"})

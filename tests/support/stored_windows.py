@@ -16,9 +16,9 @@ from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from lagloss.wire.format import EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
+from lagloss_server.judging.facts import CheckpointFacts, WindowFacts
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import CheckpointCounts, Interval, Lags, Percentiles, Window, loss_ratio, rfc3339
-from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store, read_basis

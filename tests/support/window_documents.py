@@ -13,9 +13,9 @@ from sqlalchemy import Connection, text
 
 from lagloss.wire.sketch import Sketch, bin_keys
 from lagloss.wire.traces import TraceContext
+from lagloss_server.judging.facts import CheckpointFacts, WindowFacts
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.window import Interval, ListedWindow, Window, loss_ratio, on_time_counts, rfc3339
-from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.store.engine import WINDOWS_CHANNEL
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables

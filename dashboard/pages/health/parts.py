@@ -16,7 +16,7 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
+from lagloss_server.judging.clock_skew import AGREE_WITHIN_MS
 
 SHOWN: Final = 30
 """Rows of a table; the rest is a number, and one pipeline at a time can be looked at."""

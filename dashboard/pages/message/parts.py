@@ -20,9 +20,9 @@ from lagloss.wire.traces import TraceContext
 from lagloss_server.base import format as fmt
 from lagloss_server.base.trace_links import TraceLinks
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.hops import BEFORE_FIRST
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.message_trace import Search, Trail
-from lagloss_server.rules.hops import BEFORE_FIRST
 
 _LOOKS: Final = {
     "lost": ("Lost", "✖", "red"),

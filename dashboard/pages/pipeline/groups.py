@@ -14,8 +14,8 @@ from dashboard.queries.consumer_groups import ConsumerGroup
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
-from lagloss_server.rules.group_progress import PartitionNow
-from lagloss_server.rules.group_velocity import Velocity
+from lagloss_server.groups.progress import PartitionNow
+from lagloss_server.groups.velocity import Velocity
 
 _SHOWN: Final = 5
 """The worst partitions of a group that are listed."""

@@ -34,8 +34,8 @@ from dashboard.request.current_user import asking
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
 from lagloss_server.base.errors import UnknownPipeline
+from lagloss_server.model import hops
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules import hops
 
 # a double click always asks for autorange; by default, it may ask for a range that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}

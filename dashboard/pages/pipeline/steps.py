@@ -11,7 +11,7 @@ from dashboard.request.links import Address
 from dashboard.request.shown_range import MAX_SPAN_S, ShownRange, shown_range
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.hops import deliveries
+from lagloss_server.model.hops import deliveries
 
 _WIDER: Final = 3
 """A double click with nothing to go back to shows a span so many times as long."""

@@ -32,10 +32,10 @@ from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import utc
 from lagloss_server.base import format as fmt
+from lagloss_server.model import hops
 from lagloss_server.model.window import LossRatio
-from lagloss_server.rules import hops
-from lagloss_server.rules.quality import QualityCell, QualityRow
-from lagloss_server.rules.rollup import PERIOD_S
+from lagloss_server.sums.quality import QualityCell, QualityRow
+from lagloss_server.sums.rollup import PERIOD_S
 
 _WORST: Final = 10
 _REASONS: Final = 10

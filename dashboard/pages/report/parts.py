@@ -19,7 +19,7 @@ from dashboard.reports.wording import STATUSES, local_day
 from dashboard.request import links
 from dashboard.request.links import API, Address
 from dashboard.request.shown_range import ShownRange
-from lagloss_server.rules.error_budget import Status
+from lagloss_server.sums.error_budget import Status
 
 _ASKED: Final = ("range", "from", "to", "zone", "source")
 

@@ -19,7 +19,7 @@ from dashboard.pages.shell import pipeline_nav
 from dashboard.request.links import Address
 from dashboard.request.shown_range import shown_range
 from lagloss_server.base.errors import UnknownPipeline, UnknownRun
-from lagloss_server.queries.job_runs import HourRun, JobRuns, read_job_runs, read_run
+from lagloss_server.runs.job_runs import HourRun, JobRuns, read_job_runs, read_run
 
 _RANGES: Final = ("6h", "24h", "7d", "30d", "90d")
 DEFAULT_RANGE: Final = "24h"

@@ -15,8 +15,8 @@ from dashboard.request.links import Address
 from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import utc
 from lagloss_server.base import format as fmt
-from lagloss_server.queries.job_runs import HourRun, JobRuns
-from lagloss_server.rules.runs import JobStats, Repairs, TaskTry
+from lagloss_server.runs.dag_runs import JobStats, Repairs, TaskTry
+from lagloss_server.runs.job_runs import HourRun, JobRuns
 
 STATES: Final = {
     "success": ("success", "✔", "teal"),

@@ -16,8 +16,8 @@ from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
 from lagloss_server.base import format as fmt
+from lagloss_server.judging.freshness import due_ms
 from lagloss_server.model.window import Interval, ListedWindow
-from lagloss_server.rules.freshness import due_ms
 
 _STATES: Final = {
     "open": "open: not judged yet",

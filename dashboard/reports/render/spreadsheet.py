@@ -10,7 +10,7 @@ from dashboard.reports.model import Figures, Report, figure_links
 from dashboard.reports.portfolio import Portfolio
 from lagloss_server.model.window import Lags, rfc3339
 from lagloss_server.queries.csv_lines import csv_lines
-from lagloss_server.rules.quality import QualityRow
+from lagloss_server.sums.quality import QualityRow
 
 COLUMNS: Final = (
     *("pipeline", "what", "destination", "from", "to", "zone", "status", "loss_status", "on_time_status", "minutes"),

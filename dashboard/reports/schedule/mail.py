@@ -15,7 +15,7 @@ from typing import Any, Final
 from dashboard.reports.ranges import CalendarRange
 from lagloss_server.net.mail import addr_spec
 from lagloss_server.net.sanitize import one_line
-from lagloss_server.rules.error_budget import Status
+from lagloss_server.sums.error_budget import Status
 
 
 @dataclass(frozen=True, slots=True)

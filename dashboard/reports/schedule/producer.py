@@ -19,8 +19,8 @@ from dashboard.request import links
 from dashboard.request.shown_range import ShownRange
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.base.errors import UnknownPipeline, UnreadableDefinition
+from lagloss_server.judging.freshness import expected_to_s
 from lagloss_server.model.definition import Definition
-from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 

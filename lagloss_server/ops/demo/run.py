@@ -19,6 +19,7 @@ from rich.table import Table
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.base.errors import AlreadyRunning, NotEnoughData
 from lagloss_server.base.settings import Settings
+from lagloss_server.judging.freshness import due_ms
 from lagloss_server.model.definition import load_definition
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
@@ -37,7 +38,6 @@ from lagloss_server.ops.demo.view import DemoView, LiveView, Picture, PlainView,
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import python
 from lagloss_server.ops.up import ServiceStack, end_leftovers_in, signals_interrupt
-from lagloss_server.rules.freshness import due_ms
 from lagloss_server.store.store import Store
 
 HISTORY_S: Final = 3_700

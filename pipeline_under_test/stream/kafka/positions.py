@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.broker.connection import KafkaConnection
 from lagloss.kafka.commits import Partition
-from lagloss_server.queries.consumer_groups import ConsumerGroups
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from pipeline_under_test.stream.kafka.topics import ADMIN_TIMEOUT_S, PARTITIONS
 from pipeline_under_test.stream.topology import CONSUMERS, group_of, tier_topic, tiers_group, topic_of
 

@@ -9,10 +9,10 @@ from sqlalchemy import insert, select
 from aggregator.consumer_lag.progress import PartitionHistory, PartitionKey, read_histories
 from aggregator.consumer_lag.rows import GROUPS_KEPT_MS, keep, keep_groups
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
-from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_progress import GroupPartition, newest
-from lagloss_server.rules.group_velocity import OffsetReading, Velocity
-from lagloss_server.store.group_progress import read_deleted, read_groups, read_partition_minutes, read_partitions
+from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.progress import GroupPartition, newest
+from lagloss_server.groups.progress_store import read_deleted, read_groups, read_partition_minutes, read_partitions
+from lagloss_server.groups.velocity import OffsetReading, Velocity
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import ConsumerLagRow, table_of
 from lagloss_server.store.store import Store

@@ -17,10 +17,10 @@ from alerting.rules import rules_of
 from alerting.views.view_cache import ViewCache
 from dashboard.queries.consumer_groups import ConsumerGroup, read_consumer_groups
 from dashboard.request.shown_range import ShownRange
+from lagloss_server.groups.retention import RetentionLimits
 from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.kafka_node import BrokerAccess
-from lagloss_server.rules.retention_distance import RetentionLimits
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_consumer_lag import Group, PatientLags, now_ms, stored, watching

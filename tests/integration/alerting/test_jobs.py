@@ -7,9 +7,9 @@ import time
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
 from alerting.views.view_cache import ViewCache
+from lagloss_server.runs.run_store import RunReport, StateAt, record
 from lagloss_server.store.schema.alerting import IncidentRow
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.alert_views import rule_of
 from tests.support.alerting_world import evaluate, only_loss, rows
 from tests.support.runs import store_failed_run

@@ -17,10 +17,10 @@ from alerting.rules.view import PipelineView, WaitingMessages
 from alerting.views.view_cache import ViewCache
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.place import Place
-from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, RollupRow, TallyRow, WindowRow, table_of
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import Rollup
 from tests.support.alert_views import defined
 from tests.support.stored_windows import Stored
 from tests.support.window_documents import document, store_missing, store_window

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.jobs import JobSpec
-from lagloss_server.store.task_runs import read_runs
+from lagloss_server.runs.run_store import read_runs
 from tests.integration.collector.test_definitions import new_token
 from tests.integration.conftest import DEFINITION, YAML, Collector
 from tests.support.kafka_log import wait_for

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.groups.consumer_groups import ConsumerGroups
 from lagloss_server.model.window import Interval
-from lagloss_server.queries.consumer_groups import ConsumerGroups
 from lagloss_server.store.store import Store
 from pipeline_under_test.harness.measured import Measured
 from pipeline_under_test.harness.stack import ScenarioStack

@@ -16,11 +16,11 @@ from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.reports.batch import ReportBatch, ReportRecord
 from lagloss.wire.format import unpack_ranges
 from lagloss.wire.sketch import Sketch
+from lagloss_server.judging.arithmetic import judge
+from lagloss_server.judging.evidence import Evidence
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.arithmetic import judge
-from lagloss_server.rules.evidence import Evidence
-from lagloss_server.rules.facts import WindowFacts
 from tests.support.odd_records import Keyed, blocks, damaged, reports
 
 GRAPH = Graph(

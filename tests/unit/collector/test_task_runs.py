@@ -10,7 +10,7 @@ import pytest
 from collector.openlineage import MAX_TASKS, read_event
 from collector.task_runs import read_reports
 from lagloss_server.net.problem_details import Problem
-from lagloss_server.store.task_runs import RunReport, StateAt
+from lagloss_server.runs.run_store import RunReport, StateAt
 
 HOUR_MS = 3_600_000
 NOON_MS = 1_795_694_400_000

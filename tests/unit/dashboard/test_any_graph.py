@@ -13,13 +13,13 @@ from dashboard.pages.window.table import table_rows
 from dashboard.queries import buckets
 from dashboard.queries.message_timeline import stays
 from lagloss_server.cli.windows_table import windows_table
+from lagloss_server.judging.live import live_result
+from lagloss_server.model import hops
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window import ListedWindow
-from lagloss_server.rules import hops
-from lagloss_server.rules.live import live_result
-from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import Rollup
+from lagloss_server.sums.quality import quality_rows
+from lagloss_server.sums.rollup import Rollup
 from tests.oracle.plan import START_S, Plan
 from tests.oracle.worlds import build_world
 from tests.support.in_memory import close_in_memory

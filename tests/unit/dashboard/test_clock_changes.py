@@ -16,7 +16,7 @@ from dashboard.reports.wording import hours
 from dashboard.request.links import Address
 from dashboard.request.shown_range import requested_range
 from dashboard.request.zones import Zone
-from lagloss_server.rules.error_budget import BudgetShare
+from lagloss_server.sums.error_budget import BudgetShare
 from tests.support.report_figures import report
 
 NOW_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()

@@ -31,13 +31,13 @@ from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.settings import Settings
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.message_ids import escape_id
 from lagloss_server.model.window import rfc3339
 from lagloss_server.ops.recompute import recompute
 from lagloss_server.queries.difference import difference
 from lagloss_server.queries.named_messages import read_kept
-from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store import recompute_requests
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store

@@ -26,12 +26,12 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import Progress
 from lagloss_server.base.settings import Settings
 from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.runs.run_store import RunReport, StateAt, record
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.audit import AuditTrailRow
 from lagloss_server.store.schema.runs import DagRunRow, TaskTryRow
 from lagloss_server.store.store import Store
-from lagloss_server.store.task_runs import RunReport, StateAt, record
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
 from tests.support.window_documents import documents, store_missing

@@ -14,9 +14,9 @@ from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
 from aggregator.maintenance.rollups import SETTLE_MS, Key
 from aggregator.set_aside import RETRY_MS, SetAside
-from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import Period, period_of
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, Stored, closing, days_ago
 

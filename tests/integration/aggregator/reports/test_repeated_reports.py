@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator.reports.consumer import ReportConsumer
-from lagloss_server.rules.clock_skew import Skew
+from lagloss_server.judging.clock_skew import Skew
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from tests.support.databases import dump, restore

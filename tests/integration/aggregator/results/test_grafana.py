@@ -25,7 +25,7 @@ from deploy.grafana.build import FOLDER, dashboards
 from lagloss_server.model.expressions import IdExpression, TimeExpression
 from lagloss_server.model.taps import Extraction, Tap
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.error_budget import Budget
+from lagloss_server.sums.error_budget import Budget
 from taps.kernel import Blocks
 from taps.metrics import TapMetrics
 from taps.plan import TapPlan

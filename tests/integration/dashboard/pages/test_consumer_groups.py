@@ -12,9 +12,9 @@ from sqlalchemy import delete
 
 from aggregator.consumer_lag.rows import keep, keep_groups
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
+from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.velocity import Status, Velocity
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.rules.group_velocity import Status, Velocity
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import ConsumerGroupRow, ConsumerLagRow
 from lagloss_server.store.store import Store

@@ -19,10 +19,10 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import OffsetRange
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.trace_links import TraceLinks
+from lagloss_server.judging.facts import Pattern, WindowFacts
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.difference import difference
-from lagloss_server.rules.facts import Pattern, WindowFacts
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until

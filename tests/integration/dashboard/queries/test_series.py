@@ -25,11 +25,11 @@ from dashboard.request.shown_range import MAX_SPAN_S, ShownRange
 from lagloss.wire.sketch import Sketch
 from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import Rollup
 from tests.support.incident_rows import store_incident
 from tests.support.window_documents import CHAIN, chain, document, facts, store_window, window_of
 

@@ -32,10 +32,10 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.base.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window import Interval, rfc3339
-from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import Period, Rollup, period_of
 from tests.programs import need
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident

@@ -15,13 +15,13 @@ from sqlalchemy import delete, insert, select, update
 from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
+from lagloss_server.judging.facts import WindowFacts
 from lagloss_server.model.window import Window
-from lagloss_server.rules.facts import WindowFacts
-from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.periods import coverage, first_known, hour_edges, series, total
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
+from lagloss_server.sums.rollup import Period, Rollup, period_of
 from tests.support.stored_windows import NOW_MS, Stored, closing, days_ago
 
 BEGIN = days_ago(6, hour=0)

@@ -10,11 +10,11 @@ from sqlalchemy import update
 from aggregator.closing import window_store
 from aggregator.maintenance import rollups
 from aggregator.set_aside import SetAside
-from lagloss_server.rules.rollup import period_of
 from lagloss_server.store.periods import total
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from lagloss_server.store.unreadable import RESULTS
+from lagloss_server.sums.rollup import period_of
 from tests.support.stored_windows import NOW_MS, Stored, closing, days_ago
 
 HOUR = days_ago(1)

@@ -17,9 +17,9 @@ from aggregator.closing import window_store
 from lagloss.wire.format import hash_id
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.rules.runs import DagRun, why_bad
+from lagloss_server.runs.dag_runs import DagRun, why_bad
+from lagloss_server.runs.run_store import read_runs
 from lagloss_server.store.store import Store, read_basis
-from lagloss_server.store.task_runs import read_runs
 from pipeline_under_test.batch.airflow import USER, EmbeddedAirflow
 from pipeline_under_test.batch.airflow_api import AirflowApi
 from pipeline_under_test.batch.events import ScoreEvent

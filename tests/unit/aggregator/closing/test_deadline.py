@@ -6,9 +6,9 @@ from aggregator.closing.context import JudgementContext, Versions
 from aggregator.closing.judge import close
 from aggregator.closing.report_state import ReportState
 from lagloss.wire.format import OffsetRange
+from lagloss_server.judging.evidence import EmitterState, LaneState
+from lagloss_server.judging.facts import Pattern, WindowFacts
 from lagloss_server.model.definition import StoredPipeline, parse_definition
-from lagloss_server.rules.evidence import EmitterState, LaneState
-from lagloss_server.rules.facts import Pattern, WindowFacts
 
 START_S = 1_795_250_400
 SEEN_MS = START_S * 1_000 + 30_000

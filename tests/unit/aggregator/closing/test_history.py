@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from aggregator.closing.judge import is_history
-from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
+from lagloss_server.judging.evidence import EmitterState, Evidence, TallyState
 
 START_S = 1_795_250_400
 END_MS = (START_S + 60) * 1_000

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from aggregator.closing.prover import Prover
 from lagloss_server.model.graph import Graph
-from tests.unit.lagloss_server.rules.test_tally_proof import WHOLE, evidence
+from tests.unit.lagloss_server.judging.test_tally_proof import WHOLE, evidence
 
 
 def test_windows_are_read_where_the_definition_asks_for_order() -> None:

@@ -16,8 +16,8 @@ from aggregator.closing.schedule import WindowSchedule
 from aggregator.closing.staleness import add_staleness, restate_later
 from aggregator.closing.window_store import Closing
 from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss_server.judging.facts import CheckpointFacts
 from lagloss_server.model.window import DestinationCounts, Interval, Lags
-from lagloss_server.rules.facts import CheckpointFacts
 from tests.support import stored_windows
 from tests.support.window_documents import chain
 

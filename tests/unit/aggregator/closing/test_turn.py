@@ -8,8 +8,8 @@ from typing import Any
 
 from aggregator.closing.reading import WindowReads
 from lagloss.wire.format import OffsetRange
+from lagloss_server.judging.evidence import EmitterState
 from lagloss_server.queries.offset_ranges import MANY_RECORDS
-from lagloss_server.rules.evidence import EmitterState
 from tests.support.log_in_memory import LogInMemory
 
 DAY_MS = 86_400_000

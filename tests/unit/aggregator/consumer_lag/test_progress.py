@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 
 from aggregator.consumer_lag.lag import Log, offset_lag
 from aggregator.consumer_lag.progress import GroupProgress, PartitionHistory, PartitionKey
-from aggregator.consumer_lag.topic_limits import limits_of
+from aggregator.consumer_lag.topic_limits import largest_replicas, limits_of
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag, PartitionOffsets, PartitionProgress
 from lagloss.wire.format import MAX_TIME_MS
-from lagloss_server.queries.consumer_groups import GroupDescription
-from lagloss_server.queries.partition_sizes import largest_replicas
-from lagloss_server.rules.group_velocity import SPAN_MS, OffsetReading, Velocity
-from lagloss_server.rules.retention_distance import RetentionLimits
+from lagloss_server.groups.consumer_groups import GroupDescription
+from lagloss_server.groups.retention import RetentionLimits
+from lagloss_server.groups.velocity import SPAN_MS, OffsetReading, Velocity
 
 MID = NodeGroup("orders", "mid", "orders.mid")
 KEY = PartitionKey("orders", "mid", "orders.mid", "in", 0)

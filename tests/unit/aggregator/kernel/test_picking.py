@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lagloss.wire.format import hash_id
-from lagloss_server.rules.picked import (
+from lagloss_server.judging.picked import (
     CORRUPTED,
     DEAD,
     GOOD,

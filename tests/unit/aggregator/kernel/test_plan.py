@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
+from lagloss_server.judging.facts import CheckpointFacts, WindowFacts
 from tests.support.window_documents import chain
 
 PLAN = WindowPlan(chain().graph, 1_795_250_400)

@@ -12,7 +12,7 @@ from alerting.rules.view import PipelineView
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.runs import DagRun, TaskTry, TryState
+from lagloss_server.runs.dag_runs import DagRun, TaskTry, TryState
 from tests.support.alert_views import defined, minute, rule_of, view_of, window
 from tests.support.window_documents import window_of
 

@@ -13,7 +13,7 @@ from alerting.rules import rules_of
 from alerting.rules.assessment import Assessment
 from alerting.rules.view import WaitingMessages
 from lagloss_server.model.definition import Definition
-from lagloss_server.rules.error_budget import BURN_SPANS
+from lagloss_server.sums.error_budget import BURN_SPANS
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
 from tests.support.window_documents import clicks, window_of
 

@@ -11,8 +11,8 @@ from alerting.backtest.replay import Past, Replay, ReplayedClosing
 from alerting.rules import reader_of, rules_of
 from alerting.rules.view import PipelineView
 from lagloss_server.base.errors import BadDefinition
+from lagloss_server.groups.progress import GroupPartition, PartitionNow
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.rules.group_progress import GroupPartition, PartitionNow
 from tests.support.alert_views import Told, minute, rule_of, view_of, window
 from tests.support.window_documents import window_of
 

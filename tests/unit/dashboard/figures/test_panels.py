@@ -29,11 +29,11 @@ from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import SlaPeriods, sla_periods_of
 from dashboard.request.shown_range import ShownRange
 from dashboard.request.zones import Zone
+from lagloss_server.model import hops
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
+from lagloss_server.model.hops import Hop
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules import hops
-from lagloss_server.rules.hops import Hop
-from lagloss_server.rules.rollup import Rollup
+from lagloss_server.sums.rollup import Rollup
 from tests.support.window_documents import CHAIN, chain, clicks, document, window_of
 
 START = 1_795_250_400

@@ -7,7 +7,7 @@ from dataclasses import replace
 from dashboard.figures.durations import durations
 from dashboard.figures.gantt import run_gantt
 from dashboard.request.zones import Zone
-from lagloss_server.rules.runs import TaskTry, stats_of
+from lagloss_server.runs.dag_runs import TaskTry, stats_of
 from tests.support.runs import JOB, NOON_S, failed_run
 
 ZONE = Zone.named("Asia/Tokyo")

@@ -26,7 +26,7 @@ from dashboard.queries.pipeline_status import Hour, Minute, Order, PipelineStatu
 from dashboard.request.links import Address
 from lagloss_server.base import format as fmt
 from lagloss_server.model.window import NONE_LOST, Interval
-from lagloss_server.rules.error_budget import Budget
+from lagloss_server.sums.error_budget import Budget
 
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)
 TARGETS = Targets(loss=0.01, lag_percentile=95, lag_ms=1_000)

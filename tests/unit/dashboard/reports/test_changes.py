@@ -13,7 +13,7 @@ from dashboard.reports.model import Report
 from dashboard.reports.ranges import day_edges
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.rollup import PartSums, Rollup
+from lagloss_server.sums.rollup import PartSums, Rollup
 from tests.support.report_figures import destination, figures, incident, report, rollup
 
 GOOD = PartSums(500, 500, on_time=500, on_time_of=500)

@@ -19,10 +19,10 @@ from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.definition import StoredPipeline, parse_definition
 from lagloss_server.model.matchers import parse_matchers
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.error_budget import targets_of
-from lagloss_server.rules.rollup import CheckpointSums, PartSums, Rollup
 from lagloss_server.store.period_reading import RangeTotal
 from lagloss_server.store.unreadable import ReadRows
+from lagloss_server.sums.error_budget import targets_of
+from lagloss_server.sums.rollup import CheckpointSums, PartSums, Rollup
 from tests.support.window_documents import CLICKS
 
 DAY_S = 86_400

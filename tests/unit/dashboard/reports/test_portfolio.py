@@ -23,7 +23,7 @@ from dashboard.reports.portfolio_sections import headline, summary
 from dashboard.request.links import Address
 from lagloss_server.base.errors import BadMatchers
 from lagloss_server.model.matchers import parse_matchers
-from lagloss_server.rules.rollup import Rollup
+from lagloss_server.sums.rollup import Rollup
 from tests.support.report_figures import figures, report, rollup
 
 EVIL = "<script>alert(1)</script>"

@@ -15,9 +15,9 @@ from dashboard.reports.model import Report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.quality import quality_rows
-from lagloss_server.rules.rollup import CheckpointSums, LinkSums, PartSums
-from lagloss_server.rules.runs import stats_of
+from lagloss_server.runs.dag_runs import stats_of
+from lagloss_server.sums.quality import quality_rows
+from lagloss_server.sums.rollup import CheckpointSums, LinkSums, PartSums
 from tests.support.report_figures import destination, incident, lag_by_hop, report, rollup
 from tests.support.runs import JOB, NOON_S, failed_run
 from tests.support.window_documents import chain

@@ -20,7 +20,7 @@ from lagloss.airflow.listener import RunListener
 from lagloss.airflow.sender import Collector, ReportSender
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.store.task_runs import RunReport
+from lagloss_server.runs.run_store import RunReport
 from tests.fakes.http_receiver import HttpReceiver, Reply, Request
 
 NOON = datetime(2026, 11, 26, 12, tzinfo=UTC)

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 
 from lagloss.files.progress import Held, QueueProgress
+from lagloss_server.judging.arithmetic import Overtaken, horizon
+from lagloss_server.judging.evidence import EmitterState, Evidence, LaneState
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.arithmetic import Overtaken, horizon
-from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState
 
 S: Final = 1_000
 BEGIN_MS: Final = 1_795_536_000_000

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 
 from lagloss_server.base.errors import UnknownWindow
 from lagloss_server.cli import main
+from lagloss_server.judging.picked import PickedMessages
 from lagloss_server.model.window import rfc3339
 from lagloss_server.queries.named_messages import KeptMessages
-from lagloss_server.rules.picked import PickedMessages
 from lagloss_server.store.store import MissingMessage
 from tests.support.faulty_worlds import START_S, faulty_world, presence_of
 

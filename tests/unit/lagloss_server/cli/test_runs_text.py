@@ -9,8 +9,8 @@ from lagloss_server.cli.runs_text import gantt_lines, job_lines, runs_table, tas
 from lagloss_server.model.jobs import JobSpec
 from lagloss_server.model.time_range import TimeRange
 from lagloss_server.model.window import Interval
-from lagloss_server.queries.job_runs import HourRecords, HourRun
-from lagloss_server.rules.runs import DagRun, TaskTry, stats_of, why_bad
+from lagloss_server.runs.dag_runs import DagRun, TaskTry, stats_of, why_bad
+from lagloss_server.runs.job_runs import HourRecords, HourRun
 
 NOON_S = 1_795_694_400
 JOB = JobSpec(dag="scores", task="aggregate", deadline="20m")  # type: ignore[arg-type]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lagloss_server.base.errors import BadDefinition
+from lagloss_server.judging.evidence import changed_nodes
 from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
-from lagloss_server.rules.evidence import changed_nodes
 from pipeline_under_test.stream.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"

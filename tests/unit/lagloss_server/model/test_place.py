@@ -14,11 +14,11 @@ from alerting.rules.assessment import BreachPlace
 from lagloss_server.base.fields import NAME_PATTERN
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.model.flow import Flow
+from lagloss_server.model.hops import hop_labels, hops
 from lagloss_server.model.place import Place, PlaceKind, ends_of, link_label, link_name, node_label, place_of
 from lagloss_server.model.rule_places import places_of
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.hops import hop_labels, hops
-from lagloss_server.rules.quality import stages_of
+from lagloss_server.sums.quality import stages_of
 from tests.support.window_documents import window_of
 
 YAML = """

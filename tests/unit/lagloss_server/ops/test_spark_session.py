@@ -87,7 +87,7 @@ def test_the_archive_holds_what_a_task_needs(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "unpacked")
     assert {
         "lagloss/wire/schemas/beacon_block.avsc",
-        "lagloss_server/rules/facts.py",
+        "lagloss_server/judging/facts.py",
         "aggregator/kernel/worker_daemon.py",
     } <= names
     assert not [name for name in names if "__pycache__" in name]

@@ -7,9 +7,9 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lagloss_server.judging.evidence import EmitterState
 from lagloss_server.queries.emitters import BUCKET_MS, DYING_MS, MOST_SPANS, last_words
 from lagloss_server.queries.offset_ranges import Watermarks
-from lagloss_server.rules.evidence import EmitterState
 
 HELD = {0: Watermarks(0, 10**9)}
 DAY_MS = 86_400_000

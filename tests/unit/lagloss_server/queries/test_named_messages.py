@@ -14,12 +14,12 @@ from lagloss.wire.format import hash_id
 from lagloss.wire.traces import TraceContext
 from lagloss_server.base.errors import NotebookMissing
 from lagloss_server.base.trace_links import TraceLinks
+from lagloss_server.judging.arithmetic import missing_places
+from lagloss_server.judging.picked import SEEN_MS
 from lagloss_server.model.place import Place
 from lagloss_server.queries.export import WindowExport, file_name
 from lagloss_server.queries.logged_messages import logged_messages
 from lagloss_server.queries.named_messages import COLUMNS, KeptMessages, NamedMessage, of_kind
-from lagloss_server.rules.arithmetic import missing_places
-from lagloss_server.rules.picked import SEEN_MS
 from lagloss_server.store.store import MissingMessage
 from tests.support.faulty_worlds import START_S, FaultyWorld, Harm, faulty_world, presence_of
 

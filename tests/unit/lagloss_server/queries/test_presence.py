@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
+from lagloss_server.judging.arithmetic import missing_places
 from lagloss_server.model.message_ids import escape_id
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
-from lagloss_server.rules.arithmetic import missing_places
 from tests.support.window_documents import chain
 
 GRAPH = chain().graph

@@ -11,9 +11,9 @@ from msgspec import structs
 
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.window import Interval
-from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup
 from lagloss_server.store.period_reading import RangeTotal, _joined, _without
 from lagloss_server.store.periods import coverage
+from lagloss_server.sums.rollup import COUNTS_BYTES, CheckpointSums, Rollup
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(-100, 700), st.integers(-100, 700), st.floats(0, 1))

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss_server.model.definition import as_document, load_definition
-from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store import store as stored
 from lagloss_server.store import tokens, users
 from lagloss_server.store.results import unpack_rollup, unpack_window
 from lagloss_server.store.tap_rows import read_taps_of
 from lagloss_server.store.unreadable import NEWER, RESULTS, UnreadableRow, UnreadableRows, read_each
+from lagloss_server.sums.rollup import Rollup
 from tests.support.window_documents import chain, document, result_of, window_of
 
 ROOT = Path(__file__).parents[4]

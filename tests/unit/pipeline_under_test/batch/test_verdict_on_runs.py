@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lagloss_server.model.time_range import TimeRange
-from lagloss_server.rules.runs import DagRun, RunState, TaskTry
+from lagloss_server.runs.dag_runs import DagRun, RunState, TaskTry
 from pipeline_under_test.batch.verdict import TrueRuns, run_differences
 
 HOUR = 1_795_579_200

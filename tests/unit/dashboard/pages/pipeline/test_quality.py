@@ -7,8 +7,8 @@ import re
 from dashboard.pages.pipeline.tables import quality_panel
 from dashboard.pages.printing import html_of
 from dashboard.request.links import Address
-from lagloss_server.rules.quality import QualityRow, quality_rows
-from lagloss_server.rules.rollup import CheckpointSums, LinkSums, Rollup
+from lagloss_server.sums.quality import QualityRow, quality_rows
+from lagloss_server.sums.rollup import CheckpointSums, LinkSums, Rollup
 from tests.support.window_documents import chain
 
 START_S = 1_795_250_400

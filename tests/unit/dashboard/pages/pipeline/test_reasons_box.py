@@ -7,7 +7,7 @@ import dash_mantine_components as dmc
 from dashboard.pages.pipeline.tables import reasons_box
 from dashboard.queries.buckets import of_rollup, of_window
 from lagloss.wire.sketch import Sketch
-from lagloss_server.rules.rollup import CheckpointSums, Rollup
+from lagloss_server.sums.rollup import CheckpointSums, Rollup
 from tests.support.window_documents import chain, document, window_of
 
 START_S = 1_795_250_400

@@ -9,8 +9,8 @@ from dashboard.pages.printing import html_of
 from dashboard.pages.runs.parts import job_part, run_part
 from dashboard.request.links import Address
 from lagloss_server.model.window import Interval
-from lagloss_server.queries.job_runs import HourRecords, HourRun, JobRuns
-from lagloss_server.rules.runs import stats_of, why_bad
+from lagloss_server.runs.dag_runs import stats_of, why_bad
+from lagloss_server.runs.job_runs import HourRecords, HourRun, JobRuns
 from tests.support.runs import JOB, NOON_S, failed_run
 
 HERE = Address("/pipelines/clicks/runs", {"zone": "UTC"})

@@ -1,0 +1,262 @@
+"""What was found out about bad messages, in sentences: where they went wrong, what sets them apart, or that nothing
+does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, TypedDict
+
+from lagloss_server.base import format as fmt
+from lagloss_server.blame.causes import LEAST_BAD, Blame, Finding
+from lagloss_server.blame.traits import EmitterFacts, Of, TraitKind
+from lagloss_server.model.window import rfc3339
+from lagloss_server.net.sanitize import one_line
+
+WORDS: Final[Mapping[Of, tuple[str, str, str]]] = {
+    "loss": ("lost", "were lost", "at"),
+    "lag": ("late", "were late", "held longest at"),
+    "dead": ("dead letters", "became dead letters", "at"),
+    "corruption": ("corrupted", "were corrupted", "on"),
+}
+"""What the messages are called, what happened to them, and the word before the place."""
+NOTHING: Final = (
+    "Nothing stands out: no process, host, label, input, destination, time or id has more of them than of the others."
+)
+RECENT_MS: Final = 600_000
+"""How long before its first bad message the start of a process is worth mentioning."""
+AROUND_MS: Final = 60_000
+"""How far from the last bad message its end is."""
+MAX_CHARS: Final = 120
+
+
+class PlaceShare(TypedDict):
+    """The share of the bad messages that went wrong at a place."""
+
+    place: str
+    share: float
+
+
+class ProcessDocument(TypedDict):
+    """What the reports of a process say of it."""
+
+    emitter: str
+    host: str
+    labels: dict[str, str]
+    started_at: str
+    ended_at: str | None
+
+
+class FindingDocument(TypedDict):
+    """A trait that the bad messages have much more often: see `rules.blame.Finding`."""
+
+    kind: TraitKind
+    node: str | None
+    name: str | None
+    value: str
+    destination: str | None
+    process: ProcessDocument | None
+    support: float
+    base: float
+    lift: float | None
+    count: int
+    of_the_rest: bool
+    same: list[FindingDocument]
+    within: list[FindingDocument]
+    text: str
+
+
+class BlameDocument(TypedDict):
+    """What bad messages of one kind have in common: `count` of them, of which so many were `looked_at`."""
+
+    of: Of
+    count: int | None
+    looked_at: int
+    compared_with: int
+    places: list[PlaceShare]
+    conclusion: str
+    findings: list[FindingDocument]
+    text: str
+
+
+def heading(found: Blame, count: int | None = None) -> str:
+    """Return how many there are and where most of them went wrong. `count`: of all, not only those looked at."""
+    _, happened, where = WORDS[found.of]
+    number = found.bad if count is None else count
+    subject = fmt.counted(number, "message")
+    verb = happened if number != 1 else happened.replace("were", "was").replace("dead letters", "a dead letter")
+    if not found.places:
+        return f"{subject} {verb}."
+    place, share = found.places[0]
+    if share >= 0.995 and len(found.places) == 1:
+        return (
+            f"{subject} {verb}, all of them {where} {_place(place)}."
+            if number > 1
+            else f"{subject} {verb} {where} {_place(place)}."
+        )
+    return f"{subject} {verb}, {fmt.percent(_rounded(share))} of them {where} {_place(place)}."
+
+
+def conclusion(found: Blame) -> str:
+    """Return the first finding as a sentence, or that there is none."""
+    if not found.is_enough:
+        return f"Too few to say what they have in common: it takes {LEAST_BAD}."
+    if not found.findings:
+        return NOTHING
+    return sentence(found.of, found.findings[0])
+
+
+def text(found: Blame, count: int | None = None) -> str:
+    """Return all sentences."""
+    more = [sentence(found.of, finding, is_rest=True) for finding in found.findings[1:]]
+    return " ".join([heading(found, count), conclusion(found), *more])
+
+
+def sentence(of: Of, finding: Finding, *, is_rest: bool = False) -> str:
+    """Return a finding as a sentence: what so many of the bad have, and so many of the others."""
+    bad = f"the {WORDS[of][0]}" if not is_rest else "the rest"
+    clause, echo = _clause(finding)
+    due = f"were due at {_name(finding.destination)} and " if finding.destination else ""
+    so_were = "were and did" if finding.destination and echo == "did" else echo
+    first = (
+        f"{fmt.percent(_rounded(finding.support))} of {bad} {due}{clause}{_start_and_end(finding)}; "
+        f"{_base(finding)} of the others {so_were}."
+    )
+    return " ".join([first, *map(_within, finding.within)])
+
+
+def _within(finding: Finding) -> str:
+    clause, echo = _clause(finding)
+    share, base = fmt.percent(_rounded(finding.support)), _base(finding)
+    return f"Of these, {share} {clause}{_start_and_end(finding)}; {base} of the others there {echo}."
+
+
+def _base(finding: Finding) -> str:
+    return "none" if not finding.base else fmt.percent(_rounded(finding.base))
+
+
+def _rounded(share: float) -> float:
+    """Whole per cent: shares of a sample of some hundred are not known any better."""
+    return round(share, 2) if share >= 0.01 else round(share, 3)
+
+
+def _clause(finding: Finding) -> tuple[str, str]:
+    """Return the predicate of a sentence, and the verb that stands for it."""
+    node, value = _name(finding.node or ""), _name(finding.value)
+    at = f"were last seen at {node}" if finding.is_last_seen else f"passed {node}"
+    echo = "were" if finding.is_last_seen else "did"
+    match finding.kind:
+        case "process":
+            return f"{at} by process {_process(finding)}", echo
+        case "host":
+            return f"{at} on host {value}", echo
+        case "label":
+            label = f"with {_name(finding.name)}={value}" if value else f"without a label {_name(finding.name)}"
+            return f"{at} {label}", echo
+        case "input":
+            return f"came to {node} by {value}", "did"
+        case "age":
+            young = [f" ({_process(each)})" for each in finding.same if each.kind == "process"]
+            return f"{at} by a process{''.join(young)} that had started less than {value} s before", echo
+        case "destination":
+            return f"were due at {value}", "were"
+        case "time":
+            return f"{at} {_stretch(finding.value)}", echo
+        case "second":
+            first, last = finding.value.split("-")
+            seconds = f"second {first}" if first == last else f"seconds {first} to {last}"
+            return f"have event times in {seconds} of the minute", "have"
+        case "prefix":
+            return f"have ids that begin with {value!r}", "have"
+
+
+def _stretch(value: str) -> str:
+    first, last = (fmt.datetime_of(int(second)) for second in value.split("-"))
+    until = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M:%S}"
+    return f"from {first:%Y-%m-%d %H:%M:%S} to {until} UTC"
+
+
+def _process(finding: Finding) -> str:
+    """Name a process, with its host and labels."""
+    known = finding.emitter
+    if known is None:
+        return finding.value[:8]
+    details = [f"{_name(name)} {_name(value)}" for name, value in known.labels.items()]
+    inputs = [f"input {_name(each.value)}" for each in finding.same if each.kind == "input"]
+    more = ", ".join([*inputs, *details])
+    return _name(known.host or finding.value[:8]) + (f" ({more})" if more else "")
+
+
+def _start_and_end(finding: Finding) -> str:
+    """Return when the process started and ended, where that is near to the bad messages."""
+    known = finding.emitter
+    if known is None or finding.first_ms is None or finding.last_ms is None:
+        return ""
+    started = _started(known, finding.first_ms)
+    ended = _ended(known, finding.last_ms)
+    both = " and ".join(part for part in (started, ended) if part)
+    return f", which {both}" if both else ""
+
+
+def _started(known: EmitterFacts, first_ms: float) -> str:
+    before_ms = first_ms - known.started_at
+    if not -1_000 <= before_ms <= RECENT_MS:
+        return ""
+    return f"had started {fmt.duration(max(before_ms, 0.0))} before the first of them"
+
+
+def _ended(known: EmitterFacts, last_ms: float) -> str:
+    if known.ended_at is None or not -AROUND_MS <= known.ended_at - last_ms <= AROUND_MS:
+        return ""
+    return f"{'closed' if known.has_closed else 'was heard of for the last time'} at {rfc3339(known.ended_at // 1000)}"
+
+
+def _place(label: str) -> str:
+    return "the source, before the first checkpoint" if label == "source" else _name(label)
+
+
+def _name(text: str) -> str:
+    """Return a name that services send as one short line."""
+    return one_line(text, MAX_CHARS)
+
+
+def document(found: Blame, count: int | None = None) -> BlameDocument:
+    """Return all that was found out as JSON has it."""
+    return {
+        "of": found.of,
+        "count": count,
+        "looked_at": found.bad,
+        "compared_with": found.others,
+        "places": [{"place": place, "share": round(share, 4)} for place, share in found.places[:10]],
+        "conclusion": conclusion(found),
+        "findings": [_finding(found.of, finding, is_rest=at > 0) for at, finding in enumerate(found.findings)],
+        "text": text(found, count),
+    }
+
+
+def _finding(of: Of, finding: Finding, *, is_rest: bool = False) -> FindingDocument:
+    known = finding.emitter
+    process: ProcessDocument | None = None
+    if known is not None:
+        process = {
+            "emitter": finding.value,
+            "host": known.host,
+            "labels": dict(known.labels),
+            "started_at": rfc3339(known.started_at / 1000),
+            "ended_at": None if known.ended_at is None else rfc3339(known.ended_at / 1000),
+        }
+    return {
+        "kind": finding.kind,
+        "node": None if finding.kind == "destination" else finding.node,
+        "name": finding.name or None,
+        "value": finding.value,
+        "destination": finding.destination,
+        "process": process,
+        "support": round(finding.support, 4),
+        "base": round(finding.base, 4),
+        "lift": None if finding.lift is None else round(finding.lift, 2),
+        "count": finding.count,
+        "of_the_rest": is_rest,
+        "same": [_finding(of, each) for each in finding.same],
+        "within": [_finding(of, each) for each in finding.within],
+        "text": sentence(of, finding, is_rest=is_rest),
+    }

@@ -1,0 +1,239 @@
+"""Evidence: what the reports say about a window, and whether each node's account of it is complete (rule 7).
+
+The states here are what the follower keeps in PostgreSQL: the newest report of each emitter, the newest tally of each
+account, the newest value of each lane. Times are epoch ms unless a name says `_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lagloss.wire.format import SAMPLE_ALL, WINDOW_S
+from lagloss_server.judging.clock_skew import NO_SKEW, Skew, apart_ms
+from lagloss_server.judging.facts import Account
+from lagloss_server.judging.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
+from lagloss_server.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True)
+class EmitterState:
+    """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
+    its last report, which is where its silence, if it falls silent, begins to matter. `skew`: how far its clock is and
+    was behind the broker's. `resumes`: its host observes again what it had not handed on when
+    it died; `inputs`: the lanes of its node's input that it ever reported."""
+
+    emitter: bytes
+    node: str
+    started_at: int
+    sent_at: int
+    closed: bool
+    final_through_s: int
+    appended_at: int
+    disturbed_from_s: int
+    skew: Skew = NO_SKEW
+    resumes: bool = False
+    inputs: frozenset[str] = frozenset()
+
+    @property
+    def mourned_ms(self) -> int:
+        """When it takes nothing in any more if it is dead (epoch ms, rules 4 and 7)."""
+        return self.appended_at + SILENT_AFTER_MS
+
+    def is_silent(self, now_ms: int) -> bool:
+        return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
+
+    def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
+        """Return whether its silence leaves this window incomplete for good."""
+        return (
+            self.is_silent(now_ms)
+            and window_start_s >= self.disturbed_from_s
+            and window_start_s * 1000 <= self.mourned_ms
+        )
+
+    def is_heard_near(self, window_start_s: int) -> bool:
+        """Return whether any of its reports, by its own clock or the broker's, may reach into a window that starts
+        then."""
+        return max(self.appended_at, self.sent_at) + SILENT_AFTER_MS >= window_start_s * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TallyState:
+    """The newest tally of one account for one window."""
+
+    emitter: bytes
+    node: str
+    checkpoint: str
+    replay: str | None
+    beacons: int
+    dropped: int
+    sample: int = SAMPLE_ALL
+    id_sum: int = 0
+    payload_bytes: int = 0
+
+    @property
+    def account(self) -> Account:
+        return self.emitter, self.checkpoint, self.replay
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """The newest value of one lane; `holder` is the emitter whose work in hand it is, None for an ordered input.
+    `reporter`: the emitter that reported it."""
+
+    checkpoint: str
+    until: int
+    holder: bytes | None = None
+    name: str = ""
+    reporter: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceProgress:
+    """How far a place has come (epoch ms): the minimum over the lanes of the living; and for each dead emitter with
+    work in hand how far that had come, and when it takes nothing in any more."""
+
+    until: int
+    dead: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Evidence of reports, definitions and the clock about one window, as of one moment.
+
+    `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
+    the definition in this window makes unsure; `version_changed` that there was one.
+    """
+
+    window_start_s: int
+    now_ms: int
+    emitters: Sequence[EmitterState] = ()
+    tallies: Sequence[TallyState] = ()
+    lanes: Sequence[LaneState] = ()
+    later_due: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    version_changed: bool = False
+
+    @property
+    def window_end_s(self) -> int:
+        return self.window_start_s + WINDOW_S
+
+    @property
+    def window_end_ms(self) -> int:
+        return self.window_end_s * 1000
+
+    @property
+    def sample(self) -> int:
+        return min((tally.sample for tally in self.tallies), default=SAMPLE_ALL)
+
+    def expected(self) -> list[EmitterState]:
+        """Emitters that should account for this window (rule 7)."""
+        tallied = {tally.emitter for tally in self.tallies}
+        return [
+            state
+            for state in self.emitters
+            if self._is_expected(state) or (state.emitter in tallied and self.window_end_ms < state.started_at)
+        ]
+
+    def _is_expected(self, state: EmitterState) -> bool:
+        """Return whether it should account for this window, tally or no tally."""
+        if self.window_end_ms < state.started_at:
+            return False
+        if state.closed:
+            return self.window_end_ms <= state.sent_at
+        return not self._is_given_up(state)
+
+    def _is_given_up(self, state: EmitterState) -> bool:
+        """Return whether it died before this window, and so long ago that it is no longer expected, or all that it took
+        in has been taken over."""
+        if not state.is_silent(self.now_ms):
+            return False
+        if self.window_end_ms > state.appended_at + EXPECTED_FOR_MS:
+            return True
+        if self.window_start_s * 1000 <= state.mourned_ms:
+            return False
+        # One that died before it reported a lane may have read from any that its node reads.
+        return self._is_taken_over(state, state.inputs or self._input_lanes(state.node))
+
+    def _is_taken_over(self, state: EmitterState, inputs: Iterable[str]) -> bool:
+        """Return whether each of these input lanes, at least one, is past its end by the report of another."""
+        lanes = self._input_lanes(state.node)
+        taken = [
+            name in lanes and lanes[name].reporter != state.emitter and lanes[name].until > state.mourned_ms
+            for name in inputs
+        ]
+        return bool(taken) and all(taken)
+
+    def _input_lanes(self, node: str) -> dict[str, LaneState]:
+        into = f"{node}.in"
+        return {lane.name: lane for lane in self.lanes if lane.checkpoint == into and lane.holder is None}
+
+    def is_final(self, state: EmitterState) -> bool:
+        return state.final_through_s >= self.window_end_s
+
+    def silent(self) -> list[EmitterState]:
+        """Emitters whose silence leaves this window incomplete for good."""
+        return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
+
+    def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
+        """Return the nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
+        expected = self.expected()
+        incomplete = {state.node for state in expected if not self.is_final(state)}
+        incomplete |= {tally.node for tally in self.tallies if tally.beacons > read.get(tally.account, 0)}
+        incomplete |= {tally.node for tally in self.tallies if tally.dropped > 0}
+        incomplete |= set(quarantined) | self.changed
+        incomplete |= {state.node for state in self.silent()}
+        accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
+        return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """Difference between the clocks of the pipeline's hosts, the broker's among them (rule 4). Emitters count that
+        sent a tally for the window, or reported no earlier than a minute before it began: not those that ended long
+        ago."""
+        tallied = {tally.emitter for tally in self.tallies}
+        return apart_ms(
+            reading_ms
+            for state in self.emitters
+            if state.emitter in tallied or state.is_heard_near(self.window_start_s)
+            for reading_ms in state.skew.readings_ms(self.window_start_s)
+        )
+
+    def is_idle(self, sources: Iterable[str]) -> bool:
+        """Whether every known emitter of each source, and at least one, is final or closed (rule 10)."""
+        return all(map(self._is_through, sources))
+
+    def _is_through(self, source: str) -> bool:
+        known = [state for state in self.emitters if state.node == source and not self._is_given_up(state)]
+        return bool(known) and all(state.closed or self.is_final(state) for state in known)
+
+    def progress(self, checkpoint: str) -> PlaceProgress | None:
+        """Return how far the lanes of a place's checkpoint have come (rule 4); None where no emitter reported any."""
+        lanes = [lane for lane in self.lanes if lane.checkpoint == checkpoint]
+        if not lanes:
+            return None
+        states = {state.emitter: state for state in self.emitters}
+        living, dead = [], []
+        for lane in lanes:
+            holder = None if lane.holder is None else states.get(lane.holder)
+            if holder is None or not (holder.closed or holder.is_silent(self.now_ms)):
+                living.append(lane.until)
+            elif not holder.closed and not (
+                holder.resumes and self._is_taken_over(holder, self._input_lanes(holder.node))
+            ):
+                dead.append((lane.until, holder.mourned_ms))
+        return PlaceProgress(min(living, default=self.now_ms), tuple(dead))
+
+
+def changed_nodes(before: Graph, after: Graph) -> frozenset[str]:
+    """Nodes that are not the same in both versions, and their neighbours in either (rule 7)."""
+    nodes = {*before.nodes, *after.nodes}
+    differing = {node for node in nodes if not before.same_node(after, node)}
+    around = {
+        near
+        for graph in (before, after)
+        for node in graph.nodes
+        if node in differing
+        for near in graph.neighbours(node)
+    }
+    return frozenset(differing | around)

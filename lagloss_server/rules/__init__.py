@@ -1,1 +1,0 @@
-"""The rules of arithmetic: pure, without SQL and Kafka."""

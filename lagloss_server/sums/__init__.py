@@ -1,0 +1,1 @@
+"""Sums over many windows: roll-ups, quality, error budgets. Pure: neither SQL nor Kafka."""
