@@ -16,9 +16,9 @@ from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
 ALL = tuple(Base.metadata.sorted_tables)
-DERIVED = {"rollup", "rollup_dirty", "pruned", "recompute_request", "audit_trail"}
-"""What follows from the windows whenever upkeep comes by, or was asked of one database only: not compared."""
-COMPARED = tuple(table for table in ALL if table.name not in DERIVED)
+NOT_COMPARED = {"rollup", "rollup_dirty", "pruned", "recompute_request", "audit_trail", "lease"}
+"""Tables that follow from windows whenever upkeep comes by, were changed in one database only, or name a process."""
+COMPARED = tuple(table for table in ALL if table.name not in NOT_COMPARED)
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 WALL_CLOCK = {
