@@ -241,11 +241,11 @@ def _drawn_of(visit: Visit, panels: Sequence[Panel[R]], read: Callable[[Visit], 
 
 def led(address: Address, changed: Mapping[Control, Any], given: Mapping[str, Any]) -> Address:
     """Return where controls with new values lead. What only repeats the address leads nowhere: a control was filled
-    from it."""
+    from it. Nor does a button without clicks: it was mounted just now."""
     wanted = address
     for control, value in changed.items():
         assert control.leads is not None
-        if control.shows is None or (value or None) != (control.shows(address) or None):
+        if value if control.shows is None else (value or None) != (control.shows(address) or None):
             wanted = control.leads(wanted, value, *(given[id_] for id_ in control.given))
     return wanted
 

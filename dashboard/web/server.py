@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final, NoReturn
@@ -11,6 +12,7 @@ import structlog
 from dash.exceptions import DependencyException
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from starlette.routing import Mount
 from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
@@ -69,7 +71,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     metrics = DashboardMetrics()
     metrics.set_aside.counts = services.overviews.unreadable.counts
-    server.mount(links.API, create_api(scoped))
+    server.router.routes.append(_mounted(links.API, create_api(scoped)))
     _add_plain_routes(server, services, turns, metrics)
     app = Index(
         "dashboard",
@@ -102,6 +104,14 @@ async def _keep_warm(services: Services) -> None:
             except Exception as error:  # the next reader is shown it
                 _log.warning("overview_not_read", error=type(error).__name__)
         await asyncio.sleep(_WARM_S if services.changes.is_listening else _LISTENING_S)
+
+
+def _mounted(path: str, app: ASGIApp) -> Mount:
+    """Return a route to an application for all paths below one, those with a line break included: Starlette's pattern
+    ends at the first, and its 404 is not the API's."""
+    mount = Mount(path, app)
+    mount.path_regex = re.compile(mount.path_regex.pattern, re.DOTALL)
+    return mount
 
 
 def _add_plain_routes(server: FastAPI, services: Services, turns: Turns, metrics: DashboardMetrics) -> None:

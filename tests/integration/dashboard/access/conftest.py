@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import schemathesis
 
 from lagloss_server.store.store import Store
 from tests.support.teams_world import TeamsWorld, dashboard_of, seed
+
+
+@schemathesis.deserializer("application/yaml")
+def text_of(_context: object, response: schemathesis.Response) -> str:
+    """Declared as a text: Schemathesis itself reads one document of YAML, and OpenSLO is several."""
+    return response.text
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def test_importers_that_are_killed_before_or_after_a_write_lose_nothing(batch: B
 
 @pytest.mark.slow
 def test_an_importer_that_stands_still_for_too_long_writes_twice_and_the_rows_are_single(batch: BatchPipeline) -> None:
-    run(batch, "double-write:db-import:0.2", files=20)
+    run(batch, "double-write:db-import:0.5", files=20)
     assert batch.facts("fault")
     hit = {fact["file"] for fact in batch.facts("fault")}
     writes = [fact["file"] for fact in batch.facts("writing") if fact["node"] == DB_IMPORT]
@@ -138,7 +138,7 @@ def test_a_queue_that_is_away_makes_its_importer_late_and_not_the_other(batch: B
 
 @pytest.mark.slow
 def test_dead_files_come_back_by_the_move_task_once_the_sink_takes_them(batch: BatchPipeline) -> None:
-    run(batch, "fail:db-import:0.4")
+    run(batch, "fail:db-import:0.5")
     dead = dead_files(batch.aws, batch.infrastructure.dead[DB_IMPORT])
     assert set(dead) == {fact["file"] for fact in batch.facts("failed") if fact["last"]}
     assert dead

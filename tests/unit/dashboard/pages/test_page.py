@@ -106,6 +106,7 @@ def test_a_control_leads_on_by_a_new_value_only() -> None:
     here = HERE.asking(q="a")
     assert led(here, {find: "a"}, {}) == here
     assert led(HERE, {find: None}, {}) == HERE
+    assert led(here, {span: None}, {"to": "now"}) == here  # a button that was only mounted
     assert led(here, {find: "b", span: 1}, {"to": "now"}).query == {"q": "b", "to": "now"}
 
 
