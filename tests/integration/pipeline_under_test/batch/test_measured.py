@@ -25,7 +25,7 @@ from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.batch_pipeline import BatchPipeline, batch_pipeline
 
 FAULTS = (
-    "lose:notification:0.06",
+    "lose:notification:0.1",
     "duplicate:notification:0.06",
     "truncate:0.05",
     "corrupt:0.05",
