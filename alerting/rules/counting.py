@@ -6,6 +6,7 @@ many minutes lie between them; where a pipeline has fewer yet, they are what the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -31,7 +32,10 @@ class WindowSlice:
 
     @classmethod
     def of(cls, view: PipelineView, n: int) -> WindowSlice:
-        news = view.windows.first_at(view.news_from_s) - (n - 1)  # what is later may make up a breach with these
+        if view.news_from_s == math.inf:  # the newest n - 1 alone would look better than with those before them
+            news = len(view.windows.starts)
+        else:
+            news = view.windows.first_at(view.news_from_s) - (n - 1)  # later ones can make up a breach with these
         seen = max(view.windows.first_at(view.seen_from_s), news)
         first = max(0, seen - n + 1)
         return cls(view.windows.since(first), first, seen - first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -66,6 +67,8 @@ def test_news_change_incidents_as_all_windows_do() -> None:
             limited = replace(view, news_from_s=minute(min(news))) if is_limited else view
             made = apply(findings_of(limited, by_news, rules), by_news)
             assert made == apply(findings_of(view, by_all, rules), by_all), (seed, step)
+            idle = findings_of(replace(view, news_from_s=math.inf), by_news, rules)
+            assert idle.changes(by_news, view.now_s) == ({}, False), (seed, step)
             changed += len(made)
             opened_by_news += is_limited and any(kind == "opened" for _, kind, *_ in made)
             is_settled = findings_of(limited, by_news, rules).changes_nothing

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,20 @@ def test_what_is_found_of_news_is_found_of_all_windows_with_the_same_values(news
         assert news.breaches.items() <= all_of.breaches.items(), rule.name
         late = {start for start in all_of.breaches if start >= minute(news_from)}
         assert late <= news.breaches.keys(), rule.name
+
+
+def test_without_news_no_window_counts_as_good() -> None:
+    """The newest windows can be good only as long as those before them are left out, as for a share over an hour."""
+    chance = random.Random(7)
+    documents: dict[int, dict[str, Any]] = {}
+    for step in range(60):
+        change(chance, documents, step)
+    view = seen(documents, 0)
+    good = 0
+    for rule in rules_of(DEFINITION):
+        good += len(set(rule.assess(view).good) - {view.this_minute_s})
+        assert set(rule.assess(replace(view, news_from_s=math.inf)).good) <= {view.this_minute_s}, rule.name
+    assert good > 100
 
 
 def finds_nothing(rule: Rule, view: PipelineView) -> bool:
